@@ -1,3 +1,38 @@
-"""neuralfde: neural fractional differential equations in PyTorch."""
+"""neuralfde: neural fractional differential equations in PyTorch, with exact gradients."""
+
+from .adjoints import Direct, Exact, Paper
+from .api import Solution, Stats, fdeint, solve
+from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError
+from .history import FFT, Full, Window
+from .nn import FDEBlock
+from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, NewtonKrylov, Predictor, Trapezoid
+from .storage import Device
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ABM",
+    "FFT",
+    "L1",
+    "CapturedTensorError",
+    "ConvergenceError",
+    "Device",
+    "Direct",
+    "Exact",
+    "FDEBlock",
+    "FixedPoint",
+    "Full",
+    "GrunwaldLetnikov",
+    "InputError",
+    "InputTypeError",
+    "NewtonKrylov",
+    "NonFiniteError",
+    "Paper",
+    "Predictor",
+    "Solution",
+    "Stats",
+    "Trapezoid",
+    "Window",
+    "fdeint",
+    "solve",
+]

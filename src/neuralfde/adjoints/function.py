@@ -1,0 +1,70 @@
+"""One autograd Function for every adjoint: a frozen plan, then tensors only."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import forward
+from .forward import Record
+from .plan import Coefficients, Plan, coefficients_from
+
+
+class Gradients(Protocol):
+    """What an adjoint returns: gradients of the coefficients, of the initial row and of further tensors."""
+
+    coefficients: tuple[Tensor | None, ...]
+    z0: Tensor
+    tensors: tuple[Tensor | None, ...]
+
+
+class Adjoint(Protocol):
+    """How a gradient is computed. ``stores_graph`` keeps every step's graph from the forward pass."""
+
+    stores_graph: bool
+
+    def pull(
+        self, plan: Plan, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
+    ) -> Gradients:
+        """Gradients of everything from gradients of the outputs."""
+
+
+class Solve(torch.autograd.Function):
+    """``(states at nodes, states between nodes)`` as a function of coefficients, initial row and tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, adjoint: Adjoint, *inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Inputs: the four coefficient tensors, the initial row, then what ``func`` depends on."""
+        z0 = inputs[4]
+        assert z0 is not None
+        c = coefficients_from(inputs[:4]).cast(z0)
+        with torch.autocast(z0.device.type, enabled=False):
+            out, between, record = forward.run(plan, c, z0.detach(), plan.train and adjoint.stores_graph)
+            if plan.check_finite:
+                forward.check_outputs(plan, c, z0.detach(), (out, between))
+        if plan.train:
+            ctx.plan, ctx.adjoint, ctx.record = plan, adjoint, record
+            ctx.save_for_backward(*inputs)
+        return out, between
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple[Any, ...]:
+        """Gradients in the order of the inputs of :meth:`forward`."""
+        plan, adjoint = ctx.plan, ctx.adjoint
+        inputs = ctx.saved_tensors
+        z0 = inputs[4].detach()
+        c = coefficients_from(inputs[:4]).cast(z0)
+        with torch.autocast(z0.device.type, enabled=False), torch.no_grad():
+            if ctx.record.spent:
+                _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)
+            ctx.record.spent = not adjoint.stores_graph
+            with plan.field.noise.borrowed():
+                found = adjoint.pull(plan, ctx.record, c, z0, (grad_out, grad_between))
+        weights = [
+            None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)
+        ]
+        return (None, None, *weights, found.z0, *found.tensors)

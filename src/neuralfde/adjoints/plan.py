@@ -1,0 +1,71 @@
+"""What a solve needs to know, frozen: everything but the tensors that get gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..field import Field
+from ..history import History
+from ..schemes import Scheme
+from ..storage import Storage
+
+
+class Coefficients(NamedTuple):
+    """The numbers of the scheme in the dtype of the state; see :class:`neuralfde.tableaux.Kernel`.
+
+    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, groups).
+    """
+
+    weights: Tensor
+    local: Tensor
+    start: Tensor | None
+    dense: Tensor | None
+
+    def cast(self, like: Tensor) -> Coefficients:
+        """All of it in the dtype and on the device of ``like``, without gradients."""
+        return Coefficients(*[None if c is None else c.detach().to(like) for c in self])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One solve: the right-hand side, the scheme and how its history and its rows are kept.
+
+    Attributes:
+        nodes: the grid points at which the state is returned, ascending.
+        first: the first slope that enters the history.
+        train: whether a backward pass may follow.
+        weigh: whether it needs gradients of the coefficients, that is of the order.
+        leaves: the tensors ``func`` depends on: parameters, then the tensors among ``args``, cut off from their graphs.
+        backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
+    """
+
+    field: Field
+    scheme: Scheme
+    history: History
+    storage: Storage
+    steps: int
+    step: float
+    nodes: tuple[int, ...]
+    first: int
+    train: bool
+    weigh: bool
+    callback: Callable[[int, int], None] | None = None
+    check_finite: bool = True
+    backward_weights: Tensor | None = None
+    leaves: tuple[Tensor, ...] = ()
+    tally: dict[str, int] = field(default_factory=dict)
+
+    def needs_slope(self, n: int, dense: bool) -> bool:
+        """Whether ``v_n`` is used by any later row, by the stage itself or by output between nodes."""
+        if n < self.first:
+            return False
+        return n < self.steps or self.scheme.implicit or (dense and self.scheme.uses_next_slope)
+
+
+def coefficients_from(tensors: tuple[Tensor | None, ...]) -> Coefficients:
+    """The inverse of passing coefficients one by one through an autograd Function."""
+    return Coefficients(*tensors)  # type: ignore[arg-type]

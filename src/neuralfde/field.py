@@ -1,0 +1,215 @@
+"""The right-hand side as the solver sees it: rows in, rows out, the same noise and precision in every evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .errors import CapturedTensorError, InputError, InputTypeError
+from .structure import Structure, tensors_in
+
+
+class Field:
+    """``v = f(t_n, z)`` on flat rows.
+
+    It restores what the caller's context was when ``fdeint`` was called: autocast, and the random numbers of each
+    step. The noise of step ``n`` is a function of a seed and ``n`` alone, so that dropout uses one mask for all
+    evaluations of a step, in the forward pass and in the vector-Jacobian product.
+    """
+
+    def __init__(self, func: Callable[..., Any], structure: Structure, times: Tensor, args: tuple[Any, ...]) -> None:
+        self.func = func
+        self.structure = structure
+        self.times = times
+        self.args = args
+        self.evaluations = 0
+        self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
+        self.noise = Noise(structure.device)
+        self._autocast = _autocast_state(structure.device.type)
+
+    def __call__(self, n: int, row: Tensor) -> Tensor:
+        """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
+        self.evaluations += 1
+        if self.noise.active:
+            self.noise.seed_step(n)
+        state = self.structure.unpack(row)
+        if self._autocast is None:
+            out = self.func(self.times[n], state, *self.args)
+        else:
+            with torch.autocast(**self._autocast):
+                out = self.func(self.times[n], state, *self.args)
+            out = pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
+        try:
+            return self.structure.pack(out)
+        except (RuntimeError, TypeError, ValueError, AttributeError):
+            self.check(out)
+            raise
+
+    def first_evaluation(self, row: Tensor, known: Sequence[Tensor]) -> None:
+        """Call ``func`` once at the door: check what it returns, what it captures and whether it draws random numbers.
+
+        With gradients enabled the call is traced, so that a captured tensor is found before any work is done.
+        """
+        before = self.noise.peek()
+        traced = torch.is_grad_enabled()
+        z = row.detach().requires_grad_(traced)
+        mark = _sequence_number(z) if traced else 0
+        with torch.autocast(**self._autocast) if self._autocast else contextlib.nullcontext():
+            out = self.func(self.times[0], self.structure.unpack(z), *self.args)
+        self.evaluations += 1
+        self.check(out)
+        if traced:
+            refuse_captured(tensors_in(out), [z, *known, *tensors_in(self.args)], mark)
+        self.noise.activate_if_drawn(before)
+        if not self.noise.active:
+            self.first_slope = self.structure.pack(pytree.tree_map(lambda x: x.detach().to(row.dtype), out))
+
+    def refuse_late_noise(self, train: bool) -> None:
+        """Raise if ``func`` began to draw random numbers after its first evaluation: its masks were not kept."""
+        if train and self.noise.drawn_since_first():
+            raise InputError(
+                "func drew random numbers, but not in its first evaluation, so that its noise cannot be repeated in "
+                "the backward pass. Draw in every evaluation (torch.nn.Dropout does), or pass the noise through args=."
+            )
+
+    def check(self, out: Any) -> None:
+        """Raise unless ``out`` has the structure, shapes, dtype and device of the state."""
+        spec = pytree.tree_structure(out)
+        if spec != self.structure.spec:
+            raise InputTypeError(
+                f"func returned a structure other than z0's: {_describe(out)} in place of "
+                f"{_describe_spec(self.structure)}. Return one derivative for each part of the state."
+            )
+        for got, shape in zip(pytree.tree_leaves(out), self.structure.shapes, strict=True):
+            if not isinstance(got, Tensor):
+                raise InputTypeError(f"func must return tensors, got {type(got).__name__}.")
+            if got.shape != shape:
+                raise InputError(
+                    f"func returned shape {tuple(got.shape)} for a state of shape {tuple(shape)}; "
+                    "the derivative must have the shape of the state."
+                )
+            if got.device != self.structure.device:
+                raise InputTypeError(
+                    f"func returned a tensor on {got.device}, the state is on {self.structure.device}; "
+                    "move func and its inputs to the device of z0."
+                )
+            if got.dtype != self.structure.dtype and self._autocast is None:
+                raise InputTypeError(
+                    f"func returned {got.dtype}, the state is {self.structure.dtype}; convert func or z0, "
+                    "or use torch.autocast if lower precision in func is intended."
+                )
+
+
+class Noise:
+    """Random numbers of a step as a function of (seed, step); inactive until ``func`` is seen to draw any."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.active = False
+        self.seed = 0
+        self._after_first: list[Tensor] = []
+
+    def peek(self) -> list[Tensor]:
+        """The states of the generators that ``func`` can draw from."""
+        states = [torch.get_rng_state()]
+        if self.device.type == "cuda":
+            states.append(torch.cuda.get_rng_state(self.device))
+        return states
+
+    def activate_if_drawn(self, before: list[Tensor]) -> None:
+        """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
+        self._after_first = self.peek()
+        if all(torch.equal(a, b) for a, b in zip(before, self._after_first, strict=True)):
+            return
+        self.active = True
+        self.seed = int(torch.randint(2**62, ()))
+
+    def drawn_since_first(self) -> bool:
+        """Whether an inactive generator has moved since the first evaluation."""
+        return not self.active and not all(
+            torch.equal(a, b) for a, b in zip(self._after_first, self.peek(), strict=True)
+        )
+
+    def seed_step(self, n: int) -> None:
+        """Set the generators to the noise of step ``n``."""
+        torch.manual_seed((self.seed + n) % 2**63)
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """Leave the caller's generators as they were, however many steps are seeded inside."""
+        if not self.active:
+            yield
+            return
+        before = self.peek()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before[0])
+            if len(before) > 1:
+                torch.cuda.set_rng_state(before[1], self.device)
+
+
+def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int) -> None:
+    """Walk the autograd graph of ``func``'s result; raise if it leads to a tensor outside ``known``.
+
+    ``mark`` is the sequence number at which the trace began: an older node belongs to a tensor computed before.
+    """
+    allowed = {id(x) for x in known}
+    stop = {x.grad_fn for x in known if x.grad_fn is not None}
+    pending = [x.grad_fn for x in outputs if x.grad_fn is not None]
+    seen = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen or node in stop:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            if id(variable) not in allowed:
+                _raise_captured(f"a leaf tensor of shape {tuple(variable.shape)}")
+        elif node._sequence_nr() < mark:
+            _raise_captured(f"a tensor computed earlier by {node.name()}")
+        else:
+            pending.extend(child for child, _ in node.next_functions)
+
+
+def _raise_captured(what: str) -> None:
+    raise CapturedTensorError(
+        f"func uses {what} that requires grad but is neither a parameter of func nor passed in: it would silently get "
+        "no gradient. Pass it through args=(...) and take it as an argument of func, list it in params=[...], "
+        "make func an nn.Module that owns it, or detach() it if no gradient is wanted."
+    )
+
+
+def _sequence_number(z: Tensor) -> int:
+    """The autograd sequence number of a node made now; nodes made before have smaller ones."""
+    node = z.view_as(z).grad_fn
+    assert node is not None
+    return int(node._sequence_nr())
+
+
+def _autocast_state(device_type: str) -> dict[str, Any] | None:
+    """The caller's autocast settings, to be entered again around every evaluation of ``func``."""
+    if not torch.is_autocast_enabled(device_type):
+        return None
+    # no cache: a cached cast made without grad would cut the parameters off in the traced evaluation
+    return {"device_type": device_type, "dtype": torch.get_autocast_dtype(device_type), "cache_enabled": False}
+
+
+def _describe(tree: Any) -> str:
+    if isinstance(tree, Tensor):
+        return f"a tensor of shape {tuple(tree.shape)}"
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{k!r}: {_describe(v)}" for k, v in tree.items()) + "}"
+    if isinstance(tree, list | tuple):
+        return type(tree).__name__ + "(" + ", ".join(_describe(v) for v in tree) + ")"
+    return type(tree).__name__
+
+
+def _describe_spec(structure: Structure) -> str:
+    return _describe(pytree.tree_unflatten([torch.empty(s, device="meta") for s in structure.shapes], structure.spec))

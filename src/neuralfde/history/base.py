@@ -1,0 +1,41 @@
+"""The contract of a history: a Toeplitz matrix applied to rows that arrive one at a time, and its transpose."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Engine(Protocol):
+    """One sweep. It never sees ``func``, a scheme or autograd."""
+
+    weights_grad: Tensor | None
+
+    def recall(self, n: int) -> Tensor | None:
+        """What the rows recorded so far contribute to row ``n``; None if nothing."""
+
+    def record(self, n: int, row: Tensor, slope: Tensor | None = None) -> None:
+        """Take in row ``n``."""
+
+
+class History(ABC):
+    """How the past is summed: a frozen description that opens engines.
+
+    Attributes:
+        keeps_rows: the forward engine holds every row, so that past sums can be computed again from them.
+    """
+
+    keeps_rows: bool
+
+    @abstractmethod
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Engine:
+        """An engine for a forward sweep over rows like ``row`` (groups, width)."""
+
+    @abstractmethod
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Engine:
+        """The transposed engine, fed from the last row to the first.
+
+        ``spare`` is a buffer of (steps + 1) rows it may overwrite: row ``n`` is free once row ``n`` is recorded.
+        """

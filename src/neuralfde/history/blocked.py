@@ -1,0 +1,224 @@
+"""Weighted sums over the past by blocks: the engine behind ``full``, ``fft`` and ``window``.
+
+Rows arrive one at a time. Steps are grouped into blocks; when a block begins, what all earlier rows contribute to it
+is one matrix product (or, for large blocks, one FFT), and inside the block each step adds one thin product. Fed from
+the last step to the first, the same object applies the transposed matrix: reversing time transposes a Toeplitz matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Numbers alive at once in an FFT product: 2^22 are 16 MiB in single precision.
+_FFT_CHUNK = 1 << 22
+
+
+class Rows:
+    """Consecutive rows in one buffer of shape (capacity, groups, width).
+
+    Times are counted as the sweep meets them (0, 1, 2, …); ``backward`` says that memory runs the other way, so that
+    forward and reverse sweeps can share one buffer. With ``reach`` only the last rows are kept.
+    """
+
+    def __init__(self, buffer: Tensor, backward: bool = False, reach: int | None = None) -> None:
+        self.buffer = buffer
+        self.backward = backward
+        self.reach = reach
+        self.offset = 0  # the time held by the first slot
+
+    def _slot(self, i: int) -> int:
+        return self.buffer.shape[0] - 1 - (i - self.offset) if self.backward else i - self.offset
+
+    def write(self, i: int, row: Tensor) -> None:
+        """Store the row of time ``i``, dropping rows out of reach when the buffer is full."""
+        if i - self.offset >= self.buffer.shape[0]:
+            assert self.reach is not None
+            kept = self.slice(i - self.reach, i).clone()
+            self.offset = i - self.reach
+            self.slice(i - self.reach, i).copy_(kept)
+        self.buffer[self._slot(i)].copy_(row)
+
+    def slice(self, a: int, b: int) -> Tensor:
+        """The rows of times [a, b) as a view in memory order: the latest first if ``backward``."""
+        if self.backward:
+            return self.buffer[self._slot(b - 1) : self._slot(a) + 1]
+        return self.buffer[self._slot(a) : self._slot(b)]
+
+
+class Toeplitz:
+    """Lag weights of shape (sums, count, groups) and the blocks of the matrix they stand for."""
+
+    def __init__(self, weights: Tensor, pad: int) -> None:
+        lags = weights.permute(0, 2, 1).clone(memory_format=torch.contiguous_format)  # (sums, groups, lag)
+        lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
+        self.lags = lags
+        self.pad = pad  # zeros on both sides: lags that are negative or beyond the last weight
+        self.padded = torch.nn.functional.pad(lags, (pad, pad))
+        self.flipped = self.padded.flip(-1)
+
+    def block(self, first: int, count: int, a: int, b: int, latest_first: bool) -> Tensor:
+        """Weights of times [a, b) in rows first … first+count-1: (sums, groups, count, b - a), in memory order."""
+        if latest_first:  # column q is time b-1-q, hence lag r-b+1+q
+            start = self.pad + first - b + 1
+            return self.padded.unfold(-1, b - a, 1)[..., start : start + count, :]
+        start = self.padded.shape[-1] - self.pad - first - count + a  # column q is time a+q, hence lag r-a-q
+        return self.flipped.unfold(-1, b - a, 1)[..., start : start + count, :].flip(-2)
+
+
+class Blocked:
+    """One sweep of a Toeplitz matrix over rows that arrive one at a time.
+
+    Args:
+        toeplitz: the weights; forward, each of its sums is an output; backward, each is an input.
+        inputs: where the rows are kept, one :class:`Rows` per input.
+        steps: rows are numbered 0 … steps.
+        levels: block sizes, growing; each block takes from its parent block what came before it there.
+        backward: sweep from the last row to the first, with the transposed matrix.
+        weigh: in a backward sweep, also accumulate the gradient of the weights.
+    """
+
+    def __init__(
+        self,
+        toeplitz: Toeplitz,
+        inputs: Sequence[Rows],
+        steps: int,
+        levels: tuple[int, ...],
+        backward: bool = False,
+        reach: int | None = None,
+        weigh: bool = False,
+    ) -> None:
+        self.toeplitz = toeplitz
+        self.inputs = inputs
+        self.steps = steps
+        self.levels = levels
+        self.backward = backward
+        self.reach = reach
+        self.pending: list[Tensor | None] = [None] * len(levels)
+        self.weights_grad = torch.zeros_like(toeplitz.lags) if weigh else None
+        self._slopes: list[Tensor] = []
+
+    def recall(self, n: int) -> Tensor | None:
+        """What the rows recorded so far contribute to row ``n``: (outputs, groups, width); None if nothing yet."""
+        i = self.steps - n if self.backward else n
+        size = self.levels[0]
+        if i % size == 0:
+            self._begin(i)
+        start = i - i % size
+        far = None if self.pending[0] is None else self.pending[0][:, i - start]
+        return far if i == start else self._sum(i, max(start, self._oldest(i)), far)
+
+    def record(self, n: int, row: Tensor, slope: Tensor | None = None) -> None:
+        """Take in row ``n``: (inputs, groups, width); ``slope`` is ``v_n`` where weights need a gradient."""
+        i = self.steps - n if self.backward else n
+        for rows, part in zip(self.inputs, row, strict=True):
+            rows.write(i, part)
+        if self.weights_grad is not None and slope is not None:
+            self._slopes.append(slope)
+            if (i + 1) % self.levels[0] == 0 or i == self.steps:
+                self._correlate(i + 1)
+
+    def product(self, first: int, count: int, a: int, b: int) -> Tensor:
+        """Contributions of times [a, b) to rows first … first+count-1: (outputs, count, groups, width)."""
+        if len(self.levels) > 1 and count > self.levels[0] and b - a > self.levels[0]:
+            return self._fft_product(first, count, a, b)
+        blocks = self.toeplitz.block(first, count, a, b, self.inputs[0].backward)
+        if not self.backward:
+            return _matmul(blocks, self.inputs[0].slice(a, b))
+        parts = [_matmul(w[None], rows.slice(a, b)) for w, rows in zip(blocks, self.inputs, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+    def _oldest(self, i: int) -> int:
+        return 0 if self.reach is None else max(0, i - self.reach)
+
+    def _begin(self, i: int) -> None:
+        """Blocks that begin at time ``i``: gather what their parents hold so far."""
+        for level in reversed(range(len(self.levels))):
+            size = self.levels[level]
+            if i % size:
+                continue
+            count = min(size, self.steps + 1 - i)
+            top = level + 1 == len(self.levels)
+            start = 0 if top else i - i % self.levels[level + 1]
+            start = max(start, self._oldest(i))
+            parent = None if top else self.pending[level + 1]
+            if parent is not None:
+                offset = i % self.levels[level + 1]
+                parent = parent[:, offset : offset + count]
+            if start < i:
+                own = self.product(i, count, start, i)
+                parent = own if parent is None else own.add_(parent)
+            self.pending[level] = parent
+
+    def _sum(self, i: int, a: int, far: Tensor | None) -> Tensor:
+        """Row ``i`` from times [a, i) plus ``far``: the thin product inside a block."""
+        if self.toeplitz.lags.shape[1] > 1 or len(self.inputs) > 1:
+            near = self.product(i, 1, a, i)[:, 0]
+            return near if far is None else near.add_(far)
+        rows = self.inputs[0]
+        weights = self.toeplitz.block(i, 1, a, i, rows.backward)[:, 0, 0]
+        past = rows.slice(a, i)[:, 0]
+        out = weights @ past if far is None else torch.addmm(far[:, 0], weights, past)
+        return out[:, None]
+
+    def _fft_product(self, first: int, count: int, a: int, b: int) -> Tensor:
+        lags = self.toeplitz.lags[..., : first + count - a]
+        size = _fast_length(lags.shape[-1] + max(0, b - first))
+        spectrum = torch.fft.rfft(lags, size)[..., None]  # (sums, groups, frequency, 1)
+        groups, width = self.inputs[0].buffer.shape[1:]
+        outputs = 1 if self.backward else lags.shape[0]
+        out = lags.new_empty(outputs, count, groups, width)
+        chunk = max(1, _FFT_CHUNK // (size * groups))
+        for c in range(0, width, chunk):
+            total: Tensor | float = 0.0
+            for k, rows in enumerate(self.inputs):
+                part = rows.slice(a, b)[:, :, c : c + chunk]
+                part = part.flip(0) if rows.backward else part
+                wave = torch.fft.rfft(part.permute(1, 0, 2), size, dim=1)
+                total = total + (spectrum[k : k + 1] if self.backward else spectrum) * wave
+            total = torch.fft.irfft(total, size, dim=2)[:, :, first - a : first - a + count]
+            out[..., c : c + chunk] = total.permute(0, 2, 1, 3)
+        return out
+
+    def _correlate(self, end: int) -> None:
+        """Add ``⟨v_i, μ_{i'}⟩`` to the gradient of the weight of lag ``i - i'`` for the slopes of one block."""
+        assert self.weights_grad is not None
+        slopes = torch.stack(self._slopes)
+        self._slopes = []
+        first = end - slopes.shape[0]
+        a = self._oldest(first)
+        times = torch.arange(a, end, device=slopes.device)
+        own = torch.arange(first, end, device=slopes.device)
+        times = times.flip(0) if self.inputs[0].backward else times
+        lag = own[:, None] - times
+        lag = torch.where(lag > (self.reach or self.steps), 0, lag).clamp_(min=0).reshape(-1)
+        for k, rows in enumerate(self.inputs):
+            inner = slopes.permute(1, 0, 2) @ rows.slice(a, end).permute(1, 2, 0)  # (groups, own, times)
+            self.weights_grad[k].index_add_(-1, lag, inner.flatten(1))
+        self.weights_grad[..., 0] = 0  # where the pairs that no weight joins were gathered
+
+
+def _matmul(weights: Tensor, past: Tensor) -> Tensor:
+    """(sums, groups, count, times) × (times, groups, width) → (sums, count, groups, width)."""
+    sums, groups, count, times = weights.shape
+    if groups == 1:
+        return (weights.reshape(sums * count, times) @ past[:, 0]).view(sums, count, 1, -1)
+    stacked = weights.permute(1, 0, 2, 3).reshape(groups, sums * count, times)
+    out = stacked @ past.permute(1, 0, 2)
+    return out.view(groups, sums, count, -1).permute(1, 2, 0, 3)
+
+
+def _fast_length(n: int) -> int:
+    """The smallest 2^a·3^b·5^c ≥ n with a ≥ 2: lengths an FFT likes."""
+    best = 1 << max(2, (n - 1).bit_length())
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            two = max(4, 1 << max(0, -(-n // three) - 1).bit_length())
+            best = min(best, three * two) if three * two >= n else best
+            three *= 3
+        five *= 5
+    return best

@@ -1,0 +1,74 @@
+"""Histories that keep every row: exact, by matrix products (`full`) or with FFTs for distant blocks (`fft`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import History
+from .blocked import Blocked, Rows, Toeplitz
+
+
+@dataclass(frozen=True)
+class Full(History):
+    """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory."""
+
+    block: int = 64
+    keeps_rows = True
+
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
+        """See :class:`History`."""
+        return _open(weights, steps, row, (self.block,))
+
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
+        """See :class:`History`."""
+        return _open(weights, steps, row, (self.block,), spare, weigh, backward=True)
+
+
+@dataclass(frozen=True)
+class FFT(History):
+    """The whole past; what distant blocks contribute is computed by FFT: O(N log² N · d) work, N·d memory.
+
+    Blocks grow by ``growth`` from level to level, so that the largest one, which is held in full while it is being
+    filled, stays a fraction of the horizon.
+    """
+
+    block: int = 64
+    growth: int = 8
+    keeps_rows = True
+
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
+        """See :class:`History`."""
+        return _open(weights, steps, row, self._levels(steps))
+
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
+        """See :class:`History`."""
+        return _open(weights, steps, row, self._levels(steps), spare, weigh, backward=True)
+
+    def _levels(self, steps: int) -> tuple[int, ...]:
+        sizes = [self.block]
+        while sizes[-1] * self.growth * 2 <= steps:
+            sizes.append(sizes[-1] * self.growth)
+        return tuple(sizes)
+
+
+def _open(
+    weights: Tensor,
+    steps: int,
+    row: Tensor,
+    levels: tuple[int, ...],
+    spare: Tensor | None = None,
+    weigh: bool = False,
+    backward: bool = False,
+) -> Blocked:
+    count = weights.shape[0] if backward else 1
+    buffers = [
+        torch.empty(steps + 1, *row.shape, dtype=row.dtype, device=row.device)
+        for _ in range(count - bool(spare is not None))
+    ]
+    if spare is not None:
+        buffers.insert(0, spare)
+    inputs = [Rows(b, backward) for b in buffers]
+    return Blocked(Toeplitz(weights, levels[-1]), inputs, steps, levels, backward, weigh=weigh)

@@ -1,0 +1,57 @@
+"""Short memory: only the last steps count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError
+from .base import History
+from .blocked import Blocked, Rows, Toeplitz
+
+
+@dataclass(frozen=True)
+class Window(History):
+    """The short-memory principle (Podlubny 1999): sums reach back ``length`` steps, in both passes.
+
+    The result solves another, windowed system; its gradient is exact for that system. Memory in the forward pass is
+    O(length · d) whatever the horizon.
+    """
+
+    length: int
+    block: int = 64
+    keeps_rows = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length, bool) or not isinstance(self.length, int):
+            raise InputTypeError(f"Window(length={self.length!r}): the length is a whole number of steps.")
+        if self.length < 1:
+            raise InputError(
+                f"Window(length={self.length}): a window of no steps forgets everything. "
+                "Use at least 1 step, or history='full' for the whole past."
+            )
+
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
+        """See :class:`History`."""
+        return self._open(weights, steps, row, False, False)
+
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
+        """See :class:`History`."""
+        return self._open(weights, steps, row, True, weigh)
+
+    def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> Blocked:
+        reach = min(self.length, steps)
+        # a block that begins looks back `reach`, and the block before it is still needed for its slopes' gradient
+        kept = reach + self.block
+        capacity = min(steps + 1, 2 * kept)
+        held = weights.clone()
+        held[:, reach + 1 :] = 0
+        count = weights.shape[0] if backward else 1
+        inputs = [
+            Rows(torch.empty(capacity, *row.shape, dtype=row.dtype, device=row.device), False, kept)
+            for _ in range(count)
+        ]
+        toeplitz = Toeplitz(held, self.block + 1)
+        return Blocked(toeplitz, inputs, steps, (self.block,), backward, reach, weigh)

@@ -1,0 +1,21 @@
+"""Schemes: a formula, a weight table and a local map each."""
+
+from .base import Cotangents, Scheme
+from .differences import L1, GrunwaldLetnikov
+from .krylov import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
+from .predictor import Predictor
+from .trapezoid import ABM, Trapezoid
+
+__all__ = [
+    "ABM",
+    "L1",
+    "SOLVERS",
+    "Cotangents",
+    "FixedPoint",
+    "GrunwaldLetnikov",
+    "NewtonKrylov",
+    "Predictor",
+    "Scheme",
+    "StageSolver",
+    "Trapezoid",
+]

@@ -1,0 +1,99 @@
+"""The contract of a scheme: a table of weights and a small local map."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..tableaux import Kernel
+
+#: ``field(n, z)`` evaluates the right-hand side at grid point ``n``.
+Slope = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Cotangents:
+    """What one step hands back: gradients of its history sums, of its local weight and of further tensors."""
+
+    sums: Tensor
+    local: Tensor | None
+    tensors: tuple[Tensor | None, ...]
+    slope: Tensor | None
+
+
+class Scheme(ABC):
+    """One step is ``x = locate(c)``, ``(z, v) = evaluate(x)``: ``x`` is what the backward pass starts from.
+
+    Attributes:
+        implicit: the new state appears on both sides and an equation is solved at every step.
+        sums: how many history sums a step needs.
+        uses_next_slope: continuous output between nodes needs the slope at the right-hand node.
+    """
+
+    implicit: bool
+    sums: int = 1
+    uses_next_slope: bool = False
+
+    @abstractmethod
+    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+        """The weights for orders of shape (groups,), differentiable in them."""
+
+    @abstractmethod
+    def expected_order(self, order: float, smooth: bool) -> float:
+        """The order of convergence at a fixed time, for a smooth solution or a generic one ``c₀ + c₁ t^β``."""
+
+    def locate(self, field: Slope, n: int, c: Tensor, local: Tensor) -> Tensor:
+        """From the history sums (sums, groups, width) to what is stored for the backward pass; no gradients."""
+        return c
+
+    def restore(self, c: Tensor, v: Tensor, local: Tensor) -> Tensor:
+        """:meth:`locate` again, when the slope ``v`` of the step is already known."""
+        return c
+
+    @abstractmethod
+    def evaluate(
+        self, field: Slope, n: int, x: Tensor, local: Tensor, slope: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """State and slope of step ``n`` from ``x``; differentiable. Without ``slope`` the slope is left out."""
+
+    def pull(
+        self,
+        n: int,
+        x: Tensor,
+        z: Tensor,
+        v: Tensor | None,
+        local: Tensor,
+        grad_z: Tensor | None,
+        grad_v: Tensor | None,
+        tensors: Sequence[Tensor],
+        keep: bool,
+    ) -> Cotangents:
+        """The vector-Jacobian product of one traced step, from gradients of ``(z, v)`` to those of its inputs."""
+        outputs, grads = [], []
+        for out, grad in ((z, grad_z), (v, grad_v)):
+            if out is not None and grad is not None and out.requires_grad:
+                outputs.append(out)
+                grads.append(grad)
+        wanted = [x, *tensors] + ([local] if local.requires_grad else [])
+        found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True, retain_graph=keep)
+        sums = found[0] if found[0] is not None else torch.zeros_like(x)
+        return Cotangents(sums, found[-1] if local.requires_grad else None, found[1 : 1 + len(tensors)], v)
+
+
+def explicit_pull(
+    x: Tensor, v: Tensor | None, grad_z: Tensor | None, grad_v: Tensor | None, tensors: Sequence[Tensor], keep: bool
+) -> Cotangents:
+    """The product for ``z = x``, ``v = f(x)``: ``ḡ + Jᵀ v̄``, one call of autograd and no graph for ``z``."""
+    found: Sequence[Tensor | None] = (None,) * (1 + len(tensors))
+    if v is not None and grad_v is not None and v.requires_grad:
+        found = torch.autograd.grad(v, [x, *tensors], grad_v, allow_unused=True, retain_graph=keep)
+    sums = found[0]
+    if sums is None:
+        sums = torch.zeros_like(x)
+    if grad_z is not None:
+        sums = sums + grad_z
+    return Cotangents(sums, None, tuple(found[1:]), v)

@@ -1,0 +1,57 @@
+"""Schemes that discretise the derivative itself, written as convolutions of the slopes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import tableaux
+from ..tableaux import Kernel
+from .implicit import OneStage
+
+
+@dataclass(frozen=True)
+class GrunwaldLetnikov(OneStage):
+    """``h^{-β} Σ_j (-1)^j binom(β, j) (z_{n-j} - z_0) = f`` at ``t_n``, or at ``t_{n-1}`` if explicit.
+
+    In the form of a convolution the weights are the coefficients of ``h^β (1-ξ)^{-β}`` (Lubich 1986). The initial
+    value is subtracted first, which is what makes it a Caputo scheme. Order 1; at β = 1 an Euler method.
+    """
+
+    implicit: bool = True
+
+    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+        """See :class:`Scheme`."""
+        return _shifted(tableaux.grunwald_letnikov(order, step, steps), self.implicit)
+
+    def expected_order(self, order: float, smooth: bool) -> float:
+        """See :class:`Scheme`."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class L1(OneStage):
+    """The state is linear on each cell and its Caputo derivative is set equal to ``f`` (Oldham and Spanier 1974).
+
+    Order 2 - β if the solution is smooth, 1 for a generic one; the explicit variant takes ``f`` one step earlier and
+    has order 1. At β = 1 an Euler method.
+    """
+
+    implicit: bool = True
+
+    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+        """See :class:`Scheme`."""
+        return _shifted(tableaux.l1(order, step, steps), self.implicit)
+
+    def expected_order(self, order: float, smooth: bool) -> float:
+        """See :class:`Scheme`."""
+        return 2.0 - order if smooth and self.implicit else 1.0
+
+
+def _shifted(w: Tensor, implicit: bool) -> Kernel:
+    """Implicit: as it is, without ``v_0``. Explicit: every slope one step later."""
+    if implicit:
+        return Kernel(w[None], w[0], first=1)
+    return Kernel(torch.cat([torch.zeros_like(w[:1]), w[:-1]])[None], torch.zeros_like(w[0]))

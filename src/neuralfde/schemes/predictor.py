@@ -1,0 +1,47 @@
+"""Product rectangle rules: fractional Euler methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import tableaux
+from ..tableaux import Kernel
+from .implicit import OneStage
+
+
+@dataclass(frozen=True)
+class Predictor(OneStage):
+    """The slope is constant on each cell (Diethelm, Ford and Freed 2004, the paper's eq. ``pre``).
+
+    ``z_n = z_0 + h^β/Γ(β+1) Σ_{j<n} [(n-j)^β - (n-1-j)^β] v_j``; with ``implicit=True`` each cell takes the slope of
+    its right end. Order 1; at β = 1 the explicit and the implicit Euler method.
+    """
+
+    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+        """See :class:`Scheme`."""
+        if self.implicit:
+            w = tableaux.rectangle(order, step, steps + 1)[1:]
+            return Kernel(w[None], w[0], first=1, dense=_cells(order, step, steps, shift=1))
+        return Kernel(
+            tableaux.rectangle(order, step, steps)[None], torch.zeros_like(order), dense=_cells(order, step, steps, 0)
+        )
+
+    def expected_order(self, order: float, smooth: bool) -> float:
+        """See :class:`Scheme`."""
+        return 1.0
+
+
+def _cells(order: Tensor, step: float, steps: int, shift: int):  # type: ignore[no-untyped-def]
+    """Weights of the slopes at a position between nodes: each cell up to it, the last one in part."""
+
+    def row(position: float) -> Tensor:
+        j = torch.arange(steps + 1, dtype=torch.float64)[:, None]
+        far = (position - (j - shift)).clamp(min=0)
+        near = (position - (j - shift) - 1).clamp(min=0)
+        weights = tableaux.power_or_zero(far, order) - tableaux.power_or_zero(near, order)
+        return tableaux.scale(order, step, 1.0) * torch.where(j - shift < 0, 0.0, weights)
+
+    return row

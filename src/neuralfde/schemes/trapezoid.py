@@ -1,0 +1,99 @@
+"""Product trapezoid rules: implicit, and Adams–Bashforth–Moulton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import tableaux
+from ..errors import InputError
+from ..tableaux import Kernel
+from .base import Scheme, Slope
+from .implicit import OneStage
+
+
+@dataclass(frozen=True)
+class Trapezoid(OneStage):
+    """The slope is linear on each cell; the new slope is solved for (Diethelm, Ford and Freed 2004, without P and C).
+
+    ``w_m = h^β/Γ(β+2) [(m+1)^{β+1} - 2m^{β+1} + (m-1)^{β+1}]``, ``w_0 = h^β/Γ(β+2)``. Order 2 if the slope is smooth,
+    1 + β for a generic solution; at β = 1 the trapezoidal rule.
+    """
+
+    implicit: bool = True
+    uses_next_slope = True
+
+    def __post_init__(self) -> None:
+        if not self.implicit:
+            raise InputError("Trapezoid(implicit=False): the explicit trapezoid method is method='abm'.")
+
+    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+        """See :class:`Scheme`."""
+        w, s = tableaux.trapezoid(order, step, steps)
+        return Kernel(w[None], w[0], s, dense=_hats(order, step, steps))
+
+    def expected_order(self, order: float, smooth: bool) -> float:
+        """See :class:`Scheme`."""
+        return 2.0 if smooth else min(2.0, 1 + order)
+
+
+@dataclass(frozen=True)
+class ABM(Scheme):
+    """Fractional Adams–Bashforth–Moulton (Diethelm, Ford and Freed 2004; the paper's eq. ``cor``).
+
+    The rectangle rule predicts ``p_n``; the trapezoid rule corrects with ``f(t_n, p_n)``, ``corrections`` times.
+    Order min(2, 1 + β), each further correction adds β up to 2; at β = 1 Heun's method.
+    """
+
+    corrections: int = 1
+    implicit = False
+    sums = 2
+    uses_next_slope = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corrections, bool) or not isinstance(self.corrections, int) or self.corrections < 1:
+            raise InputError(
+                f"ABM(corrections={self.corrections!r}): at least one correction; 0 is method='predictor'."
+            )
+
+    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+        """See :class:`Scheme`."""
+        w, s = tableaux.trapezoid(order, step, steps)
+        both = torch.stack([w, tableaux.rectangle(order, step, steps)])
+        return Kernel(both, w[0], s, dense=_hats(order, step, steps))
+
+    def expected_order(self, order: float, smooth: bool) -> float:
+        """See :class:`Scheme`."""
+        return min(2.0, 1 + order * self.corrections) if smooth else min(2.0, 1 + order)
+
+    def evaluate(
+        self, field: Slope, n: int, x: Tensor, local: Tensor, slope: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """See :class:`Scheme`."""
+        c, z = x[0], x[1]
+        if n == 0:
+            z = c
+        else:
+            for _ in range(self.corrections):
+                z = torch.addcmul(c, local[:, None], field(n, z))
+        return z, field(n, z) if slope else None
+
+
+def _hats(order: Tensor, step: float, steps: int):  # type: ignore[no-untyped-def]
+    """Weights of the slopes at a position between nodes: the integral of the piecewise linear slope up to it."""
+
+    def row(position: float) -> Tensor:
+        a = order + 1
+        j = torch.arange(steps + 1, dtype=torch.float64)[:, None]
+
+        def power(x: Tensor) -> Tensor:
+            return tableaux.power_or_zero(x.clamp(min=0), a)
+
+        inner = power(position - j + 1) - 2 * power(position - j) + power(position - j - 1)
+        x = torch.tensor(position, dtype=torch.float64)
+        first = power(x - 1) - x**a + a * x**order
+        return tableaux.scale(order, step, 2.0) * torch.cat([first.reshape(1, -1), inner[1:]])
+
+    return row

@@ -1,0 +1,161 @@
+"""The weights of every scheme, as differentiable functions of the order.
+
+All schemes are one equation (``v_j = f(t_j, z_j)``)::
+
+    c_n = base_n + Σ_{j<n} w_{n-j} v_j + s_n v_0,      z_n = local(t_n, c_n)
+
+so a scheme is a :class:`Kernel`: the numbers ``w``, ``s`` and the weight ``w_0`` of the local stage.
+Everything is computed in float64, whatever the dtype of the state, by formulas without cancellation.
+Orders are tensors of shape (groups,): one group of channels shares one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# From this lag on, differences of powers are summed as a series in 1/m²; below it the powers themselves are accurate.
+_SERIES_FROM = 12
+_SERIES_TERMS = 8
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The numbers of one scheme on one grid.
+
+    Attributes:
+        weights: (sums, steps + 1, groups); ``weights[k, m]`` multiplies the slope ``m`` steps back in sum ``k``.
+        local: (groups,), the weight ``w_0`` of the slope at the new point; zero for explicit schemes.
+        start: (steps + 1, groups) or None; extra weight of ``v_0`` in row ``n`` of the first sum.
+        first: the first slope that enters the history: 1 where ``v_0`` does not.
+        dense: row weights of the scheme's own continuous output, or None where it is linear between nodes.
+    """
+
+    weights: Tensor
+    local: Tensor
+    start: Tensor | None = None
+    first: int = 0
+    dense: Callable[[float], Tensor] | None = None
+
+
+def scale(order: Tensor, step: float, shift: float) -> Tensor:
+    """``h^β / Γ(β + shift)``, shape (groups,)."""
+    return torch.exp(order * torch.log(torch.tensor(step, dtype=torch.float64)) - torch.lgamma(order + shift))
+
+
+def rectangle(order: Tensor, step: float, steps: int) -> Tensor:
+    """Product rectangle rule: ``h^β/Γ(β+1) · [m^β - (m-1)^β]``, row 0 is zero (Diethelm, Ford and Freed 2004)."""
+    return scale(order, step, 1.0) * torch.cat([torch.zeros_like(order)[None], backward_difference(order, steps)])
+
+
+def trapezoid(order: Tensor, step: float, steps: int) -> tuple[Tensor, Tensor]:
+    """Product trapezoid rule (Diethelm, Ford and Freed 2004): lag weights ``w`` and the correction ``s`` of ``v_0``.
+
+    ``w_0 = c``, ``w_m = c·[(m+1)^{β+1} - 2 m^{β+1} + (m-1)^{β+1}]`` with ``c = h^β/Γ(β+2)``; the rule gives ``v_0``
+    the weight ``c·[(n-1)^{β+1} - (n-1-β) n^β]`` in row ``n``, and ``s_n`` is that minus ``w_n``.
+    """
+    c = scale(order, step, 2.0)
+    one = torch.ones_like(order)[None]
+    power = order + 1
+    w = torch.cat([one, second_difference(power, steps)])
+    # (n-1)^a - (n-1-β)n^β - w_n  =  n^a·[a/n - ((1 + 1/n)^a - 1)]
+    s = torch.cat([-one, -forward_remainder(power, steps)])
+    return c * w, c * s
+
+
+def grunwald_letnikov(order: Tensor, step: float, steps: int) -> Tensor:
+    """Coefficients of ``h^β (1-ξ)^{-β}``: ``g_0 = 1``, ``g_m = g_{m-1} (m-1+β)/m``."""
+    m = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
+    g = torch.cat([torch.ones_like(order)[None], torch.cumprod((m - 1 + order) / m, dim=0)])
+    return torch.exp(order * torch.log(torch.tensor(step, dtype=torch.float64))) * g
+
+
+def l1(order: Tensor, step: float, steps: int) -> Tensor:
+    """``h^β Γ(2-β)`` times the coefficients of ``1/δ(ξ)``, ``δ = (1-ξ) Σ [(i+1)^{1-β} - i^{1-β}] ξ^i``.
+
+    Solving the L1 recurrence for the new value once and for all turns it into a plain convolution of the slopes.
+    """
+    one = torch.ones_like(order)[None]
+    delta = torch.cat([one, second_difference(1 - order, steps)])  # a_i - a_{i-1} without subtracting near equals
+    gain = torch.exp(order * torch.log(torch.tensor(step, dtype=torch.float64)) + torch.lgamma(2 - order))
+    return gain * reciprocal(delta)
+
+
+def backward_difference(power: Tensor, count: int) -> Tensor:
+    """``m^a - (m-1)^a`` for m = 1 … count, shape (count, groups); the first is 1 for every a."""
+    m = torch.arange(2, count + 1, dtype=torch.float64)[:, None]
+    rest = -(m**power) * torch.expm1(power * torch.log1p(-1 / m))
+    return torch.cat([torch.ones_like(power)[None], rest])
+
+
+def second_difference(power: Tensor, count: int) -> Tensor:
+    """``(m+1)^a - 2 m^a + (m-1)^a`` for m = 1 … count; at m = 1 the last term is 0."""
+    m = torch.arange(1, count + 1, dtype=torch.float64)[:, None]
+    few = m[: _SERIES_FROM - 1]
+    head = (few + 1) ** power - 2 * few**power + power_or_zero(few - 1, power)
+    return torch.cat([head, 2 * _binomial_tail(m[_SERIES_FROM - 1 :], power, range(2, 2 * _SERIES_TERMS + 1, 2))])
+
+
+def forward_remainder(power: Tensor, count: int) -> Tensor:
+    """``(n+1)^a - n^a - a n^{a-1}`` for n = 1 … count."""
+    n = torch.arange(1, count + 1, dtype=torch.float64)[:, None]
+    few = n[: _SERIES_FROM - 1]
+    head = (few + 1) ** power - few**power - power * few ** (power - 1)
+    return torch.cat([head, _binomial_tail(n[_SERIES_FROM - 1 :], power, range(2, 2 * _SERIES_TERMS + 1))])
+
+
+def power_or_zero(base: Tensor, power: Tensor) -> Tensor:
+    """``base^a``, and 0 for base = 0 even at a = 0; its derivative in ``a`` is then 0, not log 0."""
+    positive = base > 0
+    return torch.where(positive, torch.where(positive, base, 1.0) ** power, 0.0)
+
+
+def _binomial_tail(m: Tensor, power: Tensor, degrees: range) -> Tensor:
+    """``m^a Σ_k binom(a, k) m^{-k}`` over the given degrees, by Horner from the smallest term."""
+    coefficient = torch.ones_like(power)
+    chosen = []
+    for k in range(1, degrees[-1] + 1):
+        coefficient = coefficient * (power - k + 1) / k
+        if k in degrees:
+            chosen.append(coefficient)
+    ratio = m ** -float(degrees.step)
+    total = torch.zeros_like(m * power)
+    for c in reversed(chosen):
+        total = total * ratio + c
+    return m ** (power - degrees.start) * total
+
+
+def reciprocal(series: Tensor) -> Tensor:
+    """Coefficients of ``1/a(ξ)`` to the same length, by Newton's iteration; (count, groups)."""
+    result: Tensor = _Reciprocal.apply(series)
+    return result
+
+
+def convolve(a: Tensor, b: Tensor, count: int) -> Tensor:
+    """The first ``count`` coefficients of a product of two series along the first axis."""
+    size = a.shape[0] + b.shape[0]
+    return torch.fft.irfft(torch.fft.rfft(a, size, 0) * torch.fft.rfft(b, size, 0), size, 0)[:count]
+
+
+class _Reciprocal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, series: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+        count = series.shape[0]
+        inverse = 1 / series[:1]
+        while inverse.shape[0] < count:
+            size = min(2 * inverse.shape[0], count)
+            error = -convolve(series[:size], inverse, size)
+            error[0] += 2
+            inverse = convolve(inverse, error, size)
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+        (inverse,) = ctx.saved_tensors
+        count = inverse.shape[0]
+        square = convolve(inverse, inverse, count)
+        return -convolve(grad.flip(0), square, count).flip(0)
