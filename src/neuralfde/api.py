@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
+from .choices import ADJOINTS, STORAGES, named, read_history, read_scheme, refuse_combinations
 from .errors import InputError, InputTypeError, nearest
 from .field import Field
 from .grid import Request, request
-from .history import FFT, Full, History, Window
-from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Predictor, Scheme, StageSolver, Trapezoid
-from .storage import Device, Storage
+from .history import History, Window
+from .orders import read_order
+from .schemes import Scheme, StageSolver
+from .storage import Storage
 from .structure import Structure, replace_tensors, structure_of, tensors_in
-
-METHODS: dict[str, Scheme] = {
-    "predictor": Predictor(),
-    "predictor-implicit": Predictor(implicit=True),
-    "abm": ABM(),
-    "trapezoid": Trapezoid(),
-    "gl": GrunwaldLetnikov(),
-    "gl-explicit": GrunwaldLetnikov(implicit=False),
-    "l1": L1(),
-    "l1-explicit": L1(implicit=False),
-}
-ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
-HISTORIES: dict[str, History | None] = {"auto": None, "full": Full(), "fft": FFT(), "window": None}
-STORAGES: dict[str, Storage] = {"device": Device()}
-
-#: From this many steps on, ``auto`` sums distant blocks by FFT.
-FFT_FROM = 8192
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -150,12 +133,12 @@ def _solve(
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
     structure = structure_of(z0)
     wanted = request(t, step, steps)
-    scheme = _scheme(method, solver)
+    scheme = read_scheme(method, solver)
     how = named("adjoint", adjoint, ADJOINTS, (Exact, Direct, Paper))
-    past = _history(history, wanted.grid.steps)
+    past = read_history(history, wanted.grid.steps)
     kept = named("storage", storage, STORAGES, Storage)
-    beta = _order(order, structure)
-    _refuse_combinations(how, past, kept, beta, wanted, scheme)
+    beta = read_order(order, structure)
+    refuse_combinations(how, past, kept, beta, wanted, scheme)
 
     trained = _params(func, params)
     args = _args(args, structure)
@@ -200,83 +183,6 @@ def _solve(
         kept,
     )
     return ys, wanted, stats, structure
-
-
-def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
-    """An object from its name; an object of the right kind is passed through."""
-    if isinstance(given, kinds):
-        return given  # type: ignore[no-any-return]
-    if isinstance(given, str):
-        if given in table:
-            return table[given]
-        raise InputError(f"unknown {kind} {given!r}. {nearest(given, table)}")
-    raise InputTypeError(f"{kind} must be a name or an object, got {type(given).__name__}. {nearest('', table)}")
-
-
-def _scheme(method: str | Scheme, solver: str | StageSolver | None) -> Scheme:
-    scheme = named("method", method, METHODS, Scheme)
-    if solver is None:
-        return scheme
-    if not scheme.implicit:
-        raise InputError(
-            f"solver={solver!r} is for implicit methods, but {type(scheme).__name__} is explicit and solves no equation. "
-            "Drop solver=, or use an implicit method ('trapezoid', 'gl', 'l1', 'predictor-implicit')."
-        )
-    return replace(scheme, solver=named("solver", solver, SOLVERS, StageSolver))  # type: ignore[type-var, call-arg]
-
-
-def _history(history: str | History, steps: int) -> History:
-    if history == "window":
-        raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
-    chosen = named("history", history, HISTORIES, History)
-    if chosen is None:
-        return FFT() if steps >= FFT_FROM else Full()
-    return chosen
-
-
-def _order(order: float | Tensor, structure: Structure) -> Tensor:
-    """The order as a float64 tensor of shape (groups,), on the CPU where weights are computed."""
-    if isinstance(order, Tensor):
-        if not order.is_floating_point():
-            raise InputTypeError(f"order must be a real number, got a tensor of dtype {order.dtype}.")
-        if order.numel() != 1:
-            raise InputError(
-                f"order has shape {tuple(order.shape)}; one order for the whole state is a number or a tensor of one "
-                f"element. The state has {structure.numel} numbers."
-            )
-        beta = order.reshape(1).to(device="cpu", dtype=torch.float64)
-    elif isinstance(order, int | float) and not isinstance(order, bool):
-        beta = torch.tensor([float(order)], dtype=torch.float64)
-    else:
-        raise InputTypeError(f"order must be a number or a tensor, got {type(order).__name__}.")
-    value = float(beta.detach())
-    if not (math.isfinite(value) and 0 < value <= 1):
-        raise InputError(
-            f"order={value:g} is outside (0, 1]: a Caputo equation with one initial value has an order in that range. "
-            "For a higher order write the equation as a system of orders up to 1."
-        )
-    return beta
-
-
-def _refuse_combinations(
-    how: Adjoint, past: History, kept: Storage, beta: Tensor, wanted: Request, scheme: Scheme
-) -> None:
-    if isinstance(how, Paper):
-        if beta.requires_grad and torch.is_grad_enabled():
-            raise InputError(
-                "adjoint='paper' has no gradient for the order. Use adjoint='exact' to learn it, "
-                "or pass order.detach()."
-            )
-        if wanted.off_grid:
-            raise InputError(
-                "adjoint='paper' is defined on the grid only, but t has times between grid points "
-                f"(step {wanted.grid.step:g}). Use adjoint='exact', or a step that meets every time."
-            )
-    if wanted.off_grid and not past.keeps_rows:
-        raise InputError(
-            f"history={type(past).__name__} forgets the rows that states between grid points are computed from "
-            f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
-        )
 
 
 def _params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:

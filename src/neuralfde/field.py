@@ -161,7 +161,7 @@ def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: in
     """
     allowed = {id(x) for x in known}
     stop = {x.grad_fn for x in known if x.grad_fn is not None}
-    pending = [x.grad_fn for x in outputs if x.grad_fn is not None]
+    pending: list[Any] = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen = set()
     while pending:
         node = pending.pop()

@@ -60,6 +60,7 @@ class FDEBlock(nn.Module):
                 )
             self.raw_order = nn.Parameter(torch.tensor(math.log(value / (1 - value)), dtype=torch.get_default_dtype()))
         else:
+            self.fixed_order: Tensor
             self.register_buffer("fixed_order", torch.tensor(value, dtype=torch.float64), persistent=True)
 
     @property

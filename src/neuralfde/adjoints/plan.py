@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -57,7 +58,7 @@ class Plan:
     check_finite: bool = True
     backward_weights: Tensor | None = None
     leaves: tuple[Tensor, ...] = ()
-    tally: dict[str, int] = field(default_factory=dict)
+    tally: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def needs_slope(self, n: int, dense: bool) -> bool:
         """Whether ``v_n`` is used by any later row, by the stage itself or by output between nodes."""

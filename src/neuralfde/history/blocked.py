@@ -172,7 +172,7 @@ class Blocked:
         out = lags.new_empty(outputs, count, groups, width)
         chunk = max(1, _FFT_CHUNK // (size * groups))
         for c in range(0, width, chunk):
-            total: Tensor | float = 0.0
+            total = spectrum.new_zeros(())
             for k, rows in enumerate(self.inputs):
                 part = rows.slice(a, b)[:, :, c : c + chunk]
                 part = part.flip(0) if rows.backward else part

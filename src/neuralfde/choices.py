@@ -1,0 +1,92 @@
+"""Names and objects for the choices of a solve, and the combinations that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .adjoints import Adjoint, Direct, Exact, Paper
+from .errors import InputError, InputTypeError, nearest
+from .grid import Request
+from .history import FFT, Full, History
+from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Predictor, Scheme, StageSolver, Trapezoid
+from .storage import Device, Storage
+
+METHODS: dict[str, Scheme] = {
+    "predictor": Predictor(),
+    "predictor-implicit": Predictor(implicit=True),
+    "abm": ABM(),
+    "trapezoid": Trapezoid(),
+    "gl": GrunwaldLetnikov(),
+    "gl-explicit": GrunwaldLetnikov(implicit=False),
+    "l1": L1(),
+    "l1-explicit": L1(implicit=False),
+}
+ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
+HISTORIES: dict[str, History | None] = {"auto": None, "full": Full(), "fft": FFT(), "window": None}
+STORAGES: dict[str, Storage] = {"device": Device()}
+
+#: From this many steps on, ``auto`` sums distant blocks by FFT.
+FFT_FROM = 8192
+
+_T = TypeVar("_T")
+
+
+def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
+    """An object from its name; an object of the right kind is passed through."""
+    if isinstance(given, kinds):
+        return given  # type: ignore[no-any-return]
+    if isinstance(given, str):
+        if given in table:
+            return table[given]
+        raise InputError(f"unknown {kind} {given!r}. {nearest(given, table)}")
+    raise InputTypeError(f"{kind} must be a name or an object, got {type(given).__name__}. {nearest('', table)}")
+
+
+def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Scheme:
+    """The scheme, with another stage solver if one is given."""
+    scheme = named("method", method, METHODS, Scheme)
+    if solver is None:
+        return scheme
+    if not scheme.implicit:
+        raise InputError(
+            f"solver={solver!r} is for implicit methods, but {type(scheme).__name__} is explicit. "
+            "Drop solver=, or use an implicit method ('trapezoid', 'gl', 'l1', 'predictor-implicit')."
+        )
+    return replace(scheme, solver=named("solver", solver, SOLVERS, StageSolver))  # type: ignore[type-var, call-arg]
+
+
+def read_history(history: str | History, steps: int) -> History:
+    """The history; ``auto`` picks by the number of steps."""
+    if history == "window":
+        raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
+    chosen = named("history", history, HISTORIES, History)
+    if chosen is None:
+        return FFT() if steps >= FFT_FROM else Full()
+    return chosen
+
+
+def refuse_combinations(
+    how: Adjoint, past: History, kept: Storage, beta: Tensor, wanted: Request, scheme: Scheme
+) -> None:
+    """Raise where two choices make no sense together, naming the alternative."""
+    if isinstance(how, Paper):
+        if beta.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                "adjoint='paper' has no gradient for the order. Use adjoint='exact' to learn it, "
+                "or pass order.detach()."
+            )
+        if wanted.off_grid:
+            raise InputError(
+                "adjoint='paper' is defined on the grid only, but t has times between grid points "
+                f"(step {wanted.grid.step:g}). Use adjoint='exact', or a step that meets every time."
+            )
+    if wanted.off_grid and not past.keeps_rows:
+        raise InputError(
+            f"history={type(past).__name__} forgets the rows that states between grid points are computed from "
+            f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
+        )
