@@ -143,8 +143,8 @@ def test_download_never_keeps_a_wrong_file(tiny, tmp_path, monkeypatch):
 def test_digits_split_is_deterministic_and_stratified():
     pytest.importorskip("sklearn")
     data = images.load_images("digits")
-    assert data.train_images.shape == (1440, 8, 8)
-    assert data.test_images.shape == (357, 8, 8)
+    assert data.train_images.shape == (1442, 8, 8)
+    assert data.test_images.shape == (355, 8, 8)
     assert data.train_images.max() == 255
     assert data.test_labels.bincount().min() >= 34
     assert torch.equal(images.load_digits().test_images, data.test_images)

@@ -114,7 +114,7 @@ def load_images(name: str, root: str | os.PathLike[str] | None = None, *, downlo
 
 
 def load_digits() -> ImageData:
-    """The 1797 digits of scikit-learn: every fifth image of each class tests (357), the others train (1440).
+    """The 1797 digits of scikit-learn: every fifth image of each class tests (355), the others train (1442).
 
     The split uses no random numbers, so it is the same everywhere. Grey values 0 to 16 are scaled to 0 to 255.
     """
