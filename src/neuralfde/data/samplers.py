@@ -10,6 +10,7 @@ turn, so several processes together see what one process sees.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ class _Sampler(ABC):
     def __iter__(self) -> Iterator[Data]:
         epoch, self.epoch = self.epoch, self.epoch + 1
         for batch in range(self.rank, self.batches, self.world):
-            draw = torch.Generator().manual_seed((self.seed << 44) ^ (epoch << 22) ^ batch)
+            draw = torch.Generator().manual_seed(_mix(self.seed, epoch, batch))
             yield self.subgraph(self.draw(draw).sort().values)
 
     @abstractmethod
@@ -89,6 +90,11 @@ class _Sampler(ABC):
                 per_node = isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.nodes
                 out[key] = value[nodes] if per_node else value
         return out
+
+
+def _mix(*numbers: int) -> int:
+    """A 32-bit seed from several numbers: torch's CPU generator looks at no more bits than these."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "big")
 
 
 class NodeSampler(_Sampler):

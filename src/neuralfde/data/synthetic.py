@@ -50,8 +50,8 @@ def synthetic_graph(like: str | GraphSize, *, scale: float = 1.0, seed: int = 0)
 
     Each node has a class ``y`` and a propensity ``θ`` with density ``∝ θ^{-2.5}``. An edge takes its first end with
     probability ``∝ θ``; its second end likewise, among the nodes of the same class with probability ``homophily``,
-    among all nodes otherwise. Loops and repeats are drawn again until the number of edges is exact. Features are the class's
-    random centre plus unit noise, centres about 0.4 noise lengths apart in each coordinate.
+    among all nodes otherwise. Loops and repeats are drawn again until the number of edges is exact. Features are the
+    class's random centre plus unit noise, centres about 0.4 noise lengths apart in each coordinate.
 
     Args:
         like: ``"arxiv"``, ``"products"`` or a :class:`GraphSize`.
