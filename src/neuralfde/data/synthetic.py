@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,7 +120,8 @@ def _edges(y: Tensor, weight: Tensor, edges: int, homophily: float, draw: torch.
         high = torch.where(inside, ends[last[c]], ends[-1])
         b = torch.searchsorted(ends, low + u[2] * (high - low)).clamp_(max=nodes - 1)
         pairs = (torch.minimum(a, b) * nodes + torch.maximum(a, b))[a != b]
-        found = torch.unique(torch.cat([found, pairs]))
+        found = _sorted(torch.cat([found, pairs]))
+        found = found[torch.cat([found.new_ones(1).bool(), found[1:] != found[:-1]])]
     surplus = len(found) - edges
     if surplus:
         drop = torch.randperm(len(found), generator=draw)[:surplus]
@@ -127,6 +129,11 @@ def _edges(y: Tensor, weight: Tensor, edges: int, homophily: float, draw: torch.
     return found
 
 
+def _sorted(keys: Tensor) -> Tensor:
+    """numpy's sort of integers is several times as fast as torch's, and these keys are most of the work."""
+    return torch.from_numpy(np.sort(keys.numpy()))
+
+
 def _both_directions(a: Tensor, b: Tensor, nodes: int) -> Tensor:
-    key = torch.cat([a * nodes + b, b * nodes + a]).sort().values
+    key = _sorted(torch.cat([a * nodes + b, b * nodes + a]))
     return torch.stack([key // nodes, key % nodes])

@@ -80,13 +80,13 @@ def edge_scores(
         )
     q, k = q.to(working_dtype(q)), k.to(working_dtype(k))
     if kind == "scaled_dot":
-        return _EdgeDots.apply(graph, q / math.sqrt(q.shape[2]), k)
+        return _EdgeDots.apply(graph, q, k, 1.0 / math.sqrt(q.shape[2]))
     if kind == "cosine":
-        return _EdgeDots.apply(graph, F.normalize(q, dim=2, eps=1e-5), F.normalize(k, dim=2, eps=1e-5))
+        return _EdgeDots.apply(graph, F.normalize(q, dim=2, eps=1e-5), F.normalize(k, dim=2, eps=1e-5), 1.0)
     if kind == "exp_kernel":
         half_q, half_k = (-0.5 * v.square().sum(2, keepdim=True) for v in (q, k))
         one = torch.ones_like(half_q)
-        exponent = _EdgeDots.apply(graph, torch.cat([q, half_q, one], 2), torch.cat([k, one, half_k], 2))
+        exponent = _EdgeDots.apply(graph, torch.cat([q, half_q, one], 2), torch.cat([k, one, half_k], 2), 1.0)
         return variance**2 * torch.exp(exponent / lengthscale**2)
     raise InputError(f"kind={kind!r} is no attention score. {nearest(kind, ('scaled_dot', 'cosine', 'exp_kernel'))}")
 
@@ -191,13 +191,15 @@ class _Aggregate(torch.autograd.Function):
 
 class _EdgeDots(torch.autograd.Function):
     @staticmethod
-    def forward(graph: Graph, q: Tensor, k: Tensor) -> Tensor:
-        heads = range(q.shape[1])
-        return torch.stack([sddmm(graph, q[:, h].contiguous(), k[:, h].contiguous()) for h in heads], 1)
+    def forward(graph: Graph, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        out = torch.empty(graph.num_edges, q.shape[1], dtype=q.dtype, device=q.device)
+        for h in range(q.shape[1]):
+            out[:, h] = sddmm(graph, q[:, h].contiguous(), k[:, h].contiguous())
+        return out.mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.graph, q, k = inputs
+        ctx.graph, q, k, ctx.scale = inputs
         ctx.save_for_backward(q, k)
 
     @staticmethod
@@ -206,10 +208,10 @@ class _EdgeDots(torch.autograd.Function):
         q, k = ctx.saved_tensors
         grad_q, grad_k = torch.empty_like(q), torch.empty_like(k)
         for h in range(q.shape[1]):
-            score_grad = grad[:, h].contiguous()
+            score_grad = grad[:, h] * ctx.scale
             grad_q[:, h] = spmm(ctx.graph, score_grad, k[:, h].contiguous())
             grad_k[:, h] = spmm(ctx.graph, score_grad, q[:, h].contiguous(), transposed=True)
-        return None, grad_q, grad_k
+        return None, grad_q, grad_k, None
 
 
 class _EdgeSoftmax(torch.autograd.Function):
