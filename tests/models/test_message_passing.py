@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -94,6 +96,34 @@ def test_aggregate_is_the_matrix_product(path):
     weight, x = rand(graph.num_edges, grad=True), rand(graph.num_nodes, 5, seed=2, grad=True)
     torch.testing.assert_close(aggregate(graph, weight, x), dense(graph, weight) @ x, rtol=0, atol=1e-12)
     assert torch.autograd.gradcheck(lambda w, v: aggregate(graph, w, v), (weight, x))
+
+
+def test_a_bad_row_reaches_its_neighbours_only(path):
+    graph = Graph.from_edge_index(torch.tensor([[0], [1]]), 3)
+    x = torch.tensor([[math.nan], [1.0], [1.0]])
+    out = aggregate(graph, torch.ones(graph.num_edges), x)
+    assert out.isfinite()[:, 0].tolist() == [False, False, True]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    nodes=st.integers(1, 12),
+    pairs=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40),
+    features=st.integers(1, 4),
+)
+def test_any_graph_and_its_transpose_are_the_dense_ones(nodes, pairs, features):
+    pairs = [(a % nodes, b % nodes) for a, b in pairs]
+    graph = Graph.from_edge_index(torch.tensor(pairs, dtype=torch.long).view(-1, 2).t(), nodes)
+    matrix = torch.eye(nodes, dtype=torch.bool)
+    for source, target in pairs:
+        matrix[target, source] = True
+    weight, x = rand(graph.num_edges), rand(nodes, features, seed=2)
+    full = dense(graph, weight)
+    assert torch.equal(full != 0, matrix)
+    torch.testing.assert_close(csr.spmm(graph, weight, x), full @ x, rtol=0, atol=1e-12)
+    torch.testing.assert_close(csr.spmm(graph, weight, x, transposed=True), full.t() @ x, rtol=0, atol=1e-12)
+    sampled = (x @ x.t())[graph.row.long(), graph.col.long()]
+    torch.testing.assert_close(csr.sddmm(graph, x, x), sampled, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -97,14 +97,18 @@ class Graph:
 
 
 def spmm(graph: Graph, weight: Tensor, x: Tensor, *, transposed: bool = False) -> Tensor:
-    """``A x``, or ``Aᵀ x``, with ``A`` the graph's pattern and ``weight`` ``(E,)`` its values; ``x`` is ``(N, F)``."""
+    """``A x``, or ``Aᵀ x``, with ``A`` the graph's pattern and ``weight`` ``(E,)`` its values; ``x`` is ``(N, F)``.
+
+    cuSPARSE adds in no fixed order; under ``torch.use_deterministic_algorithms(True)`` CUDA takes the plain path.
+    """
     rowptr, col = (graph.rowptr_t, graph.col_t) if transposed else (graph.rowptr, graph.col)
     values = weight.index_select(0, graph.perm) if transposed else weight.contiguous()
     dtype = working_dtype(x)
     with torch.autocast(x.device.type, enabled=False):
-        if _library_has_products(x.device):
-            matrix = _csr(rowptr, col, values.to(dtype), graph.num_nodes)
-            return (matrix @ x.to(dtype)).to(x.dtype)
+        if _library_has_products(x.device) and not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
+            matrix, wide = _csr(rowptr, col, values.to(dtype), graph.num_nodes), x.to(dtype)
+            # ``matrix @ wide`` is this with a fresh block of zeros, N × F, for its first argument.
+            return torch.addmm(wide, matrix, wide, beta=0.0).to(x.dtype)
         row = graph.col.index_select(0, graph.perm) if transposed else graph.row
         out = torch.zeros(x.shape, dtype=dtype, device=x.device)
         for s in _chunks(graph.num_edges, x.shape[1] * out.element_size()):
