@@ -127,3 +127,11 @@ def test_sampler_refusals(graph):
         NodeSampler(graph, 0)
     with pytest.raises(InputError, match="rank=2"):
         NodeSampler(graph, 10, rank=2, world=2)
+
+
+def test_edges_may_come_in_any_order(graph):
+    shuffled = graph.clone()
+    draw = torch.Generator().manual_seed(0)
+    shuffled.edge_index = graph.edge_index[:, torch.randperm(graph.num_edges, generator=draw)]
+    ours, theirs = next(iter(NodeSampler(graph, 50))), next(iter(NodeSampler(shuffled, 50)))
+    assert torch.equal(ours.edge_index, theirs.edge_index)

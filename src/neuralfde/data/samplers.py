@@ -52,8 +52,8 @@ class _Sampler(ABC):
         self.batches = math.ceil(self.nodes / self.batch_size) if batches is None else batches
         self.seed, self.epoch, self.rank, self.world = seed, 0, rank, world
         source, target = data.edge_index
-        order = torch.argsort(source * self.nodes + target)
-        self.col = target[order]
+        ordered = bool((source[1:] >= source[:-1]).all())
+        self.col = target if ordered else target[torch.argsort(source * self.nodes + target)]
         self.degree = torch.bincount(source, minlength=self.nodes)
         self.rowptr = torch.cat([self.degree.new_zeros(1), self.degree.cumsum(0)])
         self._local = torch.full((self.nodes,), -1)

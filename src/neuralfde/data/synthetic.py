@@ -112,13 +112,15 @@ def _edges(y: Tensor, weight: Tensor, edges: int, homophily: float, draw: torch.
     first = torch.cat([last.new_zeros(1), last[:-1] + 1])
     found = y.new_empty(0)
     while len(found) < edges:
-        count = int(1.1 * (edges - len(found))) + 64
-        u = torch.rand(3, count, generator=draw, dtype=torch.float64)
-        a = torch.searchsorted(ends, u[0] * ends[-1]).clamp_(max=nodes - 1)
-        inside, c = u[1] < homophily, y[a]
+        # Independent draws of the first end are Poisson counts per node; listed in order they keep the search local.
+        expected = 1.1 * (edges - len(found)) + 64
+        counts = torch.poisson(weight * (expected / ends[-1]), generator=draw).long()
+        a = torch.repeat_interleave(torch.arange(nodes), counts)
+        inside, c = torch.rand(len(a), generator=draw) < homophily, y[a]
         low = torch.where(inside, starts[first[c]], 0.0)
         high = torch.where(inside, ends[last[c]], ends[-1])
-        b = torch.searchsorted(ends, low + u[2] * (high - low)).clamp_(max=nodes - 1)
+        u = torch.rand(len(a), generator=draw, dtype=torch.float64)
+        b = torch.searchsorted(ends, low + u * (high - low)).clamp_(max=nodes - 1)
         pairs = (torch.minimum(a, b) * nodes + torch.maximum(a, b))[a != b]
         found = _sorted(torch.cat([found, pairs]))
         found = found[torch.cat([found.new_ones(1).bool(), found[1:] != found[:-1]])]
