@@ -62,8 +62,8 @@ def edge_scores(
         cosine       <q_i, k_j> / (|q_i| |k_j|)
         exp_kernel   variance² exp(-|q_i - k_j|² / (2 lengthscale²))
 
-    The squared distance is the inner product of ``[q, -|q|²/2, 1]`` and ``[k, 1, -|k|²/2]``, which turns the last kind
-    into the first with two more features.
+    Half the squared distance, negated, is the inner product of ``[q, -|q|²/2, 1]`` and ``[k, 1, -|k|²/2]``, so the last
+    kind costs what the first does with two more features.
 
     Args:
         graph: the edges.
