@@ -30,8 +30,9 @@ def mittag_leffler(z: float | complex | Tensor, alpha: float | Tensor, beta: flo
     *relative* accuracy where those terms nearly vanish (α and β near integers). Derivatives in z, α and β
     differentiate the series and the integrand, with the contour held fixed; they are exact to the same accuracy.
 
-    Measured against mpmath on 4,000 random points (half of them complex) with α in [0.05, 2] including 1 ± 1e-10,
-    1 ± 1e-6 and 2 - 1e-6, β in [-4, 6] and |z|^{1/α} up to 10^3: relative error at most 4e-13, the median 1e-16.
+    Measured against mpmath on 2,600 random points (half of them complex) with α in [0.05, 2] including 1 ± 1e-10,
+    1 ± 1e-6 and 2 - 1e-6, β in [-4, 6] and |z|^{1/α} up to 300: relative error at most 1.2e-13, the median about 1e-16;
+    the tests hold it to 1e-12 up to 10^3.
     For β in [6, 10] it reaches 7e-11. Derivatives (150 points): 2e-13. Where it is larger: next to a zero of E (α > 1,
     negative z; or complex z) these figures are relative to |E| plus the exponentials that cancel; beyond
     |z|^{1/α} = 10^3 an oscillating E loses about |z|^{1/α} log|z| roundings, the conditioning of its phase; for
