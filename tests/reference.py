@@ -42,7 +42,7 @@ def _weight(method: str, b: Tensor, h: float, n: int, j: int) -> Tensor | None:
         return c if m == 0 else c * (_p(m + 1, a) - 2 * _p(m, a) + _p(m - 1, a))
     if method in ("gl", "gl-explicit"):
         m = m if method == "gl" else m - 1
-        return None if m < 0 or (method == "gl" and j == 0) else g * gamma(m + b) / gamma(b) / math.factorial(m)
+        return None if m < 0 or (method == "gl" and j == 0) else g * gamma(m + b) / gamma(b) / float(math.factorial(m))
     raise NotImplementedError(method)
 
 
@@ -51,7 +51,7 @@ def _p(m: int, a: Tensor) -> Tensor:
 
 
 def solve(f, z0: Tensor, t0: float, h: float, n_steps: int, beta: Tensor, method: str, window: int | None = None):
-    """All states z_0 … z_N as a list. Implicit stages by 200 fixed-point iterations inside the graph."""
+    """All states z_0 … z_N as a list. Implicit stages by 60 fixed-point iterations inside the graph."""
     if method in ("l1", "l1-explicit"):
         return _solve_l1(f, z0, t0, h, n_steps, beta, method == "l1")
     tables = matrix(method, beta, h, n_steps)
@@ -73,7 +73,7 @@ def solve(f, z0: Tensor, t0: float, h: float, n_steps: int, beta: Tensor, method
             z = sums[0]
         else:
             z = sums[0]
-            for _ in range(200):
+            for _ in range(60):
                 z = sums[0] + w0 * f(t, z)
         zs.append(z)
         vs.append(f(t, z))
@@ -91,7 +91,7 @@ def _solve_l1(f, z0, t0, h, n_steps, b, implicit):
             rest = rest - a[i] * (zs[n - i] - zs[n - i - 1])
         if implicit:
             z = rest
-            for _ in range(200):
+            for _ in range(60):
                 z = rest + gain * f(t0 + n * h, z)
         else:
             z = rest + gain * f(t0 + (n - 1) * h, zs[-1])

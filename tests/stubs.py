@@ -35,6 +35,7 @@ class TreeNet(nn.Module):
 
 
 def relative(a: Tensor, b: Tensor) -> float:
+    a, b = a.detach(), b.detach()
     return float((a - b).norm() / b.norm().clamp(min=1e-300))
 
 

@@ -147,7 +147,8 @@ def _solve(
     if not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
-    field.first_evaluation(row0, [*trained, *cut])
+    owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
+    field.first_evaluation(row0, [*trained, *owned, *cut])
 
     nodes, first, coefficients = _coefficients(scheme, beta, wanted, past)
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
