@@ -10,7 +10,7 @@ With ``y_k ≈ y(t_k)``, ``f_k = f(t_k, y_k)`` and ``G = h^β`` its schemes are,
 
 where ``a_{k+1,j} = (m+1)^{1-β} - 2m^{1-β} + (m-1)^{1-β}``, ``m = k+1-j``, for j ≥ 1; ``corrector`` is the predictor
 followed by the product trapezoid rule. In ``trap``, ``gl`` and ``glmulti`` nothing holds the initial value fixed: they
-discretise the Riemann-Liouville derivative. Its adjoint runs one of these recurrences backwards over the vector-Jacobian
+discretise the Riemann-Liouville derivative. Its adjoint runs one of these recurrences backwards over vector-Jacobian
 products, started from ∂L/∂y(T) (``-f``), or Euler's (``-o``), and sums h times the products of the parameters.
 Weights are computed in the dtype of the state and on a float32 grid, as there.
 """
