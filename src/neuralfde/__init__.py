@@ -4,8 +4,9 @@ from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError
 from .history import FFT, Full, Window
+from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .nn import FDEBlock
-from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, NewtonKrylov, Predictor, Trapezoid
+from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
 from .storage import Device
 
 __version__ = "0.1.0"
@@ -14,10 +15,13 @@ __all__ = [
     "ABM",
     "FFT",
     "L1",
+    "Caputo",
     "CapturedTensorError",
     "ConvergenceError",
+    "CustomKernel",
     "Device",
     "Direct",
+    "DistributedOrder",
     "Exact",
     "FDEBlock",
     "FixedPoint",
@@ -25,13 +29,17 @@ __all__ = [
     "GrunwaldLetnikov",
     "InputError",
     "InputTypeError",
+    "MultiTerm",
+    "Multistep",
     "NewtonKrylov",
     "NonFiniteError",
     "Paper",
     "Predictor",
     "Solution",
     "Stats",
+    "Tempered",
     "Trapezoid",
+    "VariableOrder",
     "Window",
     "fdeint",
     "solve",
