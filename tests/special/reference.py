@@ -40,7 +40,7 @@ def residues(z, alpha, beta, radius):
     """s^{1-β} e^s / α at the poles s = z^{1/α} e^{2πij/α} of the main sheet."""
     for j in (-1, 0, 1):
         angle = (mp.arg(z) + 2 * mp.pi * j) / alpha
-        if abs(angle) <= mp.pi:
+        if -mp.pi < angle <= mp.pi:
             s = radius * mp.expj(angle)
             yield mp.power(s, 1 - beta) * mp.exp(s) / alpha
 

@@ -49,6 +49,15 @@ def test_fuzzed_values(complex_z):
         assert abs(got - exact) <= 1e-12 * allowed, (zi, a, b)
 
 
+@pytest.mark.parametrize("beta", [-3.6, -2.0, 3.7, 5.9])
+def test_beta_far_from_one(beta):
+    z = torch.tensor([-40.0, -5.0, -1.2, -0.6, 0.3, 0.7, 2.0], dtype=F64)
+    for alpha in (0.3, 0.7, 1.0, 1.3):
+        for zi, got in zip(z.tolist(), mittag_leffler(z, alpha, beta).tolist(), strict=True):
+            exact = reference.mittag_leffler(zi, alpha, beta)
+            assert abs(got - exact) <= 1e-12 * reference.size(zi, alpha, beta), (zi, alpha)
+
+
 @pytest.mark.parametrize("eps", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15])
 def test_relative_accuracy_where_the_algebraic_part_nearly_vanishes(eps):
     z = torch.tensor([-1.0, -4.0, -9.0, -16.0, -25.0, -33.0, -60.0, -1e3, -1e8], dtype=F64)

@@ -33,7 +33,7 @@ def reciprocal_gamma_split(whole: Tensor, rest: Tensor) -> Tensor:
 def reciprocal_gamma(x: Tensor) -> Tensor:
     """1/Γ(x) for real x: entire, zero at 0, -1, -2, …, differentiable any number of times, also at its zeros.
 
-    Computed in float64 and returned in the dtype of ``x``. Relative error under 1e-14 for |x| ≤ 20 (measured),
+    Computed in float64 and returned in the dtype of ``x``. Relative error under 1e-14 at 12 tested points in [-5, 20],
     then growing like log Γ(|x|) roundings.
     """
     whole, rest = split_integer(x.to(torch.float64))

@@ -75,7 +75,7 @@ def binomial_series(order: float | Tensor, count: int) -> Tensor:
 
 
 def binomial_remainder(power: Tensor, x: Tensor, start: int) -> Tensor:
-    """(1 + x)^p - Σ_{k<start} C(p, k) x^k for x in [-1, 1], without cancellation; shapes broadcast.
+    """(1 + x)^p - Σ_{k<start} C(p, k) x^k for x in (-1, 1], and x = -1 if p > 0; shapes broadcast.
 
     For |x| ≤ 1/3 it is the series Σ_{k≥start} C(p, k) x^k (36 terms: the rest is below 1e-16 of the sum for
     |p| ≤ 8); for larger |x| the plain difference loses about 3^start roundings.
@@ -89,7 +89,9 @@ def binomial_remainder(power: Tensor, x: Tensor, start: int) -> Tensor:
     for c in reversed(coefficients[start:]):
         series = series * near + c
     far = torch.where(small, torch.ones_like(x), x)
-    plain = torch.pow(1.0 + far, power)
+    # 0^p = 0 for all p > 0, and so are its derivatives in p; autograd's second one would be 0 · log 0.
+    base = 1.0 + far
+    plain = torch.where(base > 0, torch.pow(torch.where(base > 0, base, 1.0), power), 0.0)
     for k, c in enumerate(coefficients[:start]):
         plain = plain - c * far**k
     return torch.where(small, series * near**start, plain)
