@@ -13,10 +13,11 @@ SOURCE = Path(neuralfde.__file__).parent
 ROWS = [
     {"errors"},
     {"special", "grid", "structure"},
-    {"operators", "orders"},
+    {"operators"},
     {"tableaux"},
     {"history", "storage", "field"},
     {"schemes"},
+    {"orders"},
     {"loop"},
     {"adjoints"},
     {"choices"},
