@@ -4,8 +4,8 @@ from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError
 from .history import FFT, Full, Window
-from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .nn import FDEBlock
+from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
 from .storage import Device
 
@@ -15,8 +15,8 @@ __all__ = [
     "ABM",
     "FFT",
     "L1",
-    "Caputo",
     "CapturedTensorError",
+    "Caputo",
     "ConvergenceError",
     "CustomKernel",
     "Device",

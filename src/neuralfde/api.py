@@ -277,8 +277,7 @@ def _in_own_time(
     func: Callable[..., Any], horizon: Any, structure: Structure, args: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """``func`` of the grid's time; the factors travel among the arguments, where tensors get gradients."""
-    like = {"dtype": structure.dtype, "device": structure.device}
-    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(**like), horizon)
+    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(device=structure.device, dtype=structure.dtype), horizon)
 
     def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
         return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)
@@ -296,9 +295,7 @@ def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any,
         )
 
 
-def _coefficients(
-    kernel: tableaux.Kernel, wanted: Request, past: History
-) -> tuple[tuple[int, ...], int, Coefficients]:
+def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tuple[tuple[int, ...], int, Coefficients]:
     """Output nodes, the first slope that counts, and the numbers of the scheme."""
     grid = wanted.grid
     for part in (kernel.weights, kernel.local):

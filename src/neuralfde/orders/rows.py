@@ -72,9 +72,10 @@ def _by_rows(kernel: Kernel, rows: int, groups: int) -> Kernel:
         start = kernel.start.reshape(-1, rows, rows, groups)[:, n, n].permute(1, 0, 2)  # (rows, starts, groups)
         extra = torch.zeros_like(weights[0])
         extra[:, : start.shape[1]] = start[:, :rows]
-        weights = weights + torch.stack([torch.tril(extra.permute(2, 0, 1), -1).permute(1, 2, 0)] + [
-            torch.zeros_like(extra) for _ in range(weights.shape[0] - 1)
-        ])
+        weights = weights + torch.stack(
+            [torch.tril(extra.permute(2, 0, 1), -1).permute(1, 2, 0)]
+            + [torch.zeros_like(extra) for _ in range(weights.shape[0] - 1)]
+        )
     local = kernel.local.reshape(-1, rows, groups)
     local = local[0] if local.shape[0] == 1 else local[n, n]
     return Kernel(weights, local, first=kernel.first)
