@@ -1,6 +1,6 @@
 """Reference values of the problems without a closed form, to 12 digits: fractional power series and Padé in mpmath.
 
-The solution of ``D^β z = f(z)`` with polynomial ``f`` is ``z = Σ_k c_k t^{kβ}``, and ``c_{k+1} = Γ(kβ+1)/Γ((k+1)β+1) · f_k``
+The solution of ``D^β z = f(z)``, ``f`` polynomial, is ``z = Σ_k c_k t^{kβ}``, ``c_{k+1} = Γ(kβ+1)/Γ((k+1)β+1) · f_k``
 where ``f_k`` are the coefficients of ``f(z)``. Padé approximants in ``t^β`` continue it beyond its circle. Two of
 different degree must agree to 1e-12. Run ``python benchmarks/references.py``; the values are in ``neuralfde.problems``.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
 from .choices import ADJOINTS, STORAGES, named, read_history, read_scheme, refuse_combinations
-from .errors import InputError, InputTypeError, nearest
+from .errors import InputError, InputTypeError, UnsupportedError, nearest
 from .field import Field
 from .grid import Request, request
 from .history import Full, History, Window
@@ -22,6 +23,8 @@ from .orders import Caputo, Mesh, Operator, read_order
 from .schemes import Scheme, StageSolver
 from .storage import Storage
 from .structure import Structure, grouped, replace_tensors, structure_of, tensors_in
+
+_log = logging.getLogger("neuralfde")
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def fdeint(
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
             grad gets the exact gradient.
         method: ``'predictor'`` (default), ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
-            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme object such as ``ABM(corrections=3)``.
+            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme
+            object such as ``ABM(corrections=3)``.
         step: the step h; it must divide the interval.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
@@ -94,8 +98,8 @@ def fdeint(
         check_finite: raise :class:`NonFiniteError` naming the step where the state stopped being finite.
         velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.
         horizon: a factor of time, a positive number or tensor that broadcasts to the state: each element runs in its
-            own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends every sample at its own
-            T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. Since ``D^β_t = T^{-β} D^β_s`` it only scales
+            own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends every sample at its
+            own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. As ``D^β_t = T^{-β} D^β_s``, it scales
             the weights; it gets the exact gradient.
         grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
             ``steps=`` and ``history='full'``.
@@ -127,6 +131,7 @@ def solve(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **op
     return Solution(ts, ys, stats)
 
 
+@torch.compiler.disable(reason="the solver runs as it is; compile the model around it, or func itself")
 def _solve(
     func: Callable[..., Any],
     z0: Any,
@@ -149,6 +154,7 @@ def _solve(
 ) -> tuple[Any, Request, Stats, Structure]:
     if not callable(func):
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
+    _refuse_surroundings(func)
     structure = structure_of(z0)
     wanted = request(t, step, steps, grading)
     scheme = read_scheme(method, solver)
@@ -172,7 +178,8 @@ def _solve(
     if not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
-    field.first_evaluation(row0, [*trained, *cut])
+    owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
+    field.first_evaluation(row0, [*trained, *owned, *cut])
 
     mesh = _mesh(wanted, known, structure, velocity is not None)
     nodes, first, coefficients = _coefficients(operator.kernel(known, scheme, mesh), wanted, past)
@@ -199,6 +206,9 @@ def _solve(
     field.refuse_late_noise(plan.train)
     rows = _assemble(wanted, nodes, at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
+    if wanted.terminal:
+        # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
+        ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
     name = next((k for k, v in ADJOINTS.items() if v == how), type(how).__name__)
     stats = Stats(
         wanted.grid.steps,
@@ -210,7 +220,22 @@ def _solve(
         past,
         kept,
     )
+    _log.debug("solved: %s", stats)
     return ys, wanted, stats, structure
+
+
+def _refuse_surroundings(func: Callable[..., Any]) -> None:
+    """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        raise UnsupportedError(
+            "a solver cannot be exported: its loop over time and its adjoint are Python. Export func, or the layers "
+            "before and after the solve, and call fdeint where the model is served; torch.compile works around it."
+        )
+    if getattr(func, "_is_replica", False):
+        raise UnsupportedError(
+            "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
+            "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
+        )
 
 
 def _params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from .special import binomial_series, l1_weights
 
-# From this lag on, differences of powers are summed as a series in 1/m²; below it the powers themselves are accurate.
-_SERIES_FROM = 4
-_SERIES_TERMS = 14
+# From this lag on, differences of powers are summed as a series in 1/m, which has no cancellation.
+_SERIES_FROM = 2
+_SERIES_TERMS = 26
 
 
 @dataclass(frozen=True)

@@ -188,9 +188,9 @@ def test_graded_times():
     ("order", "options", "match"),
     [
         (torch.tensor([0.5, 0.6]), {}, "does not broadcast"),
-        (2.5, {}, r"outside \(0, 2\]"),
-        (0.0, {}, r"outside \(0, 2\]"),
-        (math.nan, {}, r"outside \(0, 2\]"),
+        (2.5, {}, "outside"),
+        (0.0, {}, "outside"),
+        (math.nan, {}, "outside"),
         (1.5, {}, "velocity="),
         (1.5, {"method": "l1", "velocity": torch.ones(3, dtype=T64)}, "method='predictor'"),
         (0.5, {"velocity": torch.ones(3, dtype=T64)}, "Drop velocity="),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +15,7 @@ from ..storage import Tape
 from .plan import Coefficients, Plan
 
 
-@dataclass
-class Trace:
+class Trace(NamedTuple):
     """One step with its autograd graph: inputs ``x``, outputs ``z`` and ``v``."""
 
     x: Tensor

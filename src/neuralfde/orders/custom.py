@@ -59,7 +59,7 @@ class CustomKernel(Operator):
         w = w[:, None] if w.ndim == 1 else w
         if w.ndim != 2 or w.shape[0] < count or w.shape[1] not in (1, groups):
             raise InputError(
-                f"CustomKernel has weights of shape {tuple(w.shape)}; {mesh.steps} steps need at least {count} of them, "
+                f"CustomKernel has weights of shape {tuple(w.shape)}; {mesh.steps} steps need at least {count}, "
                 f"(n + 1,) or (n + 1, {groups})."
             )
         return w[:count].expand(count, groups)

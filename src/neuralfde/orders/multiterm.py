@@ -22,7 +22,7 @@ from .base import Mesh, Operator, check_order, items, stacked
 class MultiTerm(Operator):
     """``Σ_i c_i D^{β_i} z = f`` with Caputo derivatives, 0 ≤ β_i ≤ 2 (order 0 is ``z`` itself).
 
-    With ``method='gl'`` the weights are the coefficients of ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}`` (Lubich 1986): order 1.
+    With ``method='gl'`` the weights are coefficients of ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}`` (Lubich 1986): order 1.
     What is convolved is ``z - z_0 - t z'_0``, and a term of order ≤ 1 then lacks ``z'_0 t^{1-β_i}/Γ(2-β_i)``, which is
     taken to the right-hand side. If every order is ≤ 1 there is no ``z'_0``.
 

@@ -64,7 +64,7 @@ def bagley_torvik_low() -> Problem:
 
 
 def basset() -> Problem:
-    """``z' + D^{1/2} z + z = 1``, z(0) = 0: a sphere that falls in a fluid; z = 2/√3 √t Im E_{1/2,3/2}(e^{2πi/3} √t)."""
+    """``z' + D^{1/2} z + z = 1``, z(0) = 0: a sphere falls in a fluid; z = 2/√3 √t Im E_{1/2,3/2}(e^{2πi/3} √t)."""
 
     def exact(t: Tensor) -> Tensor:
         root = torch.sqrt(t)
