@@ -12,9 +12,10 @@ SOURCE = Path(neuralfde.__file__).parent
 #: Each part may import the parts of earlier rows, and its own row's only where it is the same part.
 ROWS = [
     {"errors"},
-    {"special", "grid", "meshes", "structure"},
+    {"special", "grid", "structure"},
     {"operators"},
     {"tableaux"},
+    {"meshes", "starting"},
     {"history", "storage", "field"},
     {"schemes"},
     {"orders"},

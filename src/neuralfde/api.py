@@ -85,8 +85,8 @@ def fdeint(
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
             grad gets the exact gradient.
         method: ``'predictor'`` (default), ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
-            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``,
-            or a scheme object such as ``ABM(corrections=3)``.
+            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme
+            object such as ``ABM(corrections=3)``.
         step: the step h; it must divide the interval.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
@@ -99,8 +99,8 @@ def fdeint(
         check_finite: raise :class:`NonFiniteError` naming the step where the state stopped being finite.
         velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.
         horizon: a factor of time, a positive number or tensor that broadcasts to the state: each element runs in its
-            own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends each sample at its own
-            T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. Since ``D^β_t = T^{-β} D^β_s`` it only scales
+            own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends every sample at its
+            own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. As ``D^β_t = T^{-β} D^β_s``, it scales
             the weights; it gets the exact gradient.
         grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
             ``steps=`` and ``history='full'``.
@@ -311,8 +311,7 @@ def _in_own_time(
     func: Callable[..., Any], horizon: Any, structure: Structure, args: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """``func`` of the grid's time; the factors travel among the arguments, where tensors get gradients."""
-    dtype, device = structure.dtype, structure.device
-    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(dtype=dtype, device=device), horizon)
+    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(device=structure.device, dtype=structure.dtype), horizon)
 
     def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
         return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)

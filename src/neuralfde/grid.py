@@ -98,7 +98,9 @@ def _grading(grading: float, step: float | None) -> float:
             f"grading={grading:g} must be at least 1: larger r puts more points next to the start, 1 is uniform."
         )
     if grading != 1 and step is not None:
-        raise InputError("a graded grid has steps of many lengths: give steps= with grading=, not step=.")
+        raise InputError(
+            "a graded grid has steps of many lengths: give steps= (their number) with grading=, not step=."
+        )
     return float(grading)
 
 

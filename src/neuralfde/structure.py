@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,8 +26,8 @@ class Structure:
     shapes: tuple[torch.Size, ...]
     dtype: torch.dtype
     device: torch.device
-    spans: tuple[tuple[int, int], ...] | None = None
     bare: bool = False  # the state is one tensor, not a structure
+    spans: tuple[tuple[int, int], ...] | None = None
 
     @cached_property
     def numel(self) -> int:
@@ -54,22 +53,19 @@ class Structure:
         if self.bare and self.spans is None:
             row: Tensor = state.reshape(self.row_shape)
             return row
-        leaves = (state,) if isinstance(state, Tensor) else pytree.tree_leaves(state)
-        if self.spans is not None:
-            pairs = zip(leaves, self.shapes, self.spans, strict=True)
-            rows = [_split(leaf, shape, *span).reshape(-1, self.row_shape[1]) for leaf, shape, span in pairs]
-            return torch.cat(rows) if len(rows) > 1 else rows[0]
-        return torch.cat([leaf.reshape(-1) for leaf in leaves]).reshape(self.row_shape)
+        leaves = pytree.tree_leaves(state)
+        if self.spans is None:
+            return torch.cat([leaf.reshape(-1) for leaf in leaves]).reshape(self.row_shape)
+        pairs = zip(leaves, self.shapes, self.spans, strict=True)
+        rows = [_split(leaf, shape, *span).reshape(-1, self.row_shape[1]) for leaf, shape, span in pairs]
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
 
     def unpack(self, row: Tensor) -> Any:
         """The inverse of :meth:`pack`; leading axes (times) of ``row`` are kept in every leaf."""
         lead = row.shape[:-2]
         if self.bare and self.spans is None:
             return row.view(lead + self.shapes[0])
-        if len(self.shapes) == 1:
-            parts: Iterable[Tensor] = (row,)
-        else:
-            parts = row.reshape(*lead, -1).split([s.numel() for s in self.shapes], dim=-1)
+        parts = row.reshape(*lead, -1).split([s.numel() for s in self.shapes], dim=-1)
         if self.spans is None:
             leaves = [p.reshape(lead + s) for p, s in zip(parts, self.shapes, strict=True)]
         else:

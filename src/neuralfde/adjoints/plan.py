@@ -35,7 +35,7 @@ class Coefficients(NamedTuple):
         return self.local if self.local.ndim == 1 else self.local[n]
 
     def lift(self, initial: Tensor, rows: int | slice) -> Tensor:
-        """What the initial values alone give these rows: ``Σ_i base_{i,n} z_0^{(i)}``; just ``z_0`` without."""
+        """What the initial values contribute to these rows: ``Σ_i base_{i,n} z_0^{(i)}``; or just ``z_0``."""
         if self.base is None:
             return initial
         if isinstance(rows, int):

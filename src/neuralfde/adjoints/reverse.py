@@ -65,10 +65,9 @@ def reverse_sweep(
     dense, keep = c.dense is not None, bool(record.traces)
 
     def visit(n: int, past: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        local = record.local_at(n)
-        x, z, v = _trace(plan, record, n, local, dense)
+        x, z, v = _trace(plan, record, n, dense)
         grad_z, grad_v = total.incoming(n, past)
-        found = plan.scheme.pull(n, x, z, v, local, grad_z, grad_v, wanted, keep)
+        found = plan.scheme.pull(n, x, z, v, record.local_at(n), grad_z, grad_v, wanted, keep)
         _accumulate(tensors, found.tensors)
         slope = None
         if plan.weigh:
@@ -85,11 +84,11 @@ def reverse_sweep(
     return total.found(engine.weights_grad, placed)
 
 
-def _trace(plan: Plan, record: Record, n: int, local: Tensor, dense: bool) -> Trace:
+def _trace(plan: Plan, record: Record, n: int, dense: bool) -> Trace:
     if record.traces:
         return record.traces[n]
     assert record.tape is not None
-    return traced_step(plan, n, record.tape.read(n), local, plan.needs_slope(n, dense))
+    return traced_step(plan, n, record.tape.read(n), record.local_at(n), plan.needs_slope(n, dense))
 
 
 def _accumulate(totals: list[Tensor | None], found: Sequence[Tensor | None]) -> None:
@@ -109,7 +108,8 @@ class _Totals:
     def __init__(
         self, plan: Plan, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None], heads: list[Tensor]
     ) -> None:
-        self.c, self.first, self.initial, self.heads, self.steps = c, plan.first, z0, heads, plan.steps
+        self.c, self.initial, self.heads = c, z0, heads
+        self.first, self.steps = plan.first, plan.steps
         self.out, self.between = grads
         self.node = {n: k for k, n in enumerate(plan.nodes)}
         self.z0 = torch.zeros_like(z0)
@@ -140,17 +140,18 @@ class _Totals:
                 self.z0.add_(part)
         else:
             self.z0.addcmul_(self.c.base[:, n, :, None], parts.sum(0))
-        for j in range(min(n, len(self.heads))):
+        for j in range(min(n, len(self.early))):
             assert self.c.start is not None
             self.early[j].addcmul_(self.c.start[j, n, :, None], sums[0])
 
     def weigh(self, n: int, found: Cotangents, slope: Tensor) -> None:
         """Take in the gradients of the coefficients of step ``n``, other than the lag weights."""
+        if self.base is not None:
+            parts = found.sums[:1] if n == 0 else found.sums
+            self.base[:, n] = (self.initial * parts.sum(0)).sum(-1)
         if self.start is not None:
             for j, v in enumerate(self.heads[:n]):
                 self.start[j, n] = (found.sums[0] * v).sum(-1)
-        if self.base is not None:
-            self.base[:, n] = (self.initial * (found.sums[:1] if n == 0 else found.sums).sum(0)).sum(-1)
         if self.local is not None and found.local is not None:
             (self.local if self.local.ndim == 1 else self.local[n]).add_(found.local)
         if self.dense is not None:

@@ -167,7 +167,7 @@ class _MultiTerm(OneStage):
         beta, shares = self.orders.cpu().double(), self.shares.cpu().double()
         m = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
         c = torch.cat([torch.ones_like(beta)[None], torch.cumprod(1 - (1 + beta) / m, dim=0)])
-        total = (c * shares * torch.exp(-beta * math.log(float(step)))).sum(-1, keepdim=True)
+        total = (c * shares * torch.exp(-beta * math.log(step))).sum(-1, keepdim=True)
         w = series_reciprocal(total)
         return Kernel(torch.cat([torch.zeros_like(w[:1]), w[:-1]])[None], torch.zeros_like(w[0]))
 

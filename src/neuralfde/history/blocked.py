@@ -141,10 +141,11 @@ class Blocked:
         self._far: Sequence[Tensor] | None = None
         self._slots: list[list[Tensor]] = []
         # one group and one input: the thin products inside a block are single calls on flat views
+        self._flat = toeplitz.lags.shape[1] == 1 and len(inputs) == 1 and (reach is None or reach >= levels[0])
+        self._flat &= isinstance(toeplitz, Toeplitz)
         self._block: Tensor | None = None
         self._near: list[Tensor] = []
-        wide = reach is None or reach >= levels[0]
-        if isinstance(toeplitz, Toeplitz) and toeplitz.lags.shape[1] == 1 and len(inputs) == 1 and wide:
+        if self._flat and isinstance(toeplitz, Toeplitz):
             self._near = toeplitz.near(levels[0], inputs[0].backward)
 
     def recall(self, n: int) -> Tensor | None:
@@ -199,7 +200,7 @@ class Blocked:
         self._far = None if self.pending[0] is None else self.pending[0].unbind(1)
         count = min(self.levels[0], self.steps + 1 - i)
         self._slots = [rows.open(i, count) for rows in self.inputs]
-        if self._near:
+        if self._flat:
             self._block = self.inputs[0].slice(i, i + count)[:, 0]
 
     def _gather(self, level: int, i: int) -> Tensor | None:

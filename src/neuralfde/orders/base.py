@@ -93,8 +93,8 @@ def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0
     bad = ~(torch.isfinite(values) & (values > lowest) & (values <= 2))
     if bool(bad.any()):
         raise InputError(
-            f"{name}={float(values[bad][0]):g} is outside (0, 2]. Up to 1 an equation has one initial value, up to 2 "
-            "it has two. For a higher order write the equation as a system of orders up to 2."
+            f"{name}={float(values[bad][0]):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
+            "For a higher order write the equation as a system of orders in that range."
         )
     top = float(values.max())
     if top > scheme.max_order:
@@ -105,7 +105,7 @@ def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0
     if top > 1 and not velocity:
         raise InputError(
             f"{name}={top:g} is outside (0, 1] and needs a second initial value: pass velocity= with z'(0), "
-            "in the structure of z0 (zeros for a start at rest)."
+            "in the structure of z0 (zeros for a start at rest), or write the equation as a system of orders up to 1."
         )
     if top <= 1 and velocity:
         raise InputError(f"velocity= is given, but {name}={top:g} takes one initial value. Drop velocity=.")

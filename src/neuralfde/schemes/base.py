@@ -44,7 +44,7 @@ class Scheme(ABC):
         """The weights for orders of shape (groups,), differentiable in them."""
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
-        """The weights on any increasing times (steps + 1, groups); orders (1 or steps + 1, groups), one a row."""
+        """The weights on increasing times (steps + 1, groups); orders (1 or steps + 1, groups), one for each row."""
         raise InputError(
             f"{type(self).__name__} is defined on uniform grids only. On a graded grid use method='predictor', "
             "'predictor-implicit', 'trapezoid', 'abm' or 'l1', or drop grading=."

@@ -33,7 +33,9 @@ class Multistep(OneStage):
         if self.rule not in ("bdf2", "trapezoid"):
             raise InputError(f"Multistep(rule={self.rule!r}): the rules are 'bdf2' and 'trapezoid'.")
         if not self.implicit:
-            raise InputError("Multistep(implicit=False): these are implicit; use method='abm' if that is costly.")
+            raise InputError(
+                "Multistep(implicit=False): these methods are implicit; use method='abm' if that is costly."
+            )
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
