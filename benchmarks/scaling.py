@@ -3,7 +3,8 @@
     python benchmarks/scaling.py --out benchmarks/results/scaling-cpu.json
 
 The model is a 256-wide network solved for 50 steps; the batch of 512 is split between the processes. Each process gets
-one thread. Times are medians: on the wall, which other work on the machine disturbs, and of the process; traffic is counted from the tensors handed to the collectives, per process and step.
+one thread. Times are medians: on the wall, which other work on the machine disturbs, and of the process. Traffic is
+counted from the tensors handed to the collectives, per process and step.
 """
 
 from __future__ import annotations
