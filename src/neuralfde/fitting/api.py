@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..errors import InputError, InputTypeError, nearest
 from .data import Data, Observe, observer, read_data
 from .intervals import Uncertainty, bootstrap, gauss_newton
 from .optimisers import OPTIMISERS, Optimiser, Path, Progress
-from .problem import Problem, default_steps
+from .problem import Named, Problem, default_steps
 from .profile import RESOLUTION, Profile, profile
 from .result import Fit, IdentifiabilityWarning
 from .unknowns import INITIAL, ORDER, Bounds, unknowns_from
@@ -41,6 +41,7 @@ def fit(
     weights: Any = None,
     bounds: Mapping[str, Bounds] | None = None,
     optimiser: str | Optimiser = "auto",
+    stages: Sequence[float] = (1.0,),
     validation: float = 0.0,
     patience: int | None = None,
     intervals: str | None = "auto",
@@ -69,6 +70,8 @@ def fit(
         bounds: ``{name: (low, high)}``, None for an open side; kept by a smooth change of variables.
         optimiser: ``'lm'``, ``'lbfgs'``, ``'adam'`` or an object such as ``Adam(lr=0.01, epochs=30)``; ``'auto'``
             takes Levenberg-Marquardt up to 60 unknowns and Adam beyond.
+        stages: fractions of the time span to fit one after the other, such as ``(0.25, 0.5, 1.0)``: early data first
+            keeps a poor first guess from running away, or into a local minimum.
         validation: the fraction of measurements held back to decide when to stop.
         patience: stop after this many iterations without a better (validation) loss.
         intervals: ``'gauss-newton'``, ``'bootstrap'`` (with ``resamples``) or None; ``'auto'`` gives Gauss-Newton
@@ -90,6 +93,8 @@ def fit(
     )
     chosen = _optimiser(optimiser, problem.unknowns.size)
     trained, held = _hold_out(problem, validation, seed)
+    for early in _early(trained, stages) if resume is None else []:
+        flat = problem.unknowns.to_value(_minimise(early, None, chosen, flat, patience, callback, None).free)
     path = _minimise(trained, held, chosen, flat, patience, callback, resume)
     flat = problem.unknowns.to_value(path.free)
     with torch.no_grad():
@@ -136,19 +141,6 @@ def profile_order(
     return profile(found.problem, found.flat, orders, optimiser, progress)
 
 
-class _Named(nn.Module):
-    """A function of (t, z, **params) as a module."""
-
-    def __init__(self, func: Callable[..., Tensor], params: Mapping[str, float | Tensor]) -> None:
-        super().__init__()
-        self.func = func
-        for name, value in params.items():
-            setattr(self, name, nn.Parameter(torch.as_tensor(value, dtype=torch.float64).clone()))
-
-    def forward(self, t: Tensor, z: Tensor) -> Tensor:
-        return self.func(t, z, **{n: p for n, p in self._parameters.items() if p is not None})
-
-
 def _module(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Module:
     if isinstance(model, nn.Module):
         if params is not None:
@@ -159,7 +151,7 @@ def _module(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Modul
     taken = set(dir(nn.Module())) & set(params or ())
     if taken:
         raise InputError(f"params uses the reserved names {sorted(taken)}; rename them.")
-    return _Named(model, params or {})
+    return Named(model, params or {})
 
 
 def _problem(
@@ -238,6 +230,24 @@ def _hold_out(problem: Problem, fraction: float, seed: int) -> tuple[Problem, Pr
     if not kept.count or not held.count:
         raise InputError(f"validation={fraction:g} leaves nothing to train on or nothing to validate with.")
     return replace(problem, data=kept), replace(problem, data=held)
+
+
+def _early(problem: Problem, stages: Sequence[float]) -> list[Problem]:
+    """The problem cut off after each fraction of the time span but the whole."""
+    if not stages or list(stages) != sorted(stages) or not 0 < stages[0] or stages[-1] != 1:
+        raise InputError(f"stages={tuple(stages)} must be increasing fractions that end with 1.")
+    data, found = problem.data, []
+    start, span = float(data.times[0]), float(data.times[-1] - data.times[0])
+    h = problem.options["step"] if problem.options.get("step") is not None else span / problem.options["steps"]
+    for fraction in stages[:-1]:
+        count = int((data.times <= start + fraction * span * (1 + 1e-9)).sum())
+        if count < 2:
+            continue
+        cut = Data(data.times[:count], data.values[:count], data.scale[:count], data.calibrated)
+        steps = max(1, round(float(cut.times[-1] - start) / h))
+        if cut.count:
+            found.append(replace(problem, data=cut, options={**problem.options, "step": None, "steps": steps}))
+    return found
 
 
 def _minimise(

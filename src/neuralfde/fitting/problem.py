@@ -20,6 +20,20 @@ from .unknowns import INITIAL, ORDER, Unknowns
 _DELTA = 1e-5
 
 
+class Named(nn.Module):
+    """A function of (t, z, **params) as a module."""
+
+    def __init__(self, func: Callable[..., Tensor], params: Mapping[str, float | Tensor]) -> None:
+        super().__init__()
+        self.func = func
+        for name, value in params.items():
+            setattr(self, name, nn.Parameter(torch.as_tensor(value, dtype=torch.float64).clone()))
+
+    def forward(self, t: Tensor, z: Tensor) -> Tensor:
+        """The function with the parameters filled in."""
+        return self.func(t, z, **{n: p for n, p in self._parameters.items() if p is not None})
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is fitted to what. All arithmetic is in float64, whatever the model's own precision.
@@ -43,7 +57,10 @@ class Problem:
 
     def field_of(self, t: Tensor, z: Tensor, *values: Tensor) -> Tensor:
         """The right-hand side with the model's unknowns as arguments."""
-        out: Tensor = functional_call(self.model, {**self.fixed, **dict(zip(self.names, values, strict=True))}, (t, z))
+        named = dict(zip(self.names, values, strict=True))
+        if isinstance(self.model, Named):
+            return self.model.func(t, z, **named)
+        out: Tensor = functional_call(self.model, {**self.fixed, **named}, (t, z))
         return out
 
     def solve(
