@@ -55,6 +55,11 @@ class ConsoleReport(Report):
             self.console.print(escape(text), highlight=False)
         self.kept.message(text)
 
+    def table(self, title: str, rows: list[Row], columns: tuple[str, ...]) -> None:
+        """See :class:`Report`."""
+        if not self.quiet:
+            self.console.print(table(rows, title, columns))
+
     def figure(self, name: str, figure: Any) -> None:
         """See :class:`Report`."""
         self.kept.figure(name, figure)
@@ -97,6 +102,8 @@ def table(rows: list[Row], title: str, columns: tuple[str, ...] = ()) -> Table:
     for name in columns:
         found.add_column(name.replace("_", " "))
     for row in flat:
+        if sum(row.get(name) is not None for name in columns) < 2 < len(columns):
+            continue  # a row of another kind, shown elsewhere
         found.add_row(*[_text(row.get(name)) for name in columns])
     return found
 

@@ -234,7 +234,7 @@ def _hold_out(problem: Problem, fraction: float, seed: int) -> tuple[Problem, Pr
 
 def _early(problem: Problem, stages: Sequence[float]) -> list[Problem]:
     """The problem cut off after each fraction of the time span but the whole."""
-    if not stages or list(stages) != sorted(stages) or not 0 < stages[0] or stages[-1] != 1:
+    if not stages or list(stages) != sorted(stages) or not stages[0] > 0 or stages[-1] != 1:
         raise InputError(f"stages={tuple(stages)} must be increasing fractions that end with 1.")
     data, found = problem.data, []
     start, span = float(data.times[0]), float(data.times[-1] - data.times[0])

@@ -46,7 +46,7 @@ def profile(
     optimiser: Optimiser | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Profile:
-    """Refit all unknowns but the order at each of ``orders`` (default: eleven over the allowed range).
+    """Refit all unknowns but the order at each of ``orders`` (default: nine over the allowed range).
 
     An order is compatible with the data where the sum of squares exceeds its minimum by less than 3.84 noise
     variances (the likelihood ratio at 95 %).
@@ -55,7 +55,7 @@ def profile(
     best = float(values[ORDER])
     bound = problem.unknowns.bounds[ORDER]
     if orders is None:
-        spread = torch.linspace(max(bound.low, 0.05), bound.high, 9, dtype=torch.float64).tolist()
+        spread = torch.linspace(max(bound.low, 0.05), bound.high, 7, dtype=torch.float64).tolist()
         orders = [*spread, max(best - 0.05, bound.low, 0.02), min(best + 0.05, bound.high)]
     orders = sorted({round(float(o), 6) for o in orders} - {round(best, 6)})
     shapes = {n: s for n, s in problem.unknowns.shapes.items() if n != ORDER}
