@@ -24,7 +24,7 @@ from . import lynx_hare
 from .runtime import FolderReport, Report, Row, option
 
 EXAMPLES = ("neuralfde demo", "neuralfde demo --out out/tour --no-lynx", "neuralfde demo --epochs 5 --json")
-COLUMNS = ("case", "a", "b", "c", "d", "order", "worst_error", "loss", "seconds")
+COLUMNS = ("case", "a", "b", "c", "d", "order", "error", "seconds")
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     report.message(f"2. Four parameters from clean data: {config.epochs} epochs of Adam, exact and paper gradients")
     fits: dict[str, Any] = {}
     for adjoint in ("exact", "paper"):
-        report.case(f"{adjoint} gradients", lambda a=adjoint: _recover(config, a, report, fits))  # type: ignore[misc]
+        report.case(f"clean: {adjoint}", lambda a=adjoint: _recover(config, a, report, fits))  # type: ignore[misc]
     report.message("   The same with a model that is not quite right: the order is taken to be 0.9 and is 0.6")
-    for how in ("least squares", "exact", "paper"):
-        report.case(f"wrong model, {how}", lambda h=how: _wrong_model(config, h, report, fits))  # type: ignore[misc]
+    for how in ("best fit", "exact", "paper"):
+        report.case(f"wrong: {how}", lambda h=how: _wrong_model(config, h, report, fits))  # type: ignore[misc]
     report.message("3. Parameters and order from noisy data, with intervals")
     report.case("unknown order", lambda: _unknown_order(config, report, fits))
     if config.lynx:
@@ -65,8 +65,8 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
             report.progress("lynx and hare", k + 1, 2)
     rows = report.rows
     seconds = time.perf_counter() - began
-    exact = next(r for r in rows if r["case"] == "exact gradients")
-    report.verdict("exact gradients recover the parameters within 5 %", exact["worst_error"] <= 0.05)
+    exact = next(r for r in rows if r["case"] == "clean: exact")
+    report.verdict("exact gradients recover the parameters within 5 %", exact["error"] <= 0.05)
     folder = getattr(report, "folder", None) or (report.out if isinstance(report, FolderReport) else None)
     if folder is not None:
         from .page import write_page
@@ -97,14 +97,14 @@ def _recover(config: Config, adjoint: str, report: Report, fits: dict[str, Any])
         intervals="none",
     )  # fmt: skip
     path: list[list[float]] = []
-    watcher = _Watcher(report, f"{adjoint} gradients", path)
-    found = fits[adjoint] = lv.estimate(setting, config.seed, watcher, f"{adjoint} gradients")
+    watcher = _Watcher(report, f"clean: {adjoint}", path)
+    found = fits[adjoint] = lv.estimate(setting, config.seed, watcher, f"clean: {adjoint}")
     fits[f"{adjoint} path"] = path
     errors = [abs(found.estimates[n] / v - 1) for n, v in lv.TRUTH.items()]
     return {
         "part": "recovery",
         "estimates": found.estimates,
-        "worst_error": max(errors),
+        "error": max(errors),
         "loss": found.loss,
         "order": found.order,
         "seconds": round(found.seconds, 2),
@@ -115,13 +115,13 @@ def _wrong_model(config: Config, how: str, report: Report, fits: dict[str, Any])
     """All trajectories in every step of Adam, or the minimum of the same loss by Levenberg-Marquardt."""
     times, values, z0 = lv.measure(lv.Config(order=0.6, trajectories=20, seed=config.seed), config.seed)
     path: list[float] = []
-    key = f"wrong model, {how}"
+    key = f"wrong: {how}"
 
     def watch(p: Progress) -> None:
         path.append(p.loss)
         report.progress(key, p.iteration, p.total, p.loss)
 
-    best = how == "least squares"
+    best = how == "best fit"
     found = fit(
         lv.lotka_volterra,
         times,
@@ -139,14 +139,14 @@ def _wrong_model(config: Config, how: str, report: Report, fits: dict[str, Any])
     )
     fits[key] = path
     if best:
-        fits["least squares"] = found.estimates
-    errors = [abs(found.estimates[n] / fits["least squares"][n] - 1) for n in lv.TRUTH] if not best else []
+        fits["best fit"] = found.estimates
+    errors = [abs(found.estimates[n] / fits["best fit"][n] - 1) for n in lv.TRUTH] if not best else []
     return {
         "part": "wrong model",
         "estimates": found.estimates,
         "loss": found.loss,
         "order": found.order,
-        "distance": max(errors, default=0.0),
+        "error": max(errors, default=0.0),
         "seconds": round(found.seconds, 2),
     }
 
@@ -177,7 +177,7 @@ def _unknown_order(config: Config, report: Report, fits: dict[str, Any]) -> Row:
         "estimates": found.estimates,
         "truth": real,
         "intervals": {n: list(v) for n, v in found.intervals.items()},
-        "worst_error": max(abs(found.estimates[n] / v - 1) for n, v in real.items()),
+        "error": max(abs(found.estimates[n] / v - 1) for n, v in real.items()),
         "order": found.order,
         "identifiable": found.identifiable,
         "seconds": round(found.seconds, 2),

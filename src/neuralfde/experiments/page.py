@@ -22,7 +22,7 @@ _COLOURS = {"exact": "#0072B2", "paper": "#D55E00"}
 def write_page(folder: Path, rows: list[Row], fits: dict[str, Any], seconds: float) -> Path:
     """Draw the picture, write ``demo.png`` and ``report.html``; returns the page."""
     pictures = []
-    if {"exact path", "paper path", "wrong model, exact", "wrong model, paper"} <= set(fits):
+    if {"exact path", "paper path", "wrong: exact", "wrong: paper"} <= set(fits):
         picture = _picture(rows, fits)
         picture.savefig(folder / "demo.png", dpi=120)
         pictures.append(("Why the gradient matters", picture))
@@ -76,7 +76,7 @@ def _recovery(rows: list[Row]) -> list[str]:
         [
             r["case"],
             *(f"{r['estimates'][n]:.4f}" for n in TRUTH),
-            f"{100 * r['worst_error']:.2f} %",
+            f"{100 * r['error']:.2f} %",
             f"{r['seconds']:.1f}",
         ]
         for r in rows
@@ -84,7 +84,12 @@ def _recovery(rows: list[Row]) -> list[str]:
     ]
     lines.append(["truth", *(f"{v:.4f}" for v in TRUTH.values()), "", ""])
     wrong = [
-        [r["case"], *(f"{r['estimates'][n]:.4f}" for n in TRUTH), f"{r['loss']:.6f}", f"{100 * r['distance']:.2f} %"]
+        [
+            r["case"].split(": ")[-1],
+            *(f"{r['estimates'][n]:.4f}" for n in TRUTH),
+            f"{r['loss']:.6f}",
+            f"{100 * r['error']:.2f} %",
+        ]
         for r in rows
         if r.get("part") == "wrong model"
     ]
@@ -143,7 +148,7 @@ def _picture(rows: list[Row], fits: dict[str, Any]) -> Any:
         path = fits[f"{name} path"]
         worst = [max(abs(v / t - 1) for v, t in zip(p, TRUTH.values(), strict=True)) for p in path]
         axes[1].semilogy(range(1, len(worst) + 1), [100 * max(w, 1e-8) for w in worst], color=colour, label=name)
-        excess = [max(v / fits["wrong model, least squares"][-1] - 1, 1e-10) for v in fits[f"wrong model, {name}"]]
+        excess = [max(v / fits["wrong: best fit"][-1] - 1, 1e-10) for v in fits[f"wrong: {name}"]]
         axes[2].semilogy(range(1, len(excess) + 1), [100 * e for e in excess], color=colour, label=name)
     axes[0].set(xlabel="order", ylabel="relative error", title="error of the gradient")
     axes[1].set(xlabel="epoch", ylabel="worst parameter error (%)", title="clean data: four parameters")

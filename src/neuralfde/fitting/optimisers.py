@@ -128,8 +128,9 @@ class LBFGS:
             begin, path = state["iteration"], Path(state["free"], list(state["history"]))
         u = path.free.clone().requires_grad_()
         inner = torch.optim.LBFGS(
-            [u], lr=1.0, max_iter=1, history_size=self.memory, line_search_fn="strong_wolfe", tolerance_grad=1e-12
-        )
+            [u], lr=1.0, max_iter=1, max_eval=25, history_size=self.memory, line_search_fn="strong_wolfe",
+            tolerance_grad=1e-12,
+        )  # fmt: skip
         if state is not None:
             inner.load_state_dict(state["optimiser"])
 
