@@ -124,7 +124,8 @@ class Problem:
             seeds[count:] = torch.eye(width, dtype=z0.dtype)[:, None, :]
 
         def augmented(t: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            z, directions = state
+            # implicit schemes hand over states with further leading axes
+            z, directions = state[0].reshape(z0.shape), state[1].reshape(seeds.shape)
 
             def along(unit: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
                 parts = tuple(p.reshape(s) for p, s in zip(unit.split(sizes), shapes, strict=True))
