@@ -35,6 +35,7 @@ class Config:
     trajectories: int = option(80, "how many trajectories are measured")
     noise: float = option(0.01, "noise of the data in which the order is unknown")
     lynx: bool = option(True, "fit the lynx and hare series too")
+    size: str = option("full", "full, or tiny for a trial of a few seconds")
     seed: int = option(3, "random seed")
 
 
@@ -170,6 +171,8 @@ def _unknown_order(config: Config, report: Report, fits: dict[str, Any]) -> Row:
         optimiser="lm", learn_order=True, noise=config.noise, trajectories=8, horizon=8.0, samples=32, steps=64,
         method="abm", refine=4, seed=config.seed, profile=True,
     )  # fmt: skip
+    if config.size == "tiny":
+        setting = dataclasses.replace(setting, horizon=2.0, samples=8, steps=8, profile=False)
     found = fits["order"] = lv.estimate(setting, config.seed, _Watcher(report, "", []), "parameters and order")
     real = {**lv.TRUTH, "order": setting.order}
     return {

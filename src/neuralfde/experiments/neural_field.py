@@ -132,9 +132,11 @@ def _draw(found: Fit, held: Tensor) -> Any:
     figure = Figure(figsize=(12, 3.8), layout="constrained")
     axes = figure.subplots(1, 3)
     for ax, field, title in zip(axes, fields, ("true field", "learned field"), strict=False):
-        ax.quiver(x, y, field[..., 0], field[..., 1], color="#0072B2", angles="xy", scale=60)
+        ax.quiver(
+            x.numpy(), y.numpy(), field[..., 0].numpy(), field[..., 1].numpy(), color="#0072B2", angles="xy", scale=60
+        )
         ax.set_title(title)
-    shown = axes[2].pcolormesh(x, y, error, cmap="viridis", shading="auto")
+    shown = axes[2].pcolormesh(x.numpy(), y.numpy(), error.numpy(), cmap="viridis", shading="auto")
     axes[2].plot(held[::7, 0], held[::7, 1], ".", ms=2, color="white", alpha=0.7)
     axes[2].set_title("difference, relative to the mean length")
     figure.colorbar(shown, ax=axes[2])

@@ -39,12 +39,13 @@ class _Curve:
         return self.function(self.x, **self.unknowns.split(flat)) - self.data.values
 
     def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        u = flat.detach().clone().requires_grad_()
+        """Each point gets parameters of its own, so that one backward pass gives all rows."""
+        each = flat.detach()[:, None].expand(-1, len(self.x)).clone().requires_grad_()
         with torch.enable_grad():
-            residual = self.residuals(u)
-            rows = torch.autograd.functional.jacobian(self.residuals, u, vectorize=False)
-        assert isinstance(rows, Tensor)
-        return residual.detach(), rows
+            named = dict(zip(self.unknowns.shapes, each, strict=True))
+            residual = self.function(self.x, **named) - self.data.values
+            (rows,) = torch.autograd.grad(residual.sum(), each)
+        return residual.detach(), rows.T.contiguous()
 
 
 def fit_curve(
@@ -55,7 +56,10 @@ def fit_curve(
     bounds: Mapping[str, Bounds] | None = None,
     iterations: int = 100,
 ) -> CurveFit:
-    """Fit ``function(x, **params)`` to ``y``; both have shape (points,)."""
+    """Fit ``function(x, **params)`` to ``y``; both have shape (points,), and ``function`` acts point by point.
+
+    Parameters reach it as numbers or, for the Jacobian, as one number for each point.
+    """
     x, y = torch.as_tensor(x, dtype=torch.float64), torch.as_tensor(y, dtype=torch.float64)
     if x.shape != y.shape or x.ndim != 1 or not bool((x.isfinite() & y.isfinite()).all()):
         raise InputError(f"x and y must be two rows of finite numbers, got {tuple(x.shape)} and {tuple(y.shape)}.")

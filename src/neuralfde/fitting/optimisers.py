@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -91,7 +92,7 @@ class LevenbergMarquardt:
                     path.message = "no step improves the loss; the model may be discontinuous in its parameters"
                     break
             path.history.append(cost / count)
-            saved = {"iteration": k + 1, "damping": damping, "free": path.free, "history": path.history}
+            saved = {"iteration": k + 1, "damping": damping, "free": path.free, "history": [*path.history]}
             stop = watch(k + 1, self.iterations, path.free, cost / count, saved)
             if path.converged or stop:
                 path.message = "converged" if path.converged else "stopped early"
@@ -150,7 +151,8 @@ class LBFGS:
             path.free = u.detach().clone()
             moved = float((path.free - before).norm())
             path.converged = moved <= self.tolerance * (float(before.norm()) + self.tolerance)
-            saved = {"iteration": k + 1, "free": path.free, "history": path.history, "optimiser": inner.state_dict()}
+            saved = {"iteration": k + 1, "free": path.free, "history": [*path.history]}
+            saved["optimiser"] = copy.deepcopy(inner.state_dict())  # the optimiser goes on changing its own
             stop = watch(k + 1, self.iterations, path.free, path.history[-1], saved)
             if path.converged or stop:
                 path.message = "converged" if path.converged else "stopped early"
@@ -203,8 +205,8 @@ class Adam:
             saved = {
                 "iteration": k + 1,
                 "free": path.free,
-                "history": path.history,
-                "optimiser": inner.state_dict(),
+                "history": [*path.history],
+                "optimiser": copy.deepcopy(inner.state_dict()),  # the optimiser goes on changing its own
                 "generator": generator.get_state(),
             }
             stop = watch(k + 1, self.epochs, path.free, path.history[-1], saved)
