@@ -23,7 +23,7 @@ def test_the_papers_model_has_its_shapes():
 
 @pytest.mark.parametrize(
     ("shape", "downsamplings", "state"),
-    [((1, 8, 8), None, (6, 6)), ((1, 8, 8), 1, (3, 3)), ((3, 32, 32), None, (7, 7)), ((2, 9, 12), 0, (7, 10))],
+    [((1, 8, 8), None, (3, 3)), ((1, 8, 8), 0, (6, 6)), ((3, 32, 32), None, (7, 7)), ((2, 9, 12), 0, (7, 10))],
 )
 def test_any_size_and_channels(shape, downsamplings, state):
     model = ConvFDE(shape, classes=4, width=8, depth=1, downsamplings=downsamplings, t=0.2)

@@ -78,7 +78,7 @@ class Trainer:
         if config.compile:
             self.model.fde.func.compile(dynamic=False)  # type: ignore[attr-defined]
         self.wrapped = processes.wrap(self.model)
-        self.weights = list(self.model.parameters())
+        self.weights: list[Tensor] = list(self.model.parameters())
         self.mean = [p.detach().clone() for p in self.weights]
         plain = [p for p in self.weights if p.ndim < 2]
         decayed = [p for p in self.weights if p.ndim >= 2]

@@ -29,7 +29,7 @@ EXAMPLES = (
 #: What a field left at 0 (or empty) becomes.
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
-        "epochs": 30, "batch_size": 32, "lr": 4e-3, "t": 1.0, "order": 0.5, "width": 32,
+        "epochs": 30, "batch_size": 32, "lr": 4e-3, "t": 1.0, "order": 0.5, "width": 64,
         "augment": "crop+affine", "pad": 1, "target": 98.5,
     },
     "mnist": {

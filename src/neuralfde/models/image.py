@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from neuralfde.errors import InputError
 from neuralfde.nn import FDEBlock
 
-SMALLEST_SIDE = 6  # pixels: the state's side in the paper's model, and where automatic downsampling stops
+SMALLEST_SIDE = 3  # pixels of the state where automatic downsampling stops
 
 
 class TimeConv2d(nn.Module):
@@ -106,7 +106,7 @@ class ConvFDE(nn.Module):
         width: channels of the state.
         depth: convolutions in the field.
         downsamplings: strided convolutions in the stem, each halving the state; default: as many as leave it at least
-            6 pixels wide, at most two (28 × 28 gives 6 × 6, as in the paper).
+            3 pixels wide, at most two (28 × 28 gives 6 × 6, as in the paper; 8 × 8 gives 3 × 3).
         order, learn_order, t, step: as in :class:`neuralfde.FDEBlock`.
         time: concatenate the time as a channel in the field.
         channels_last: keep the state with its channels last.
@@ -151,7 +151,8 @@ class ConvFDE(nn.Module):
             z = self.fde(z.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
         else:
             z = self.fde(z)
-        logits: Tensor = self.head(z)
+        with torch.autocast(z.device.type, enabled=False):  # small, and the logits are worth full precision
+            logits: Tensor = self.head(z)
         return logits
 
 
@@ -169,5 +170,8 @@ def state_size(rows: int, columns: int, downsamplings: int | None) -> tuple[int,
 
 
 def norm(width: int) -> nn.GroupNorm:
-    """Normalisation over groups of channels, 32 of them where the width allows it."""
-    return nn.GroupNorm(math.gcd(32, width), width)
+    """Normalisation over groups of two channels, or of more where there would be over 32 groups (the paper's 32 of 64).
+
+    Groups of one channel would leave the head, which averages over the image, next to nothing to see.
+    """
+    return nn.GroupNorm(math.gcd(32, max(1, width // 2)), width)
