@@ -37,10 +37,10 @@ def without_time(row):
 
 
 def test_digits_are_learned_a_little_in_seconds():
-    config = dataclasses.replace(TINY, epochs=6, limit=400, lr=0.01, augment="crop")
+    config = dataclasses.replace(TINY, epochs=4, limit=400, width=16, augment="none")
     report = Recorder()
     (row,) = images.run(config, report)
-    assert row["test_accuracy"] > 60
+    assert row["test_accuracy"] > 40
     assert row["test_error"] == 100 - row["test_accuracy"]
     assert row["curve"][-1]["loss"] < row["curve"][0]["loss"]
     assert "accuracy" in report.lines[-1][3]
@@ -124,8 +124,10 @@ def test_unknown_choices_are_refused():
             images.run(dataclasses.replace(TINY, **wrong))
 
 
+@pytest.mark.gpu
 def test_mixed_precision_trains():
-    (row,) = images.run(dataclasses.replace(TINY, epochs=1, precision="bfloat16", channels_last=True))
+    config = dataclasses.replace(TINY, epochs=1, precision="bfloat16", channels_last=True, compile=True, device="cuda")
+    (row,) = images.run(config)
     assert row["curve"][0]["loss"] < 4
 
 

@@ -46,7 +46,8 @@ class TimeConv2d(nn.Module):
         out: Tensor = self.conv(z)
         if self.time is None:
             return out
-        return out + (t * self.time @ taps).view(1, -1, *z.shape[-2:])
+        ramp = (self.time[:, :, None] * taps).sum(1)  # not a product of matrices: autocast would round the time
+        return torch.addcmul(out, t, ramp.view(1, -1, *z.shape[-2:]))
 
 
 def taps_inside(rows: int, columns: int) -> Tensor:
