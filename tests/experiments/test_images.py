@@ -90,7 +90,7 @@ def test_processes_split_the_batch_of_one():
 
 
 def test_coarse_steps_come_first():
-    config = images.fill(dataclasses.replace(TINY, coarse_step=0.5, coarse_epochs=1, holdout=0.0))
+    config = images.fill(dataclasses.replace(TINY, coarse="0.5:1", holdout=0.0))
     trainer = Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
     seen = []
     trainer.model.fde.register_forward_pre_hook(lambda m, _: seen.append(m.options["step"]))
@@ -137,7 +137,7 @@ def test_cost_table(tmp_path):
     )
     report = FolderReport(tmp_path, "image-cost", config)
     rows = image_cost.run(config, report)
-    assert [(r["variant"], r["T"]) for r in rows] == [(v, t) for v in ("direct", "paper", "exact") for t in (1, 2)]
+    assert [(r["variant"], r["T"]) for r in rows] == [(v, t) for t in (1, 2) for v in ("direct", "paper", "exact")]
     assert all(r["train_seconds"] > 0 for r in rows)
     text = (tmp_path / "image-cost-mnist.md").read_text()
     assert "paper's table, adjoint" in text

@@ -7,6 +7,7 @@ and no data is needed. On a CPU the list of horizons is short and memory is the 
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -69,8 +70,8 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     place = Processes.from_environment(config.device).device
     order, horizons, variants, batch = _read(config, place)
     rows: list[Row] = []
-    for name in variants:
-        for horizon in horizons:
+    for horizon in horizons:
+        for name in variants:
             left = config.minutes * 60 - (time.monotonic() - began) if config.minutes else float("inf")
             expected = _expected(rows, name, horizon, config.repeats)
 
@@ -171,4 +172,4 @@ def _timed(name: str, work: Any, repeats: int, place: torch.device) -> Row:
             work()
             peak.wait()
             took.append(time.perf_counter() - start)
-    return {f"{name}_seconds": sorted(took)[len(took) // 2], f"{name}_mib": peak.mib}
+    return {f"{name}_seconds": statistics.median(took), f"{name}_mib": peak.mib}

@@ -38,6 +38,19 @@ def learning_rate(schedule: str, peak: float, warmup: float, share: float) -> fl
     return peak * 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
 
 
+def solver_step(coarse: str, fine: float, epoch: int) -> float:
+    """The solver's step in an epoch: coarse ones first, as ``step:epochs,step:epochs`` tells, then the fine one."""
+    for part in coarse.split(",") if coarse else ():
+        try:
+            step, epochs = (float(x) for x in part.split(":"))
+        except ValueError:
+            raise InputError(f"coarse={coarse!r} is not of the form step:epochs,step:epochs.") from None
+        if epoch < epochs:
+            return step
+        epoch -= int(epochs)
+    return fine
+
+
 def build(config: Config, data: ImageData) -> ConvFDE:
     """The model of a configuration, on the CPU."""
     return ConvFDE(
@@ -122,8 +135,7 @@ class Trainer:
         c = self.config
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(c.schedule, c.lr, c.warmup, self.step / total)
-        coarse = self.step // self.examples.steps < c.coarse_epochs and c.coarse_step > 0
-        self.model.fde.options["step"] = c.coarse_step if coarse else c.step
+        self.model.fde.options["step"] = solver_step(c.coarse, c.step, self.step // self.examples.steps)
         images, labels = self.examples.batch(self.step)
         self.optimiser.zero_grad(set_to_none=True)
         with self._precision():
