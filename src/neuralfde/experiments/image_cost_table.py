@@ -108,8 +108,9 @@ def figure(rows: Sequence[Row], dataset: str) -> Any:
             line = [(r["T"], r[field]) for r in rows if r["variant"] == name and r.get(field)]
             if line:
                 axis.plot(*zip(*line, strict=True), marker="o", markersize=4, color=f"C{k}", label=name)
+    last = max((r["T"] for r in rows), default=0)
     for name, shade in (("direct", "0.2"), ("adjoint", "0.6")):
-        line = sorted(PAPER_MEMORY[dataset][name].items())
+        line = sorted((t, m) for t, m in PAPER_MEMORY[dataset][name].items() if t <= last)
         left.plot(*zip(*line, strict=True), "--", color=shade, label=f"paper's table, {name} (another GPU)")
     for axis, label in ((left, "training memory, MiB"), (right, "training step, s")):
         axis.set(xscale="log", yscale="log", xlabel="T (h = 0.1)", ylabel=label)

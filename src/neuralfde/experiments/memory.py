@@ -1,60 +1,31 @@
-"""Peak memory of a piece of work: what CUDA allocated, or how far the process grew."""
+"""Peak memory of a piece of work: what CUDA had allocated, or what tensors took on a CPU."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Callable
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
+def peak_mib(work: Callable[[], None], device: torch.device) -> float:
+    """Run ``work`` once and return its peak in MiB.
 
-class PeakMemory:
-    """A context whose ``mib`` is, afterwards, the peak inside it.
-
-    On CUDA all that tensors occupied (``torch.cuda.max_memory_allocated``); on a CPU the growth of the resident
-    memory since entry, where the system tells (Linux), else None.
+    On CUDA all that tensors occupied (``torch.cuda.max_memory_allocated``); on a CPU the largest sum of what was
+    allocated, and not yet freed, since the start, as the profiler records it.
     """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.mib: float | None = None
-        self._before: float | None = None
-
-    def wait(self) -> None:
-        """Until the device has done what it was asked to."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def __enter__(self) -> PeakMemory:
-        if self.device.type == "cuda":
-            self.wait()
-            torch.cuda.reset_peak_memory_stats(self.device)
-        else:
-            self._before = _resident("VmRSS")
-            try:
-                _RESET.write_text("5")  # the kernel forgets the process's old peak
-            except OSError:
-                self._before = None
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.device.type == "cuda":
-            self.mib = round(torch.cuda.max_memory_allocated(self.device) / 2**20, 1)
-            return
-        peak = _resident("VmHWM")
-        if self._before is not None and peak is not None:
-            self.mib = round(max(0.0, peak - self._before), 1)
-
-
-def _resident(field: str) -> float | None:
-    """A field of the process's status in MiB."""
-    try:
-        found = re.search(rf"{field}:\s+(\d+) kB", _STATUS.read_text())
-    except OSError:
-        return None
-    return int(found.group(1)) / 1024 if found else None
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        work()
+        torch.cuda.synchronize(device)
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        work()
+    results = recorded.profiler.kineto_results if recorded.profiler is not None else None
+    changes = [e for e in results.events() if e.name() == "[memory]"] if results is not None else []
+    now = peak = 0
+    for event in sorted(changes, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return round(peak / 2**20, 1)
