@@ -29,15 +29,15 @@ EXAMPLES = (
 #: What a field left at 0 (or empty) becomes.
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
-        "epochs": 30, "batch_size": 32, "lr": 4e-3, "t": 1.0, "order": 0.5, "width": 64,
-        "augment": "crop+affine", "pad": 1, "target": 98.5,
+        "epochs": 30, "batch_size": 32, "lr": 4e-3, "t": 1.0, "step": 0.2, "order": 0.5, "width": 48,
+        "augment": "affine", "pad": 1, "target": 98.5,
     },
     "mnist": {
-        "epochs": 20, "batch_size": 128, "lr": 2e-3, "t": 20.0, "order": 0.5, "width": 64,
+        "epochs": 20, "batch_size": 128, "lr": 2e-3, "t": 20.0, "step": 0.1, "order": 0.5, "width": 64,
         "augment": "affine+crop", "pad": 2, "target": 99.67,
     },
     "fashion-mnist": {
-        "epochs": 30, "batch_size": 128, "lr": 2e-3, "t": 1.0, "order": 0.3, "width": 64,
+        "epochs": 30, "batch_size": 128, "lr": 2e-3, "t": 1.0, "step": 0.1, "order": 0.3, "width": 64,
         "augment": "flip+crop", "pad": 2, "target": 93.0,
     },
 }  # fmt: skip
@@ -64,7 +64,7 @@ class Config:
     order: float = option(0.0, "order of the equation, or where it starts")
     learn_order: bool = option(False, "train the order too")
     t: float = option(0.0, "horizon T")
-    step: float = option(0.1, "step h of the solver")
+    step: float = option(0.0, "step h of the solver")
     coarse: str = option("", "coarser steps for the first epochs, as step:epochs,step:epochs; judged with --step")
     method: str = option("predictor", "scheme of the solver")
     adjoint: str = option("exact", "gradients: exact, paper or direct")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -20,6 +21,7 @@ def peak_mib(work: Callable[[], None], device: torch.device) -> float:
         work()
         torch.cuda.synchronize(device)
         return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes a line at every start and stop
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         work()
     results = recorded.profiler.kineto_results if recorded.profiler is not None else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InputError, nearest
 
-#: name on the command line -> module. A module has ``Config``, ``run`` and, if it likes, ``EXAMPLES``.
+#: name on the command line -> module. A module has ``Config``, ``run`` and, if it likes, ``EXAMPLES`` and ``COLUMNS``.
 EXPERIMENTS: dict[str, str] = {
     "lotka-volterra": "neuralfde.experiments.lotka_volterra",
     "lynx-hare": "neuralfde.experiments.lynx_hare",
@@ -32,6 +32,7 @@ class Experiment:
     run: Callable[..., list[dict[str, Any]]]
     help: str
     examples: tuple[str, ...]
+    columns: tuple[str, ...] = ()
 
 
 def available() -> list[str]:
@@ -39,9 +40,14 @@ def available() -> list[str]:
     return [n for n, module in EXPERIMENTS.items() if importlib.util.find_spec(module) is not None]
 
 
+def read(name: str, module: Any) -> Experiment:
+    """What a module of an experiment offers."""
+    examples, columns = (tuple(getattr(module, k, ())) for k in ("EXAMPLES", "COLUMNS"))
+    return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns)
+
+
 def load(name: str) -> Experiment:
     """Import an experiment by its name."""
     if name not in available():
         raise InputError(f"there is no experiment {name!r}. {nearest(name, available())}")
-    module = importlib.import_module(EXPERIMENTS[name])
-    return Experiment(name, module.Config, module.run, module.__doc__ or "", tuple(getattr(module, "EXAMPLES", ())))
+    return read(name, importlib.import_module(EXPERIMENTS[name]))

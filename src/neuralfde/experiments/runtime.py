@@ -43,6 +43,9 @@ class Report:
     def message(self, text: str) -> None:
         """A line for a person."""
 
+    def table(self, title: str, rows: list[Row], columns: tuple[str, ...]) -> None:
+        """A table for a person, in the middle of a run."""
+
     def figure(self, name: str, figure: Any) -> None:
         """A matplotlib figure, to be kept as ``name.png``."""
 
