@@ -69,7 +69,7 @@ _COLUMNS = (
 def _show(row: Row | None, field: str, form: str) -> str:
     if row is None or row.get(field) is None:
         return "–" if row is None or "error" not in row else str(row["error"]).split(":")[0]
-    return format(row[field], form)
+    return format(row[field], ".1f" if field.endswith("mib") and row[field] < 100 else form)
 
 
 def _ratios(cell: dict[Any, Row], names: Sequence[str], horizons: Sequence[int]) -> list[list[str]]:
