@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "cost-mnist": {"dataset": "mnist", "repeats": 2},
     "cost-fashion": {"dataset": "fashion-mnist", "repeats": 2},
     "mnist": {"dataset": "mnist", "t": 20.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 24,
-              "coarse": "2:12,1:10", "lr": 2e-3, "augment": "affine+crop", "pad": 2, "ema": 0.998, "holdout": 0.0},
+              "coarse": "2:10,1:6,0.5:5", "lr": 2e-3, "augment": "affine+crop", "pad": 2, "ema": 0.998, "holdout": 0.0},
     "fashion": {"dataset": "fashion-mnist", "t": 1.0, "step": 0.1, "order": 0.3, "batch_size": 128, "epochs": 40,
                 "lr": 3e-3, "augment": "flip+crop+erase", "pad": 2, "ema": 0.998, "holdout": 0.0},
     "adjoints": {"dataset": "mnist", "t": 5.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 6,
