@@ -97,10 +97,12 @@ def figure(rows: Sequence[Row]) -> Any:
                     label=r["variant"] if first and not i and not j else None,
                 )
     held = "held_out_accuracy" in rows[0]["curve"][0]
-    axes[0, 0].set(ylabel="training loss", yscale="log")
+    axes[0, 0].set(ylabel="training loss")
     axes[1, 0].set(ylabel=f"{'held-out' if held else 'training'} accuracy, %", xlabel="epoch")
     axes[1, 1].set(xlabel="wall time, s")
     axes[0, 0].legend(frameon=False, fontsize=9)
+    for axis in axes[:, 0]:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     for axis in axes.flat:
         axis.grid(alpha=0.3, linewidth=0.5)
     picture.suptitle(f"The same training with different gradients: {rows[0]['dataset']}", fontsize=11)
