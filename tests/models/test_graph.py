@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from neuralfde.errors import InputError, InputTypeError
 from neuralfde.models.graph import SCORES, FGrand
+from neuralfde.models.graph_ensemble import FGrandEnsemble
 from neuralfde.models.message_passing import Graph
 
 
@@ -163,3 +164,26 @@ def test_refusals_say_what_to_do():
         model()(small().x)
     with pytest.raises(InputError, match="9 nodes, x has 3"):
         model()(small().x[:3], Graph.from_edge_index(small().edge_index, 9))
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_an_ensemble_is_its_members_side_by_side(variant, kind):
+    data = small()
+    members = [model(variant, seed=k, attention=kind, normalise="squareplus") for k in range(3)]
+    together = FGrandEnsemble(members)
+    out, alone = together(data), torch.stack([m(data) for m in members])
+    torch.testing.assert_close(out, alone, rtol=1e-12, atol=1e-12)
+    sparse = Data(x=data.x.to_sparse(), edge_index=data.edge_index)
+    torch.testing.assert_close(together(sparse), out, rtol=1e-12, atol=1e-12)
+    seed = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    (out * seed).sum().backward()
+    (alone * seed).sum().backward()
+    for k, m in enumerate(members):
+        inner = m.attention if variant == "l" else m.block.func.attention
+        got = together.attention if variant == "l" else together.block.func.attention
+        torch.testing.assert_close(together.encoder.grad[k], m.encoder.weight.grad, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(together.block.func.a.grad[k], m.block.func.a.grad, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(got.query.grad[k], inner.query.weight.grad, rtol=1e-9, atol=1e-11)
+    with pytest.raises(InputError, match="one fixed order"):
+        FGrandEnsemble([model(order=0.5), model(order=0.6)])

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,20 +81,21 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
         raise InputError("graph must be arxiv or products, and sampler walk or node.")
     device = torch.device(config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     whole = synthetic_graph(config.graph, scale=config.scale, seed=config.seed)
-    sizes = [int(b) for b in config.batches.split(",")] if config.graph == "products" else [int(whole.num_nodes)]
+    parts = [int(b) for b in config.batches.split(",") if b]
+    sizes = parts if config.graph == "products" else [int(whole.num_nodes)]
     draw = _batches(config, whole)
     pairs = [(v, a) for v in config.variants.split(",") for a in config.adjoints.split(",")]
     for size in sizes:
         data = draw(size)
         for variant, adjoint in pairs:
-            attempt = partial(_attempt, config, data, variant, adjoint, device)
+            attempt = functools.partial(_attempt, config, data, variant, adjoint, device)
             report.case(f"{config.graph} {variant} {adjoint} {size}", attempt)
     if config.largest and config.graph == "products":
         for variant, adjoint in pairs:
-            search = partial(largest_batch, config, draw, variant, adjoint, device)
+            search = functools.partial(largest_batch, config, draw, variant, adjoint, device)
             report.case(f"largest batch {variant} {adjoint}", search)
     for row in papers_rows(config):
-        report.case(f"paper's {config.graph} {row['variant']} {row['adjoint']}", partial(dict, row))
+        report.case(f"paper's {config.graph} {row['variant']} {row['adjoint']}", functools.partial(dict, row))
     return report.rows
 
 
@@ -115,6 +116,7 @@ def _batches(config: Config, whole: Data) -> Callable[[int], Data]:
         return lambda size: whole
     sampler = SAMPLERS[config.sampler](whole, 1, seed=config.seed)
 
+    @functools.lru_cache(maxsize=4)
     def draw(size: int) -> Data:
         sampler.batch_size = min(size, sampler.nodes)
         generator = torch.Generator().manual_seed(config.seed + size)

@@ -49,6 +49,18 @@ PAPER: dict[str, Settings] = {
     "ogbn-products": Settings(128, 10.0, 0.2, 0.001, 1e-4, 0.2, 0.4),
 }
 
+#: closer to the settings GRAND and FROND publish: more decay and dropout, longer times; adjusted on validation only
+TUNED: dict[str, Settings] = PAPER | {
+    "cora": Settings(80, 32.0, 1.0, 0.01, 0.02, 0.6, 0.2, order=0.9),
+    "citeseer": Settings(64, 8.0, 1.0, 0.01, 0.1, 0.7, 0.6, order=0.9),
+    "pubmed": Settings(128, 12.0, 1.0, 0.01, 0.005, 0.5, 0.2, heads=1, attention="cosine", normalise="squareplus"),
+    "coauthor-cs": Settings(64, 4.0, 1.0, 0.005, 0.005, 0.5, 0.4, heads=4),
+    "computers": Settings(128, 3.0, 0.5, 0.005, 0.005, 0.5, 0.2, heads=4),
+    "photo": Settings(128, 4.0, 0.5, 0.005, 0.005, 0.4, 0.4, heads=4),
+    "coauthor-physics": Settings(64, 4.0, 0.5, 0.005, 0.005, 0.5, 0.4, heads=4),
+}
+TABLES = {"paper": PAPER, "tuned": TUNED}
+
 #: what a search on validation draws from; a field that is not here is never changed
 SPACE: dict[str, tuple[Any, ...]] = {
     "lr": (0.001, 0.003, 0.005, 0.01, 0.02),
@@ -60,7 +72,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "attention": ("scaled_dot", "cosine", "exp_kernel"),
     "normalise": ("softmax", "squareplus"),
     "source": (True, False),
-    "t": (4.0, 8.0, 16.0),
+    "t": (4.0, 8.0, 16.0, 32.0),
     "optimiser": ("adam", "adamax"),
     "order": (0.5, 0.7, 0.85, 0.95, 1.0),
 }
@@ -73,28 +85,33 @@ def canonical(dataset: str) -> str:
     return known.get(plain) or known.get(f"coauthor{plain}") or dataset
 
 
-def settings_for(dataset: str, table: dict[str, Settings] = PAPER, **given: Any) -> Settings:
-    """The settings of a graph, with those ``given`` that are not None in place of the table's."""
+def settings_for(dataset: str, table: str = "paper", **given: Any) -> Settings:
+    """The settings of a graph from a table, with those ``given`` that are not None in place of the table's."""
+    if table not in TABLES:
+        raise InputError(f"settings={table!r} is no table. {nearest(table, TABLES)}")
     name = canonical(dataset).replace("synthetic", "ogbn")
-    if name not in table:
-        raise InputError(f"dataset={dataset!r} has no settings. {nearest(dataset, tuple(table))}")
-    chosen = replace(table[name], **{key: value for key, value in given.items() if value is not None})
+    if name not in TABLES[table]:
+        raise InputError(f"dataset={dataset!r} has no settings. {nearest(dataset, tuple(PAPER))}")
+    chosen = replace(TABLES[table][name], **{key: value for key, value in given.items() if value is not None})
     width = chosen.attention_width or chosen.hidden
     if width % chosen.heads:
         raise InputError(f"heads={chosen.heads} does not divide the attention width {width}. Change one of the two.")
     return chosen
 
 
-def candidates(start: Settings, count: int, seed: int = 0) -> list[Settings]:
-    """``start`` and ``count`` random draws from :data:`SPACE`, the same for the same seed.
+def candidates(start: Settings, count: int, seed: int = 0, changes: int = 3) -> list[Settings]:
+    """``start`` and ``count`` neighbours of it, each with up to ``changes`` fields drawn from :data:`SPACE`.
 
-    A time longer than the start's is walked in steps of at least one, so that no draw costs many times the others.
+    Where the time is drawn the step is at least one, so that no neighbour costs many times the others.
     """
     draw, found = random.Random(seed), [start]
-    for _ in range(count):
-        picked = {key: draw.choice(values) for key, values in SPACE.items()}
-        picked["step"] = max(start.step, 1.0) if picked["t"] > start.t else start.step
-        found.append(replace(start, **picked))
+    while len(found) <= count:
+        picked = {key: draw.choice(SPACE[key]) for key in draw.sample(sorted(SPACE), changes)}
+        if "t" in picked:
+            picked["step"] = max(start.step, 1.0)
+        trial = replace(start, **picked)
+        if (trial.attention_width or trial.hidden) % trial.heads == 0:
+            found.append(trial)
     return found
 
 

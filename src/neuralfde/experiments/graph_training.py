@@ -1,23 +1,26 @@
-"""Train F-GRAND on one split of one graph, and say how well it does; full batch."""
+"""Train F-GRAND on splits of one graph, several at once, and say how well it does; full batch."""
 
 from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.graphs import load_graph, set_random_split
 from ..errors import InputError, nearest
 from ..models.graph import FGrand
+from ..models.graph_ensemble import FGrandEnsemble
 from .graph_settings import Settings, has_random_splits
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+Masks = tuple[Tensor, Tensor, Tensor]
 OPTIMISERS: dict[str, Any] = {"adam": torch.optim.Adam, "adamax": torch.optim.Adamax, "adamw": torch.optim.AdamW}
 SPARSE_BELOW = 0.1
 """Features with fewer non-zeros than this are kept sparse."""
@@ -48,7 +51,7 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
     )
 
 
-def optimiser_for(model: FGrand, s: Settings) -> torch.optim.Optimizer:
+def optimiser_for(model: nn.Module, s: Settings) -> torch.optim.Optimizer:
     """The optimiser of these settings; an order that is learned does not decay."""
     if s.optimiser not in OPTIMISERS:
         raise InputError(f"optimiser={s.optimiser!r} is unknown. {nearest(s.optimiser, OPTIMISERS)}")
@@ -58,10 +61,10 @@ def optimiser_for(model: FGrand, s: Settings) -> torch.optim.Optimizer:
     return OPTIMISERS[s.optimiser](groups[: 1 + bool(free)], lr=s.lr)
 
 
-def train_split(
+def train_splits(
     dataset: str,
     s: Settings,
-    seed: int,
+    seeds: Sequence[int],
     *,
     variant: str = "l",
     adjoint: str = "exact",
@@ -69,61 +72,98 @@ def train_split(
     device: str = "cpu",
     root: str | None = None,
     evaluate_every: int = 2,
-) -> dict[str, Any]:
-    """Train on the split ``seed``, from the initialisation ``seed``.
+) -> list[dict[str, Any]]:
+    """Train on the splits ``seeds`` at once, each from the initialisation of its seed.
 
     The epoch is the one of the best validation accuracy, of equal ones that of the lowest validation loss; the test
     accuracy reported is that epoch's and decides nothing.
     """
     data = graph_of(dataset, root, device)
-    masks = split_of(data, seed)
-    torch.manual_seed(seed)
-    # Finiteness is seen in the validation loss; checking it inside the solver would wait for the device at every call.
-    model = build(data, s, variant, adjoint, learn_order, check_finite=False).to(device)
+    masks = [split_of(data, seed) for seed in seeds]
+    model = _model(data, s, seeds, variant, adjoint, learn_order).to(device)
     optimiser = optimiser_for(model, s)
-    began, y_train = time.perf_counter(), data.y[masks[0]]
+    began = time.perf_counter()
     marks: list[Tensor] = []
-    epoch = 0
     for epoch in range(1, s.epochs + 1):
         model.train()
         optimiser.zero_grad()
-        F.cross_entropy(model(data)[masks[0]], y_train).backward()
+        logits = _each(model(data))
+        sum(F.cross_entropy(z[m[0]], data.y[m[0]]) for z, m in zip(logits, masks, strict=True)).backward()  # type: ignore[union-attr]
         optimiser.step()
         if epoch % evaluate_every == 0 or epoch == s.epochs:
             marks.append(evaluate(model, data, masks))
-            if len(marks) % CHECK_EVERY == 0 and _stale(marks, s.patience // evaluate_every):
+            if len(marks) % CHECK_EVERY == 0 and all(_stop(marks, s.patience // evaluate_every)):
                 break
-    val, loss, test, order = torch.stack(marks).cpu().unbind(1)
-    best = max(range(len(val)), key=lambda k: (float(val[k]), -float(loss[k])))
-    return {
-        "dataset": dataset,
-        "variant": variant,
-        "seed": seed,
-        "order": round(float(order[best]), 4),
-        "val": round(100 * float(val[best]), 3),
-        "test": round(100 * float(test[best]), 3),
-        "epoch": min((best + 1) * evaluate_every, epoch),
-        "epochs": epoch,
-        "seconds": round(time.perf_counter() - began, 2),
-    }
+    seconds = (time.perf_counter() - began) / len(seeds)
+    stops = _stop(marks, s.patience // evaluate_every)
+    found = torch.stack(marks).cpu()
+    rows = []
+    for k, seed in enumerate(seeds):
+        best = _best(found[: stops[k] or len(found), k])
+        val, _, test, order = (float(v) for v in found[best, k])
+        row = {"dataset": dataset, "variant": variant, "seed": seed, "order": round(order, 4)}
+        row |= {"val": round(100 * val, 3), "test": round(100 * test, 3)}
+        rows.append(row | {"epoch": min((best + 1) * evaluate_every, epoch), "seconds": round(seconds, 2)})
+    return rows
+
+
+def _model(
+    data: Data, s: Settings, seeds: Sequence[int], variant: str, adjoint: str, learn: bool
+) -> FGrand | FGrandEnsemble:
+    """One model, or an ensemble of as many as there are seeds."""
+    if learn and len(seeds) > 1:
+        raise InputError("models that learn their order are trained one at a time.")
+    members = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        # Finiteness shows in the validation loss; checking it in the solver would wait for the device at every call.
+        members.append(build(data, s, variant, adjoint, learn, check_finite=False))
+    return members[0] if len(members) == 1 else FGrandEnsemble(members)
+
+
+def _each(logits: Tensor) -> Tensor:
+    return logits if logits.dim() == 3 else logits[None]
 
 
 @torch.no_grad()
-def evaluate(model: FGrand, data: Data, masks: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Validation accuracy and loss, test accuracy and order, ``(4,)``, without waiting for the device."""
+def evaluate(model: FGrand | FGrandEnsemble, data: Data, masks: Sequence[Masks]) -> Tensor:
+    """Validation accuracy and loss, test accuracy and order of each member, ``(S, 4)``, without waiting."""
     model.eval()
-    logits = model(data)
-    right = (logits.argmax(1) == data.y).double()
-    val, test = right[masks[1]].mean(), right[masks[2]].mean()
-    loss = F.cross_entropy(logits[masks[1]], data.y[masks[1]]).double()
-    return torch.stack([val, loss, test, model.order.detach().double()])
+    order = model.order.detach().to(data.y.device).double()
+    rows = []
+    for logits, (_, val, test) in zip(_each(model(data)), masks, strict=True):
+        right = (logits.argmax(1) == data.y).double()
+        loss = F.cross_entropy(logits[val], data.y[val]).double()
+        rows.append(torch.stack([right[val].mean(), loss, right[test].mean(), order]))
+    return torch.stack(rows)
 
 
-def _stale(marks: list[Tensor], patience: int) -> bool:
-    """Whether the best validation accuracy is older than ``patience`` evaluations, or the loss is no number."""
-    seen = torch.stack(marks).cpu()
-    best = int(seen[:, 0].argmax())
-    return len(marks) - 1 - best >= patience or not bool(torch.isfinite(seen[-1, 1]))
+def _best(marks: Tensor) -> int:
+    return max(range(len(marks)), key=lambda k: (float(marks[k, 0]), -float(marks[k, 1])))
+
+
+def _stop(marks: list[Tensor], patience: int) -> list[int]:
+    """For each member the number of evaluations after which it had not improved for ``patience`` of them, or 0."""
+    seen, stops = torch.stack(marks).cpu(), []
+    for member in seen.unbind(1):
+        best, stop = 0, 0
+        for k in range(len(member)):
+            best = k if member[k, 0] > member[best, 0] else best
+            if k - best >= patience or not bool(torch.isfinite(member[k, 1])):
+                stop = k + 1
+                break
+        stops.append(stop)
+    return stops
+
+
+def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
+    """How many models fit at once into a quarter of the free memory (2 GiB on the CPU), by a rough count."""
+    free = torch.cuda.mem_get_info()[0] / 4 if device.startswith("cuda") else 2**31
+    nodes, edges = int(data.num_nodes), int(data.num_edges) + int(data.num_nodes)
+    state = 4 * nodes * s.hidden * (s.t / s.step + 16)
+    per_edge = 4 * edges * (16 + 8 * s.heads * (variant == "nl") + 4 * s.heads)
+    features = 8 * data.x._nnz() if data.x.is_sparse else 8 * data.x.numel()
+    return max(1, int(free / (state + per_edge + 4 * features)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -135,7 +175,7 @@ def graph_of(dataset: str, root: str | None, device: str) -> Data:
     return data.to(device)
 
 
-def split_of(data: Data, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def split_of(data: Data, seed: int) -> Masks:
     """Indices of training, validation and test nodes of a split."""
     if has_random_splits(data.name):
         set_random_split(data, seed)

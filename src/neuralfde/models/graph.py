@@ -114,7 +114,8 @@ class FGrand(nn.Module):
         options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
-        x ``(N, in_features)``, dense or sparse (COO: bags of words are mostly zeros), edge_index ``(2, E)``, result ``(N, classes)``.
+        x ``(N, in_features)``, dense or sparse COO (bags of words are mostly zeros), edge_index ``(2, E)``, result
+        ``(N, classes)``.
     """
 
     def __init__(
