@@ -69,6 +69,8 @@ class Config:
     order: float = option(0.9, "order of the derivative")
     t: float = option(10.0, "integration time")
     step: float = option(1.0, "step size")
+    storage: str = option("device", "where exact and paper keep their rows; direct always keeps them on the device")
+    history: str = option("auto", "history engine")
     repeats: int = option(3, "measured repetitions after one that warms up")
     device: str = option("auto", "auto, cpu or cuda")
     seed: int = option(0, "of the graph, the batches and the weights")
@@ -127,7 +129,7 @@ def _batches(config: Config, whole: Data) -> Callable[[int], Data]:
 
 def _attempt(config: Config, data: Data, variant: str, adjoint: str, device: torch.device) -> Row:
     row = {"source": "measured", "graph": data.name, "variant": variant, "adjoint": adjoint}
-    row |= {"nodes": int(data.num_nodes), "edges": int(data.num_edges)}
+    row |= {"nodes": int(data.num_nodes), "edges": int(data.num_edges), "storage": config.storage}
     try:
         return row | measure(config, data, variant, adjoint, device)
     except (RuntimeError, MemoryError) as error:
@@ -141,6 +143,7 @@ def measure(config: Config, data: Data, variant: str, adjoint: str, device: torc
     _clear(device)
     torch.manual_seed(config.seed)
     options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": adjoint}
+    options |= {"history": config.history, "storage": "device" if adjoint == "direct" else config.storage}
     model = FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options).to(device)
     x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
     graph = model.prepare(data.edge_index, int(data.num_nodes)).to(device)

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neuralfde.errors import InputError, InputTypeError, nearest
-from neuralfde.models.message_passing import Graph, aggregate, attention
+from neuralfde.models.diffusion import diffuse
+from neuralfde.models.message_passing import Graph, attention
 from neuralfde.nn import FDEBlock
 
 if TYPE_CHECKING:
@@ -80,9 +81,8 @@ class Diffusion(nn.Module):
         if self.attention is not None:
             weight = self.attention(graph, z)
         assert weight is not None
-        # Averages keep their row sums, so that A Z - Z is the only tensor of the state's size kept besides Z itself.
-        out = (aggregate(graph, weight, z) - z) * torch.sigmoid(self.a)
-        return out if self.b is None or z0 is None else torch.addcmul(out, self.b, z0)
+        strength = None if self.b is None else self.b[None]
+        return diffuse(graph, weight, z, torch.sigmoid(self.a)[None], None if self.b is None else z0, strength)
 
 
 class FGrand(nn.Module):

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neuralfde.errors import InputError
+from neuralfde.models.diffusion import diffuse
 from neuralfde.models.graph import FGrand
-from neuralfde.models.message_passing import Graph, aggregate, edge_scores, edge_softmax, edge_squareplus
+from neuralfde.models.message_passing import Graph, edge_scores, edge_softmax, edge_squareplus
 from neuralfde.nn import FDEBlock
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class _Diffusion(nn.Module):
         if self.attention is not None:
             weight = self.attention(graph, z)
         assert weight is not None
-        spread = aggregate(graph, weight, z.reshape(graph.num_nodes, -1)).view_as(z)
-        out = (spread - z) * torch.sigmoid(self.a)[:, None, None]
-        return out if self.b is None or z0 is None else torch.addcmul(out, self.b[:, None, None], z0)
+        flat, rate = z.reshape(graph.num_nodes, -1), torch.sigmoid(self.a)
+        source = None if self.b is None or z0 is None else z0.reshape(graph.num_nodes, -1)
+        return diffuse(graph, weight, flat, rate, source, self.b).view_as(z)
 
 
 class FGrandEnsemble(nn.Module):
