@@ -77,9 +77,8 @@ def cost(out: Out, parts: set[str], scale: float) -> None:
         jobs.append(graph_cost.Config(graph="arxiv", scale=scale))
     if "products" in parts or "largest" in parts:
         batches = "10000,20000,80000" if "products" in parts else ""
-        jobs.append(
-            graph_cost.Config(graph="products", scale=scale, batches=batches, largest="largest" in parts, cap_gib=24)
-        )
+        largest = "direct,exact" if "largest" in parts else ""
+        jobs.append(graph_cost.Config(graph="products", scale=scale, batches=batches, largest=largest, cap_gib=24.0))
     for config in jobs:
         if out.left() > 60:
             attempt(out, f"cost of {config.graph}", lambda c=config: {"rows": len(graph_cost.run(c, out))})
@@ -160,7 +159,7 @@ class Search:
         s = replace(self.best, order=min(self.best.order, 0.95)) if learn else self.best
         picked = " ".join(str(v) for v in asdict(s).values())
         key = f"{self.name} {'learned' if learn else 'final'} {count} splits: {picked}"
-        if self.out.left() > 2 * self.slowest and all(r["case"] != key for r in self.out.rows):
+        if self.out.left() > 2.5 * self.slowest and all(r["case"] != key for r in self.out.rows):
             attempt(self.out, key, lambda: trained(self.args, self.dataset, self.variant, s, range(count), learn))
 
 

@@ -115,7 +115,7 @@ def test_cost_rows_and_the_papers_beside_them():
     assert all(r["training_s"] > 0 and "synthetic" in r["graph"] for r in measured)
     assert sum(r["source"] == "paper" for r in rows) == 2
     rows = graph_cost.run(
-        graph_cost.Config(graph="products", scale=0.001, batches="300,600", largest=True, adjoints="exact", **small)
+        graph_cost.Config(graph="products", scale=0.001, batches="300,600", largest="exact", adjoints="exact", **small)
     )
     assert [r["nodes"] for r in rows if "nodes" in r] == [300, 600]
     with pytest.raises(InputError, match="arxiv or products"):

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
+from ..models.message_passing import Graph
 from .runtime import Report, option
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "neuralfde run graph-cost --graph arxiv",
     "neuralfde run graph-cost --graph products --batches 10000,20000,80000",
-    "neuralfde run graph-cost --graph products --largest --cap-gib 24",
+    "neuralfde run graph-cost --graph products --largest direct,exact --cap-gib 24",
 )
 
 #: seconds and MB: inference, training; adj-F-GRAND then F-GRAND
@@ -62,7 +64,7 @@ class Config:
     scale: float = option(1.0, "multiplies the number of nodes and edges")
     batches: str = option("10000,20000,80000", "nodes of a sampled subgraph (products only)")
     sampler: str = option("node", "walk or node")
-    largest: bool = option(False, "also double the batch until it no longer fits (products only)")
+    largest: str = option("", "methods whose largest batch is looked for, by doubling (products only)")
     cap_gib: float = option(0.0, "GPU memory allowed when looking for the largest batch; 0: all of it")
     hidden: int = option(128, "width of the state")
     heads: int = option(4, "attention heads")
@@ -86,14 +88,14 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     parts = [int(b) for b in config.batches.split(",") if b]
     sizes = parts if config.graph == "products" else [int(whole.num_nodes)]
     draw = _batches(config, whole)
-    pairs = [(v, a) for v in config.variants.split(",") for a in config.adjoints.split(",")]
+    pairs = list(itertools.product(config.variants.split(","), config.adjoints.split(",")))
     for size in sizes:
         data = draw(size)
         for variant, adjoint in pairs:
             attempt = functools.partial(_attempt, config, data, variant, adjoint, device)
             report.case(f"{config.graph} {variant} {adjoint} {size}", attempt)
     if config.largest and config.graph == "products":
-        for variant, adjoint in pairs:
+        for variant, adjoint in itertools.product(config.variants.split(","), config.largest.split(",")):
             search = functools.partial(largest_batch, config, draw, variant, adjoint, device)
             report.case(f"largest batch {variant} {adjoint}", search)
     for row in papers_rows(config):
@@ -118,7 +120,7 @@ def _batches(config: Config, whole: Data) -> Callable[[int], Data]:
         return lambda size: whole
     sampler = SAMPLERS[config.sampler](whole, 1, seed=config.seed)
 
-    @functools.lru_cache(maxsize=4)
+    @functools.cache
     def draw(size: int) -> Data:
         sampler.batch_size = min(size, sampler.nodes)
         generator = torch.Generator().manual_seed(config.seed + size)
@@ -146,7 +148,7 @@ def measure(config: Config, data: Data, variant: str, adjoint: str, device: torc
     options |= {"history": config.history, "storage": "device" if adjoint == "direct" else config.storage}
     model = FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options).to(device)
     x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
-    graph = model.prepare(data.edge_index, int(data.num_nodes)).to(device)
+    graph = Graph.from_edge_index(data.edge_index.to(device), int(data.num_nodes))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     @torch.no_grad()
