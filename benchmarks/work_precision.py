@@ -29,7 +29,7 @@ PROBLEMS = (problem("relaxation", order=0.5), problem("brusselator"), problem("p
 
 
 def ours(method: str) -> Callable[[Problem, int], torch.Tensor]:
-    options = {"solver": FixedPoint(tol=1e-12)} if method in ("bdf2", "trapezoid") else {}
+    options = {"solver": FixedPoint(tol=1e-9)} if method in ("bdf2", "trapezoid") else {}
 
     def run(p: Problem, n: int) -> torch.Tensor:
         with torch.no_grad():
@@ -41,7 +41,7 @@ def ours(method: str) -> Callable[[Problem, int], torch.Tensor]:
 def with_fdeint(p: Problem, n: int) -> torch.Tensor:
     t = torch.linspace(0, p.t, n + 1, dtype=torch.float64)
     with torch.no_grad():
-        out = FDEint(p.func, t, p.z0[None], torch.tensor(p.order), h=p.t / n, dtype=torch.float64)
+        out = FDEint(p.func, t, p.z0[None], torch.tensor(p.order, dtype=torch.float64), h=p.t / n, dtype=torch.float64)
     return out[0, -1]
 
 
