@@ -62,5 +62,5 @@ def test_weights_are_differentiable_in_the_order(name):
         parts = [kernel.weights.reshape(-1), kernel.local.reshape(-1)]
         return torch.cat(parts + ([] if kernel.start is None else [kernel.start.reshape(-1)]))
 
-    for beta in (0.4, 1.0):
+    for beta in (0.4, 0.999):
         assert torch.autograd.gradcheck(weights, torch.tensor([beta], dtype=F64, requires_grad=True))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.utils import _pytree as pytree
 
 from . import tableaux
@@ -162,8 +163,12 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
     return pytree.tree_map(lambda a, b: (a - b).detach().abs() / by, fine, coarse)
 
 
-@torch.compiler.disable(reason="the solver runs as it is; compile the model around it, or func itself")
-def _solve(
+def _solve(*given: Any, **options: Any) -> tuple[Any, Request, Stats, Structure]:
+    """Solve outside of any graph that torch.compile is building: the solver runs as it is."""
+    return (_uncompiled if torch.compiler.is_compiling() else _solve_eagerly)(*given, **options)
+
+
+def _solve_eagerly(
     func: Callable[..., Any],
     z0: Any,
     t: float | Tensor,
@@ -253,6 +258,10 @@ def _solve(
     )
     _log.debug("solved: %s", stats)
     return ys, wanted, stats, structure
+
+
+# torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work
+_uncompiled = _disable_dynamo(_solve_eagerly)
 
 
 def _refuse_surroundings(func: Callable[..., Any]) -> None:
