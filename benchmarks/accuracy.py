@@ -1,8 +1,7 @@
 """What the numbers are worth: orders of convergence, a published table, weights and gradients. ``make bench-accuracy``.
 
-``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients]`` writes
-``benchmarks/results/accuracy-<part>.json``
-and ``.md``; without arguments all parts.
+``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients]`` writes ``results/accuracy-<part>.json`` and
+``.md``; without arguments all parts.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ ROWS = [
     {"adjoints"},
     {"choices"},
     {"api"},
-    {"nn"},
+    {"nn", "estimate"},
     {"models", "problems", "fitting", "compat", "progress"},
     {"data"},
     {"experiments"},

@@ -5,6 +5,7 @@ import logging
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
+from .estimate import suggest_step
 from .history import FFT, Full, Window
 from .nn import FDEBlock
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
@@ -48,4 +49,5 @@ __all__ = [
     "Window",
     "fdeint",
     "solve",
+    "suggest_step",
 ]
