@@ -9,7 +9,8 @@ from neuralfde.data.augment import augment, random_crop
 from neuralfde.data.images import load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
 from neuralfde.experiments.image_examples import Examples
-from neuralfde.experiments.image_training import Trainer, learning_rate
+from neuralfde.experiments.image_schedules import learning_rate
+from neuralfde.experiments.image_training import Trainer
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport, Report
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,38 +16,12 @@ from neuralfde.errors import InputError
 from neuralfde.models.image import ConvFDE
 
 from .image_examples import Examples
+from .image_schedules import learning_rate, solver_step
 from .processes import Processes
 from .runtime import Report, Row
 
 if TYPE_CHECKING:
     from .images import Config
-
-SCHEDULES = ("one-cycle", "cosine", "constant")
-
-
-def learning_rate(schedule: str, peak: float, warmup: float, share: float) -> float:
-    """The rate after a share of all steps: a linear rise, then a cosine to zero (one-cycle starts at a 25th)."""
-    if schedule not in SCHEDULES:
-        raise InputError(f"schedule={schedule!r} is none of {', '.join(SCHEDULES)}.")
-    if share < warmup:
-        low = 1 / 25 if schedule == "one-cycle" else 0.0
-        return peak * (low + (1 - low) * share / warmup)
-    if schedule == "constant":
-        return peak
-    return peak * 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
-
-
-def solver_step(coarse: str, fine: float, epoch: int) -> float:
-    """The solver's step in an epoch: coarse ones first, as ``step:epochs,step:epochs`` tells, then the fine one."""
-    for part in coarse.split(",") if coarse else ():
-        try:
-            step, epochs = (float(x) for x in part.split(":"))
-        except ValueError:
-            raise InputError(f"coarse={coarse!r} is not of the form step:epochs,step:epochs.") from None
-        if epoch < epochs:
-            return step
-        epoch -= int(epochs)
-    return fine
 
 
 def build(config: Config, data: ImageData) -> ConvFDE:
