@@ -1,6 +1,7 @@
 """What the numbers are worth: orders of convergence, a published table, weights and gradients. ``make bench-accuracy``.
 
-``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients]`` writes ``benchmarks/results/accuracy-<part>.json``
+``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients]`` writes
+``benchmarks/results/accuracy-<part>.json``
 and ``.md``; without arguments all parts.
 """
 

@@ -1,6 +1,7 @@
 """Error against time, side by side with pycaputo and FDEint (both from PyPI), on three problems, in one run.
 
-``pip install pycaputo FDEint``, then ``python benchmarks/work_precision.py``: writes ``results/work-precision.json`` and
+``pip install pycaputo FDEint``, then ``python benchmarks/work_precision.py``: writes ``results/work-precision.json``
+and
 ``.svg``. Each point is the best of three runs of the whole solve, on one thread, in float64.
 """
 
