@@ -132,7 +132,7 @@ class Trainer:
         return torch.autocast(self.processes.device.type, dtype=torch.bfloat16, enabled=on)
 
     def end_epoch(self, log: _Logs) -> None:
-        """Judge the model on the held-out images and keep it if its loss there, finer than the accuracy, is the lowest."""
+        """Judge the model on the held-out images and keep it if its loss there (finer than accuracy) is the lowest."""
         loss, correct, seen = self.processes.total(self.sums).tolist()
         self.sums.zero_()
         row: Row = {"epoch": self.step // self.examples.steps, "loss": loss / seen, "accuracy": 100 * correct / seen}
