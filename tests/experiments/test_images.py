@@ -9,7 +9,8 @@ from neuralfde.data.augment import augment, random_crop
 from neuralfde.data.images import load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
 from neuralfde.experiments.image_examples import Examples
-from neuralfde.experiments.image_training import Trainer, learning_rate
+from neuralfde.experiments.image_schedules import learning_rate
+from neuralfde.experiments.image_training import Trainer
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport, Report
 
@@ -71,7 +72,8 @@ def test_the_best_model_by_held_out_images_is_kept(tmp_path):
     config = dataclasses.replace(TINY, save=str(tmp_path / "deep" / "best.pt"), tensorboard=str(tmp_path / "logs"))
     pytest.importorskip("tensorboard")
     (row,) = images.run(config)
-    assert row["held_out_accuracy"] == max(c["held_out_accuracy"] for c in row["curve"])
+    best = min(row["curve"], key=lambda c: c["held_out_loss"])
+    assert (row["best_epoch"], row["held_out_accuracy"]) == (best["epoch"], best["held_out_accuracy"])
     assert "head.4.weight" in torch.load(config.save, weights_only=True)
     assert list((tmp_path / "logs" / "seed-0").iterdir())
 

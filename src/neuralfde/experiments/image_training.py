@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,38 +16,12 @@ from neuralfde.errors import InputError
 from neuralfde.models.image import ConvFDE
 
 from .image_examples import Examples
+from .image_schedules import learning_rate, solver_step
 from .processes import Processes
 from .runtime import Report, Row
 
 if TYPE_CHECKING:
     from .images import Config
-
-SCHEDULES = ("one-cycle", "cosine", "constant")
-
-
-def learning_rate(schedule: str, peak: float, warmup: float, share: float) -> float:
-    """The rate after a share of all steps: a linear rise, then a cosine to zero (one-cycle starts at a 25th)."""
-    if schedule not in SCHEDULES:
-        raise InputError(f"schedule={schedule!r} is none of {', '.join(SCHEDULES)}.")
-    if share < warmup:
-        low = 1 / 25 if schedule == "one-cycle" else 0.0
-        return peak * (low + (1 - low) * share / warmup)
-    if schedule == "constant":
-        return peak
-    return peak * 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
-
-
-def solver_step(coarse: str, fine: float, epoch: int) -> float:
-    """The solver's step in an epoch: coarse ones first, as ``step:epochs,step:epochs`` tells, then the fine one."""
-    for part in coarse.split(",") if coarse else ():
-        try:
-            step, epochs = (float(x) for x in part.split(":"))
-        except ValueError:
-            raise InputError(f"coarse={coarse!r} is not of the form step:epochs,step:epochs.") from None
-        if epoch < epochs:
-            return step
-        epoch -= int(epochs)
-    return fine
 
 
 def build(config: Config, data: ImageData) -> ConvFDE:
@@ -100,7 +73,7 @@ class Trainer:
         self.step, self.seconds = 0, 0.0
         self.sums = torch.zeros(3, device=processes.device)  # loss, correct, seen, of this epoch
         self.curve: list[Row] = []
-        self.best: dict[str, Any] = {"accuracy": -1.0, "epoch": 0, "weights": []}
+        self.best: dict[str, Any] = {"loss": float("inf"), "accuracy": None, "epoch": 0, "weights": []}
 
     def fit(self, report: Report, key: str) -> list[Row]:
         """Train to the end, from a checkpoint if there is one; the loss and accuracy of every epoch."""
@@ -159,47 +132,50 @@ class Trainer:
         return torch.autocast(self.processes.device.type, dtype=torch.bfloat16, enabled=on)
 
     def end_epoch(self, log: _Logs) -> None:
-        """Judge the model on the held-out images and keep it if it is the best so far."""
+        """Judge the model on the held-out images and keep it if its loss there (finer than accuracy) is the lowest."""
         loss, correct, seen = self.processes.total(self.sums).tolist()
         self.sums.zero_()
         row: Row = {"epoch": self.step // self.examples.steps, "loss": loss / seen, "accuracy": 100 * correct / seen}
         judged = self.config.ema > 0
         weights = self.mean if judged else [p.detach() for p in self.weights]
         if len(self.examples.held[1]):
-            row["held_out_accuracy"] = self.accuracy(self.examples.held, weights)
+            row["held_out_accuracy"], row["held_out_loss"] = self.judge(self.examples.held, weights)
         row |= {"order": float(self.model.fde.order.detach()), "seconds": round(self.seconds, 3)}
-        score = row.get("held_out_accuracy", float(row["epoch"]))
-        if score >= self.best["accuracy"]:
-            self.best = {"accuracy": score, "epoch": row["epoch"], "weights": [w.clone() for w in weights]}
+        loss = row.get("held_out_loss", -float(row["epoch"]))  # without held-out images the last epoch is kept
+        if loss <= self.best["loss"]:
+            self.best = {"loss": loss, "accuracy": row.get("held_out_accuracy"), "epoch": row["epoch"]}
+            self.best["weights"] = [w.clone() for w in weights]
         self.curve.append(row)
         log.write(row)
 
     @torch.no_grad()
-    def accuracy(self, part: tuple[Tensor, Tensor], weights: list[Tensor]) -> float:
-        """Per cent of a part that the model with these weights gets right; on the fine grid, in training precision."""
+    def judge(self, part: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[float, float]:
+        """Accuracy in per cent and loss of the model with these weights; on the fine grid, in training precision."""
         before = [p.detach().clone() for p in self.weights]
         self.model.fde.options["step"] = self.config.step
         torch._foreach_copy_(self.weights, weights)
-        correct = torch.zeros((), dtype=torch.float64, device=self.processes.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
         with self._precision():
             for images, labels in self.examples.parts(part, max(128, self.config.batch_size)):
-                correct += (self.model(images).argmax(-1) == labels).sum()
+                logits = self.model(images).float()
+                sums[0] += (logits.argmax(-1) == labels).sum()
+                sums[1] += F.cross_entropy(logits, labels, reduction="sum")
         torch._foreach_copy_(self.weights, before)
-        return 100 * float(self.processes.total(correct)) / len(part[1])
+        correct, loss = (self.processes.total(sums) / len(part[1])).tolist()
+        return 100 * correct, loss
 
     def result(self) -> Row:
         """The test accuracy of the kept model, and what the run cost."""
-        tested = self.accuracy(self.examples.test, self.best["weights"])
+        tested, _ = self.judge(self.examples.test, self.best["weights"])
         cuda = self.processes.device.type == "cuda"
         torch._foreach_copy_([p.data for p in self.weights], self.best["weights"])
         if self.config.save and self.processes.rank == 0:
             Path(self.config.save).parent.mkdir(parents=True, exist_ok=True)
             torch.save(self.model.state_dict(), self.config.save)
-        held = len(self.examples.held[1]) > 0
         return {
             "test_accuracy": tested,
             "test_error": 100 - tested,
-            "held_out_accuracy": self.best["accuracy"] if held else None,
+            "held_out_accuracy": self.best["accuracy"],
             "best_epoch": self.best["epoch"],
             "order": float(self.model.fde.order.detach()),
             "parameters": sum(p.numel() for p in self.weights),
