@@ -30,7 +30,7 @@ ORDER = lv.Config(
     refine=4,
 )  # fmt: skip
 #: Intervals: data and fit share the grid, so that the noise is the only error and the statistics are what is tested.
-INTERVALS = replace(ORDER, trajectories=4, horizon=4.0, samples=16, steps=32, refine=1)
+INTERVALS = replace(ORDER, trajectories=4, horizon=4.0, samples=16, steps=64, refine=1)
 
 
 def clean(seeds: int) -> dict:

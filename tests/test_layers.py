@@ -13,10 +13,12 @@ SOURCE = Path(neuralfde.__file__).parent
 ROWS = [
     {"errors"},
     {"special", "grid", "structure"},
-    {"operators", "orders"},
+    {"operators"},
     {"tableaux"},
+    {"meshes", "starting"},
     {"history", "storage", "field"},
     {"schemes"},
+    {"orders"},
     {"loop"},
     {"adjoints"},
     {"choices"},

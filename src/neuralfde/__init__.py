@@ -7,7 +7,8 @@ from .api import Solution, Stats, fdeint, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
 from .history import FFT, Full, Window
 from .nn import FDEBlock
-from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, NewtonKrylov, Predictor, Trapezoid
+from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
+from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
 from .storage import Device
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -19,9 +20,12 @@ __all__ = [
     "FFT",
     "L1",
     "CapturedTensorError",
+    "Caputo",
     "ConvergenceError",
+    "CustomKernel",
     "Device",
     "Direct",
+    "DistributedOrder",
     "Exact",
     "FDEBlock",
     "FixedPoint",
@@ -29,14 +33,18 @@ __all__ = [
     "GrunwaldLetnikov",
     "InputError",
     "InputTypeError",
+    "MultiTerm",
+    "Multistep",
     "NewtonKrylov",
     "NonFiniteError",
     "Paper",
     "Predictor",
     "Solution",
     "Stats",
+    "Tempered",
     "Trapezoid",
     "UnsupportedError",
+    "VariableOrder",
     "Window",
     "fdeint",
     "solve",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.utils import _pytree as pytree
 
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
@@ -17,11 +19,11 @@ from .choices import ADJOINTS, STORAGES, named, read_history, read_scheme, refus
 from .errors import InputError, InputTypeError, UnsupportedError, nearest
 from .field import Field
 from .grid import Request, request
-from .history import History, Window
-from .orders import read_order
+from .history import Full, History, Window
+from .orders import Caputo, Mesh, Operator, read_order
 from .schemes import Scheme, StageSolver
 from .storage import Storage
-from .structure import Structure, replace_tensors, structure_of, tensors_in
+from .structure import Structure, grouped, replace_tensors, structure_of, tensors_in
 
 _log = logging.getLogger("neuralfde")
 
@@ -53,7 +55,7 @@ def fdeint(
     func: Callable[..., Any],
     z0: Any,
     t: float | Tensor,
-    order: float | Tensor,
+    order: float | Tensor | Operator | Any,
     *,
     method: str | Scheme = "predictor",
     step: float | None = None,
@@ -66,8 +68,11 @@ def fdeint(
     solver: str | StageSolver | None = None,
     callback: Callable[[int, int], None] | None = None,
     check_finite: bool = True,
+    velocity: Any = None,
+    horizon: float | Tensor | Any = None,
+    grading: float = 1.0,
 ) -> Any:
-    """Solve ``D^β z = func(t, z, *args)``, ``z(t_0) = z0`` with Caputo's derivative of order ``0 < β ≤ 1``.
+    """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
     Args:
         func: the right-hand side ``func(t, z, *args)``; ``t`` is a 0-d tensor, ``z`` has the structure of ``z0``.
@@ -75,9 +80,13 @@ def fdeint(
         t: a number T integrates from 0 and returns z(T); a 1-D increasing tensor returns the states at its times,
             stacked first, with ``t[0]`` the initial time. Times between grid points come from the scheme's own
             continuous output.
-        order: β, a number or a tensor; a tensor that requires grad gets the exact gradient.
+        order: β in (0, 2], a number, a tensor that broadcasts to the state (one order per channel, or per sample as
+            ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
+            ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
+            grad gets the exact gradient.
         method: ``'predictor'`` (default), ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
-            ``'gl-explicit'``, ``'l1-explicit'``, or a scheme object such as ``ABM(corrections=3)``.
+            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme
+            object such as ``ABM(corrections=3)``.
         step: the step h; it must divide the interval.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
@@ -88,16 +97,24 @@ def fdeint(
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.
         callback: called as ``callback(step, total)`` in both passes.
         check_finite: raise :class:`NonFiniteError` naming the step where the state stopped being finite.
+        velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.
+        horizon: a factor of time, a positive number or tensor that broadcasts to the state: each element runs in its
+            own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends every sample at its
+            own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. As ``D^β_t = T^{-β} D^β_s``, it scales
+            the weights; it gets the exact gradient.
+        grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
+            ``steps=`` and ``history='full'``.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     return _solve(
-        func, z0, t, order, method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite
-    )[0]
+        func, z0, t, order, method, step, steps, adjoint, history, storage, params, args, solver, callback,
+        check_finite, velocity, horizon, grading,
+    )[0]  # fmt: skip
 
 
-def solve(func: Callable[..., Any], z0: Any, t: float | Tensor, order: float | Tensor, **options: Any) -> Solution:
+def solve(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Solution:
     """:func:`fdeint` with the same arguments, returning a :class:`Solution` with times, states and statistics.
 
     For a number T the states have one time along the first axis.
@@ -108,19 +125,23 @@ def solve(func: Callable[..., Any], z0: Any, t: float | Tensor, order: float | T
             raise InputTypeError(f"solve() has no argument {name!r}. {nearest(name, known)}")
     chosen = {**(fdeint.__kwdefaults__ or {}), **options}
     ys, wanted, stats, structure = _solve(func, z0, t, order, **chosen)
-    times = [wanted.grid.start + p * wanted.grid.step for p in wanted.positions]
+    times = [wanted.grid.at(p) for p in wanted.positions]
     ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
     return Solution(ts, ys, stats)
 
 
-@torch.compiler.disable(reason="the solver runs as it is; compile the model around it, or func itself")
-def _solve(
+def _solve(*given: Any, **options: Any) -> tuple[Any, Request, Stats, Structure]:
+    """Solve outside of any graph that torch.compile is building: the solver runs as it is."""
+    return (_uncompiled if torch.compiler.is_compiling() else _solve_eagerly)(*given, **options)
+
+
+def _solve_eagerly(
     func: Callable[..., Any],
     z0: Any,
     t: float | Tensor,
-    order: float | Tensor,
+    order: Any,
     method: str | Scheme,
     step: float | None,
     steps: int | None,
@@ -132,21 +153,31 @@ def _solve(
     solver: str | StageSolver | None,
     callback: Callable[[int, int], None] | None,
     check_finite: bool,
+    velocity: Any,
+    horizon: Any,
+    grading: float,
 ) -> tuple[Any, Request, Stats, Structure]:
     if not callable(func):
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
     _refuse_surroundings(func)
     structure = structure_of(z0)
-    wanted = request(t, step, steps)
+    wanted = request(t, step, steps, grading)
     scheme = read_scheme(method, solver)
     how = named("adjoint", adjoint, ADJOINTS, (Exact, Direct, Paper))
-    past = read_history(history, wanted.grid.steps)
     kept = named("storage", storage, STORAGES, Storage)
-    beta = read_order(order, structure)
+    operator = read_order(order)
+    past = _history(history, operator, wanted)
+    numbers = {**operator.numbers(), **({} if horizon is None else {"horizon": horizon})}
+    structure = grouped(structure, numbers)
+    known = {name: structure.spread(name, x) for name, x in numbers.items()}
+    beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
+    _refuse_paper(how, operator, velocity, horizon, wanted)
 
     trained = _params(func, params)
     args = _args(args, structure)
+    if horizon is not None:
+        func, args = _in_own_time(func, horizon, structure, args)
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     row0 = structure.pack(z0)
     if not bool(torch.isfinite(row0).all()):
@@ -155,7 +186,10 @@ def _solve(
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
     field.first_evaluation(row0, [*trained, *owned, *cut])
 
-    nodes, first, coefficients = _coefficients(scheme, beta, wanted, past)
+    mesh = _mesh(wanted, known, structure, velocity is not None)
+    nodes, first, coefficients = _coefficients(operator.kernel(known, scheme, mesh), wanted, past)
+    if coefficients.base is not None:
+        row0 = torch.stack([row0] + ([] if velocity is None else [_velocity(velocity, structure)]))
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
     plan = Plan(
         field=field,
@@ -167,10 +201,10 @@ def _solve(
         nodes=nodes,
         first=first,
         train=torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs),
-        weigh=torch.is_grad_enabled() and beta.requires_grad,
+        weigh=torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in coefficients),
         callback=callback,
         check_finite=check_finite,
-        backward_weights=_paper_weights(how, beta, wanted),
+        backward_weights=_paper_weights(how, known, wanted),
         leaves=(*trained, *cut),
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
@@ -195,6 +229,10 @@ def _solve(
     return ys, wanted, stats, structure
 
 
+# torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work
+_uncompiled = _disable_dynamo(_solve_eagerly)
+
+
 def _refuse_surroundings(func: Callable[..., Any]) -> None:
     """Raise where the solver is run in a way that cannot work, naming the one that does."""
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
@@ -206,6 +244,11 @@ def _refuse_surroundings(func: Callable[..., Any]) -> None:
         raise UnsupportedError(
             "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
             "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
+        )
+    if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
+        raise UnsupportedError(
+            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
+            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once a pass."
         )
 
 
@@ -236,18 +279,68 @@ def _args(args: Any, structure: Structure) -> tuple[Any, ...]:
     return tuple(args)
 
 
-def _coefficients(
-    scheme: Scheme, beta: Tensor, wanted: Request, past: History
-) -> tuple[tuple[int, ...], int, Coefficients]:
+def _history(history: str | History, operator: Operator, wanted: Request) -> History:
+    """The history; a matrix that is not Toeplitz needs one that keeps all rows and all weights."""
+    past = read_history(history, wanted.grid.steps)
+    if operator.toeplitz and wanted.grid.grading == 1:
+        return past
+    if history == "auto":
+        return Full()
+    if not isinstance(past, Full):
+        cause = f"grading={wanted.grid.grading:g}" if operator.toeplitz else f"order={type(operator).__name__}"
+        raise InputError(
+            f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not. "
+            "Use history='full'."
+        )
+    return past
+
+
+def _mesh(wanted: Request, known: dict[str, Tensor], structure: Structure, velocity: bool) -> Mesh:
+    grid = wanted.grid
+    horizon = known.get("horizon", torch.ones(structure.groups, dtype=torch.float64))
+    if not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
+        raise InputError(f"horizon={float(horizon.detach().min()):g} must be positive and finite.")
+    return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
+
+
+def _velocity(velocity: Any, structure: Structure) -> Tensor:
+    given = structure_of(velocity)
+    if replace(given, spans=structure.spans) != structure:
+        raise InputTypeError(
+            "velocity must have the structure, shapes, dtype and device of z0: it is z'(0), one number for each of z0."
+        )
+    return structure.pack(velocity)
+
+
+def _in_own_time(
+    func: Callable[..., Any], horizon: Any, structure: Structure, args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``func`` of the grid's time; the factors travel among the arguments, where tensors get gradients."""
+    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(device=structure.device, dtype=structure.dtype), horizon)
+
+    def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
+        return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)
+
+    return scaled, (scales, *args)
+
+
+def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
+    if isinstance(how, Paper) and (
+        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or wanted.grid.grading != 1
+    ):
+        raise InputError(
+            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
+            "and velocity=. Use adjoint='exact'."
+        )
+
+
+def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tuple[tuple[int, ...], int, Coefficients]:
     """Output nodes, the first slope that counts, and the numbers of the scheme."""
     grid = wanted.grid
-    kernel = scheme.kernel(beta, grid.step, grid.steps)
     for part in (kernel.weights, kernel.local):
         if not bool(torch.isfinite(part).all()):
             bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
-            raise InputError(
-                f"the weights are not finite from step {bad} on (order {beta.detach().tolist()}, h={grid.step:g})."
-            )
+            raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
     nodes = {n for n in wanted.nodes if n >= 0}
     dense = None
     if wanted.off_grid and kernel.dense is not None:
@@ -256,15 +349,19 @@ def _coefficients(
         nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
     start = kernel.start
     if start is not None and isinstance(past, Window):
-        lag = torch.arange(grid.steps + 1)[:, None]
-        start = torch.where(lag <= past.length, start, 0.0)
-    return tuple(sorted(nodes)), kernel.first, Coefficients(kernel.weights, kernel.local, start, dense)
+        lag = torch.arange(grid.steps + 1) - torch.arange(start.shape[0])[:, None]
+        start = torch.where((lag <= past.length)[..., None], start, 0.0)
+    base = kernel.base
+    if base is not None and dense is not None:
+        assert kernel.dense_base is not None
+        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in wanted.off_grid], dim=1)], dim=1)
+    return tuple(sorted(nodes)), kernel.first, Coefficients(kernel.weights, kernel.local, start, dense, base)
 
 
-def _paper_weights(how: Adjoint, beta: Tensor, wanted: Request) -> Tensor | None:
+def _paper_weights(how: Adjoint, known: dict[str, Tensor], wanted: Request) -> Tensor | None:
     if not isinstance(how, Paper):
         return None
-    return tableaux.rectangle(beta.detach(), wanted.grid.step, wanted.grid.steps)[None]
+    return tableaux.rectangle(known["order"].detach(), wanted.grid.step, wanted.grid.steps)[None]
 
 
 def _assemble(wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from .adjoints import Adjoint, Direct, Exact, Paper
 from .errors import InputError, InputTypeError, nearest
 from .grid import Request
 from .history import FFT, Full, History
-from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Predictor, Scheme, StageSolver, Trapezoid
+from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Multistep, Predictor, Scheme, StageSolver, Trapezoid
 from .storage import Device, Storage
 
 METHODS: dict[str, Scheme] = {
@@ -25,6 +25,8 @@ METHODS: dict[str, Scheme] = {
     "gl-explicit": GrunwaldLetnikov(implicit=False),
     "l1": L1(),
     "l1-explicit": L1(implicit=False),
+    "bdf2": Multistep(),
+    "flmm-trapezoid": Multistep(rule="trapezoid"),
 }
 ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
 HISTORIES: dict[str, History | None] = {"auto": None, "full": Full(), "fft": FFT(), "window": None}

@@ -27,22 +27,28 @@ class Trace(NamedTuple):
 class Record:
     """What a forward pass leaves for the backward pass; ``spent`` once its rows have been overwritten."""
 
-    local: Tensor
+    locals: list[Tensor]
     tape: Tape | Replay | None = None
-    v0: Tensor | None = None
+    heads: list[Tensor] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     spent: bool = False
+
+    def local_at(self, n: int) -> Tensor:
+        """The leaf that stands for the weight of the slope of step ``n`` in its own row."""
+        return self.locals[n if len(self.locals) > 1 else 0]
 
 
 class Replay:
     """Rows computed again, block by block, from the slopes a history has kept: no second buffer is needed."""
 
-    def __init__(self, plan: Plan, engine: Blocked, coefficients: Coefficients, z0: Tensor, v0: Tensor | None) -> None:
+    def __init__(
+        self, plan: Plan, engine: Blocked, coefficients: Coefficients, z0: Tensor, heads: list[Tensor]
+    ) -> None:
         self.plan = plan
         self.engine = engine
         self.coefficients = coefficients
         self.z0 = z0
-        self.v0 = v0
+        self.heads = heads
         self.first = plan.steps + 1
         self.sums: Tensor | None = None
 
@@ -51,14 +57,13 @@ class Replay:
         if n < self.first or self.sums is None:
             count = min(self.engine.levels[-1], n + 1)
             self.first = n + 1 - count
-            self.sums = self.engine.product(self.first, count, 0, n + 1).add_(self.z0)
+            base = self.coefficients.lift(self.z0, slice(self.first, n + 1))
+            self.sums = self.engine.product(self.first, count, 0, n + 1).add_(base)
         c = self.sums[:, n - self.first]
-        start = self.coefficients.start
-        if start is not None and self.v0 is not None and n > 0:
-            c[0].addcmul_(start[n, :, None], self.v0)
+        _add_heads(c, self.coefficients.start, self.heads, n)
         if n == 0:
             return c
-        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local)
+        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local_at(n))
 
     @property
     def buffer(self) -> Tensor:
@@ -78,23 +83,27 @@ def run(
 
     With ``trace`` every step keeps its autograd graph; ``check`` raises at the first step that is not finite.
     """
-    record = Record(c.local.detach().requires_grad_(plan.weigh))
-    engine = plan.history.forward(c.weights, plan.steps, z0)
+    record = Record([x.detach().requires_grad_(plan.weigh) for x in (c.local if c.local.ndim > 1 else c.local[None])])
+    like = z0 if c.base is None else z0[0]
+    engine = plan.history.forward(c.weights, plan.steps, like)
     keeps_rows = plan.history.keeps_rows
     if plan.train and not keeps_rows and not trace:
-        shape = (plan.scheme.sums, *z0.shape)
+        shape = (plan.scheme.sums, *like.shape)
         record.tape = plan.storage.open(plan.steps + 1, shape, z0.dtype, z0.device)
     wanted = {n: k for k, n in enumerate(plan.nodes)}
-    out = z0.new_empty(len(plan.nodes), *z0.shape)
+    out = like.new_empty(len(plan.nodes), *like.shape)
+    starts = 0 if c.start is None else c.start.shape[0]
 
     def visit(n: int, past: Tensor | None) -> tuple[Tensor, None]:
-        sums = z0.expand(plan.scheme.sums, *z0.shape) if past is None else past.add_(z0)
-        if c.start is not None and n > 0 and record.v0 is not None:
+        base = c.lift(z0, n)
+        sums = base.expand(plan.scheme.sums, *base.shape) if past is None else past.add_(base)
+        if starts and n > 0:
             sums = sums.clone() if past is None else sums
-            sums[0].addcmul_(c.start[n, :, None], record.v0)
-        x = sums if n == 0 else plan.scheme.locate(plan.field, n, sums, c.local)
+            _add_heads(sums, c.start, record.heads, n)
+        local = c.local_at(n)
+        x = sums if n == 0 else plan.scheme.locate(plan.field, n, sums, local)
         slope = plan.needs_slope(n, c.dense is not None)
-        traced = traced_step(plan, n, x, record.local, slope) if trace else _plain_step(plan, n, x, c.local, slope)
+        traced = traced_step(plan, n, x, record.local_at(n), slope) if trace else _plain_step(plan, n, x, local, slope)
         if trace:
             record.traces.append(traced)
         elif record.tape is not None:
@@ -102,8 +111,8 @@ def run(
         z, v = traced.z.detach(), None if traced.v is None else traced.v.detach()
         if n in wanted:
             out[wanted[n]] = z
-        if n == 0 and c.start is not None:
-            record.v0 = v
+        if n < starts:
+            record.heads.append(torch.zeros_like(z) if v is None else v)
         if check and not bool(torch.isfinite(z).all()):
             raise _not_finite(plan, n, "state")
         if check and v is not None and not bool(torch.isfinite(v).all()):
@@ -114,10 +123,10 @@ def run(
 
     with plan.field.noise.borrowed():
         sweep(engine, range(plan.steps + 1), visit)
-    between = None if c.dense is None else _between(engine, c.dense, z0)
+    between = None if c.dense is None else _between(engine, c.dense, c.lift(z0, slice(plan.steps + 1, None)))
     if plan.train and keeps_rows and not trace:
         assert isinstance(engine, Blocked)
-        record.tape = Replay(plan, engine, c, z0, record.v0)
+        record.tape = Replay(plan, engine, c, z0, record.heads)
     plan.tally["history_bytes"] = _bytes(engine) + (0 if keeps_rows or record.tape is None else record.tape.bytes)
     return out, between, record
 
@@ -143,9 +152,16 @@ def check_outputs(plan: Plan, c: Coefficients, z0: Tensor, outputs: tuple[Tensor
     raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
 
 
-def _between(engine: Engine, dense: Tensor, z0: Tensor) -> Tensor:
+def _add_heads(sums: Tensor, start: Tensor | None, heads: list[Tensor], n: int) -> None:
+    """Add what the starting weights give the first slopes in row ``n`` of the first sum."""
+    if start is not None and n > 0:
+        for j, v in enumerate(heads[:n]):
+            sums[0].addcmul_(start[j, n, :, None], v)
+
+
+def _between(engine: Engine, dense: Tensor, base: Tensor) -> Tensor:
     assert isinstance(engine, Blocked)
-    return torch.einsum("ong,ngm->ogm", dense, engine.inputs[0].buffer) + z0
+    return torch.einsum("ong,ngm->ogm", dense, engine.inputs[0].buffer) + base
 
 
 def _bytes(engine: Engine) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..loop import sweep
 from .forward import Record, Replay
-from .plan import Coefficients, Plan
+from .plan import COEFFICIENTS, Coefficients, Plan
 from .reverse import Found
 
 
@@ -63,4 +63,4 @@ class Paper:
         sweep(engine, range(plan.steps, -1, -1), visit)
         supply = iter(totals)
         placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
-        return Found((None, None, None, None), multiplier, placed)
+        return Found((None,) * COEFFICIENTS, multiplier, placed)

@@ -57,8 +57,9 @@ def reverse_sweep(
 ) -> Found:
     """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
     spare = record.tape.buffer if isinstance(record.tape, Replay) else None
-    engine = plan.history.reverse(c.weights, plan.steps, z0, spare, plan.weigh)
-    total = _Totals(plan, c, z0, grads, record.v0)
+    like = z0 if c.base is None else z0[0]
+    engine = plan.history.reverse(c.weights, plan.steps, like, spare, plan.weigh)
+    total = _Totals(plan, c, z0, grads, record.heads)
     wanted = [x for x in plan.leaves if x.requires_grad]
     tensors: list[Tensor | None] = [None] * len(wanted)
     dense, keep = c.dense is not None, bool(record.traces)
@@ -66,11 +67,11 @@ def reverse_sweep(
     def visit(n: int, past: Tensor | None) -> tuple[Tensor, Tensor | None]:
         x, z, v = _trace(plan, record, n, dense)
         grad_z, grad_v = total.incoming(n, past)
-        found = plan.scheme.pull(n, x, z, v, record.local, grad_z, grad_v, wanted, keep)
+        found = plan.scheme.pull(n, x, z, v, record.local_at(n), grad_z, grad_v, wanted, keep)
         _accumulate(tensors, found.tensors)
         slope = None
         if plan.weigh:
-            slope = torch.zeros_like(z0) if v is None else v.detach()
+            slope = torch.zeros_like(like) if v is None else v.detach()
             total.weigh(n, found, slope)
         total.add(n, found.sums)
         if plan.callback is not None:
@@ -87,7 +88,7 @@ def _trace(plan: Plan, record: Record, n: int, dense: bool) -> Trace:
     if record.traces:
         return record.traces[n]
     assert record.tape is not None
-    return traced_step(plan, n, record.tape.read(n), record.local, plan.needs_slope(n, dense))
+    return traced_step(plan, n, record.tape.read(n), record.local_at(n), plan.needs_slope(n, dense))
 
 
 def _accumulate(totals: list[Tensor | None], found: Sequence[Tensor | None]) -> None:
@@ -105,14 +106,16 @@ class _Totals:
     """Gradients of the initial row and of the coefficients, and what each step receives from the outputs."""
 
     def __init__(
-        self, plan: Plan, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None], v0: Tensor | None
+        self, plan: Plan, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None], heads: list[Tensor]
     ) -> None:
-        self.c, self.v0, self.first = c, v0, plan.first
+        self.c, self.initial, self.heads = c, z0, heads
+        self.first, self.steps = plan.first, plan.steps
         self.out, self.between = grads
         self.node = {n: k for k, n in enumerate(plan.nodes)}
         self.z0 = torch.zeros_like(z0)
-        self.head = torch.zeros_like(z0) if c.start is not None else None
+        self.early = [torch.zeros_like(v) for v in heads]  # gradients of the slopes that have starting weights
         self.local = torch.zeros_like(c.local) if plan.weigh else None
+        self.base = torch.zeros_like(c.base) if plan.weigh and c.base is not None else None
         self.start = torch.zeros_like(c.start) if plan.weigh and c.start is not None else None
         self.dense = torch.zeros_like(c.dense) if plan.weigh and c.dense is not None else None
 
@@ -122,8 +125,8 @@ class _Totals:
         if n < self.first:
             return grad_z, None
         grad_v = None if past is None else past[0]
-        if n == 0 and self.head is not None:
-            grad_v = self.head if grad_v is None else grad_v + self.head
+        if n < len(self.early):
+            grad_v = self.early[n] if grad_v is None else grad_v + self.early[n]
         if self.between is not None and self.c.dense is not None:
             direct = torch.einsum("og,ogm->gm", self.c.dense[:, n], self.between)
             grad_v = direct if grad_v is None else grad_v + direct
@@ -131,27 +134,39 @@ class _Totals:
 
     def add(self, n: int, sums: Tensor) -> None:
         """Take in the gradients of the history sums of step ``n``."""
-        self.z0.add_(sums[0])
-        if n > 0:  # at the start every sum is the initial value itself, counted once
-            for extra in sums[1:] if len(sums) > 1 else ():
-                self.z0.add_(extra)
-            if self.head is not None:
-                assert self.c.start is not None
-                self.head.addcmul_(self.c.start[n, :, None], sums[0])
+        parts = sums[:1] if n == 0 else sums  # at the start every sum is the initial value itself, counted once
+        if self.c.base is None:
+            for part in parts:
+                self.z0.add_(part)
+        else:
+            self.z0.addcmul_(self.c.base[:, n, :, None], parts.sum(0))
+        for j in range(min(n, len(self.early))):
+            assert self.c.start is not None
+            self.early[j].addcmul_(self.c.start[j, n, :, None], sums[0])
 
     def weigh(self, n: int, found: Cotangents, slope: Tensor) -> None:
         """Take in the gradients of the coefficients of step ``n``, other than the lag weights."""
-        if self.start is not None and self.v0 is not None and n > 0:
-            self.start[n] = (found.sums[0] * self.v0).sum(-1)
+        if self.base is not None:
+            parts = found.sums[:1] if n == 0 else found.sums
+            self.base[:, n] = (self.initial * parts.sum(0)).sum(-1)
+        if self.start is not None:
+            for j, v in enumerate(self.heads[:n]):
+                self.start[j, n] = (found.sums[0] * v).sum(-1)
         if self.local is not None and found.local is not None:
-            self.local.add_(found.local)
+            (self.local if self.local.ndim == 1 else self.local[n]).add_(found.local)
         if self.dense is not None:
             assert self.between is not None
             self.dense[:, n] = (self.between * slope).sum(-1)
 
     def found(self, weights: Tensor | None, tensors: tuple[Tensor | None, ...]) -> Found:
         """All gradients, in the order of the inputs."""
-        if self.between is not None:
+        if self.between is not None and self.c.base is None:
             self.z0.add_(self.between.sum(0))
-        lags = None if weights is None else weights.permute(0, 2, 1)  # engines keep (sums, groups, lag)
-        return Found((lags, self.local, self.start, self.dense), self.z0, tensors)
+        elif self.between is not None:
+            assert self.c.base is not None
+            tail = slice(self.steps + 1, None)
+            self.z0.add_(torch.einsum("iog,ogm->igm", self.c.base[:, tail], self.between))
+            if self.base is not None:
+                self.base[:, tail] = torch.einsum("igm,ogm->iog", self.initial, self.between)
+        lags = None if weights is None else weights.movedim(1, -1)  # engines keep (sums, groups, …)
+        return Found((lags, self.local, self.start, self.dense, self.base), self.z0, tensors)

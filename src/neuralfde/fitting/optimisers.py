@@ -65,7 +65,13 @@ class LevenbergMarquardt:
         begin, damping, path = 0, 1e-3, Path(free)
         if state is not None:
             begin, damping, path = state["iteration"], state["damping"], Path(state["free"], list(state["history"]))
-        residual, matrix = self._linearise(problem, path.free)
+        try:
+            residual, matrix = self._linearise(problem, path.free)
+        except NonFiniteError as error:
+            raise NonFiniteError(
+                f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds= or "
+                "stages=(0.1, 0.3, 1.0), which fits early data first, may help."
+            ) from error
         cost = float(residual.square().sum())
         count = max(1, len(residual))
         path.history = path.history or [cost / count]

@@ -3,6 +3,7 @@
 from .base import Cotangents, Scheme
 from .differences import L1, GrunwaldLetnikov
 from .krylov import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
+from .multistep import Multistep
 from .predictor import Predictor
 from .trapezoid import ABM, Trapezoid
 
@@ -13,6 +14,7 @@ __all__ = [
     "Cotangents",
     "FixedPoint",
     "GrunwaldLetnikov",
+    "Multistep",
     "NewtonKrylov",
     "Predictor",
     "Scheme",
