@@ -141,6 +141,5 @@ def draw(fits: dict[str, Fit], origin: int) -> Any:
         ax.axvspan(origin, 1920, color="#000000", alpha=0.06)
         ax.set(title=f"{name} (shaded: forecast)", xlabel="year", ylabel="thousands of pelts")
         ax.set_xticks([1900, 1905, 1910, 1915, 1920])
-        ax.set_ylim(0, 1.3 * float(pelts[:, k].max()))
-        ax.legend(frameon=False, loc="upper left", ncols=3, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure

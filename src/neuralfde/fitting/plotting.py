@@ -27,6 +27,7 @@ def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
     history = fit.history
     axes[1].semilogy(range(1, len(history) + 1), history, color=COLOURS[0], marker="o" if len(history) < 40 else None)
     axes[1].set(xlabel="iteration", ylabel="loss", title="loss")
+    axes[1].xaxis.get_major_locator().set_params(integer=True)
     if fit.profile is not None:
         _profile(fit, axes[2])
     for ax in axes:
@@ -65,4 +66,4 @@ def _profile(fit: Fit, ax: Any) -> None:
     ax.axhline(p.threshold, color=COLOURS[1], ls="--", label="95 % threshold")
     ax.axvspan(*p.interval, color=COLOURS[4], alpha=0.25, label="compatible orders")
     ax.set(xlabel="order", ylabel="least loss", title="profile over the order")
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, loc="upper center")
