@@ -3,7 +3,7 @@
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError
-from .history import FFT, Full, Window
+from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
 from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, NewtonKrylov, Predictor, Trapezoid
 from .storage import Device
@@ -19,6 +19,7 @@ __all__ = [
     "Device",
     "Direct",
     "Exact",
+    "Exponentials",
     "FDEBlock",
     "FixedPoint",
     "Full",

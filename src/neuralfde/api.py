@@ -164,7 +164,7 @@ def _solve(
         weigh=torch.is_grad_enabled() and beta.requires_grad,
         callback=callback,
         check_finite=check_finite,
-        backward_weights=_paper_weights(how, beta, wanted),
+        backward_weights=_paper_weights(how, beta, wanted, past),
         leaves=(*trained, *cut),
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
@@ -234,13 +234,13 @@ def _coefficients(
     if start is not None and isinstance(past, Window):
         lag = torch.arange(grid.steps + 1)[:, None]
         start = torch.where(lag <= past.length, start, 0.0)
-    return tuple(sorted(nodes)), kernel.first, Coefficients(kernel.weights, kernel.local, start, dense)
+    return tuple(sorted(nodes)), kernel.first, Coefficients(past.tabulate(kernel.weights), kernel.local, start, dense)
 
 
-def _paper_weights(how: Adjoint, beta: Tensor, wanted: Request) -> Tensor | None:
+def _paper_weights(how: Adjoint, beta: Tensor, wanted: Request, past: History) -> Tensor | None:
     if not isinstance(how, Paper):
         return None
-    return tableaux.rectangle(beta.detach(), wanted.grid.step, wanted.grid.steps)[None]
+    return past.tabulate(tableaux.rectangle(beta.detach(), wanted.grid.step, wanted.grid.steps)[None])
 
 
 def _assemble(wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .adjoints import Adjoint, Direct, Exact, Paper
 from .errors import InputError, InputTypeError, nearest
 from .grid import Request
-from .history import FFT, Full, History
+from .history import FFT, Exponentials, Full, History
 from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Predictor, Scheme, StageSolver, Trapezoid
 from .storage import Device, Storage
 
@@ -27,7 +27,13 @@ METHODS: dict[str, Scheme] = {
     "l1-explicit": L1(implicit=False),
 }
 ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
-HISTORIES: dict[str, History | None] = {"auto": None, "full": Full(), "fft": FFT(), "window": None}
+HISTORIES: dict[str, History | None] = {
+    "auto": None,
+    "full": Full(),
+    "fft": FFT(),
+    "window": None,
+    "exponentials": Exponentials(),
+}
 STORAGES: dict[str, Storage] = {"device": Device()}
 
 #: From this many steps on, ``auto`` sums distant blocks by FFT.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError
-from ..history import Blocked, Engine
+from ..history import Blocked, Engine, Fading
 from ..loop import sweep
 from ..storage import Tape
 from .plan import Coefficients, Plan
@@ -149,6 +149,8 @@ def _between(engine: Engine, dense: Tensor, z0: Tensor) -> Tensor:
 
 
 def _bytes(engine: Engine) -> int:
+    if isinstance(engine, Fading):
+        return engine.bytes
     return sum(r.buffer.numel() * r.buffer.element_size() for r in getattr(engine, "inputs", ()))
 
 

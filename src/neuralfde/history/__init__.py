@@ -2,7 +2,9 @@
 
 from .base import Engine, History
 from .blocked import Blocked
+from .exponentials import Exponentials
+from .fading import Fading
 from .full import FFT, Full
 from .window import Window
 
-__all__ = ["FFT", "Blocked", "Engine", "Full", "History", "Window"]
+__all__ = ["FFT", "Blocked", "Engine", "Exponentials", "Fading", "Full", "History", "Window"]

@@ -29,6 +29,10 @@ class History(ABC):
 
     keeps_rows: bool
 
+    def tabulate(self, weights: Tensor) -> Tensor:
+        """Lag weights (sums, steps + 1, groups) in float64 as this history's engines take them; differentiable."""
+        return weights
+
     @abstractmethod
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Engine:
         """An engine for a forward sweep over rows like ``row`` (groups, width)."""
