@@ -6,7 +6,7 @@ from .errors import CapturedTensorError, ConvergenceError, InputError, InputType
 from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
 from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, NewtonKrylov, Predictor, Trapezoid
-from .storage import Device
+from .storage import Checkpoint, Device, Host
 
 __version__ = "0.1.0"
 
@@ -15,6 +15,7 @@ __all__ = [
     "FFT",
     "L1",
     "CapturedTensorError",
+    "Checkpoint",
     "ConvergenceError",
     "Device",
     "Direct",
@@ -24,6 +25,7 @@ __all__ = [
     "FixedPoint",
     "Full",
     "GrunwaldLetnikov",
+    "Host",
     "InputError",
     "InputTypeError",
     "NewtonKrylov",

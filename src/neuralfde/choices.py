@@ -14,7 +14,7 @@ from .errors import InputError, InputTypeError, nearest
 from .grid import Request
 from .history import FFT, Exponentials, Full, History
 from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Predictor, Scheme, StageSolver, Trapezoid
-from .storage import Device, Storage
+from .storage import Checkpoint, Device, Host, Storage
 
 METHODS: dict[str, Scheme] = {
     "predictor": Predictor(),
@@ -34,7 +34,7 @@ HISTORIES: dict[str, History | None] = {
     "window": None,
     "exponentials": Exponentials(),
 }
-STORAGES: dict[str, Storage] = {"device": Device()}
+STORAGES: dict[str, Storage] = {"device": Device(), "host": Host(), "checkpoint": Checkpoint()}
 
 #: From this many steps on, ``auto`` sums distant blocks by FFT.
 FFT_FROM = 8192
@@ -95,4 +95,20 @@ def refuse_combinations(
         raise InputError(
             f"history={type(past).__name__} forgets the rows that states between grid points are computed from "
             f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
+        )
+    _refuse_storage(how, past, kept)
+
+
+def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
+    name = type(kept).__name__
+    if isinstance(how, Direct) and kept != Device():
+        raise InputError(
+            f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
+            "Use adjoint='exact', or storage='device'."
+        )
+    if past.keeps_rows and kept != Device():
+        raise InputError(
+            f"history={type(past).__name__} holds every row on the device in the dtype of the state, since each sum "
+            f"needs them all, and storage={kept} could not take them away. Use history='exponentials' (or a Window) "
+            "with it, or storage='device'."
         )

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..history import precise
 from ..loop import sweep
-from .forward import Record, Replay, Trace, traced_step
+from .again import Replay
+from .forward import Record
 from .plan import Coefficients, Plan
+from .step import Trace, traced_step
 
 
 @dataclass
@@ -71,7 +74,7 @@ def reverse_sweep(
             plan.callback(plan.steps - n, plan.steps)
         return found.sums, torch.zeros_like(z0) if slope is None else slope
 
-    sweep(engine, range(plan.steps, -1, -1), visit)
+    sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
     return total.found(engine.weights_grad)
 
 

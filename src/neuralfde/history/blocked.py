@@ -120,6 +120,29 @@ class Blocked:
             if (i + 1) % self.levels[0] == 0 or i == self.steps:
                 self._correlate(i + 1)
 
+    @property
+    def bytes(self) -> int:
+        """What it holds, in bytes."""
+        return sum(r.buffer.numel() * r.buffer.element_size() for r in self.inputs)
+
+    @property
+    def snapshot_rows(self) -> int:
+        """Rows in a snapshot: as far as the window reaches, or all."""
+        return self.steps if self.reach is None else self.reach
+
+    def snapshot(self, n: int) -> tuple[Tensor, ...]:
+        """See :class:`Snapshots`."""
+        first = self._oldest(n)
+        return torch.tensor(first), self.inputs[0].slice(first, n).clone()
+
+    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
+        """See :class:`Snapshots`."""
+        rows = self.inputs[0]
+        rows.offset = 0 if kept is None else int(kept[0])
+        if kept is not None:
+            rows.buffer[: kept[1].shape[0]].copy_(kept[1])
+        self.pending = [None] * len(self.levels)
+
     def product(self, first: int, count: int, a: int, b: int) -> Tensor:
         """Contributions of times [a, b) to rows first … first+count-1: (outputs, count, groups, width)."""
         if len(self.levels) > 1 and count > self.levels[0] and b - a > self.levels[0]:

@@ -46,7 +46,7 @@ class Exponentials(History):
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InputTypeError(f"Exponentials({name}={value!r}): a whole number is needed.")
-            if not 2 <= value:
+            if value < 2:
                 raise InputError(f"Exponentials({name}={value}): at least 2 are needed; the default is a good choice.")
         if not 0 < self.tol < 1:
             raise InputError(f"Exponentials(tol={self.tol:g}): the relative error of the weights lies between 0 and 1.")
@@ -78,7 +78,7 @@ class Exponentials(History):
                 shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * rates), c)
                 return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
         raise InputError(
-            f"Exponentials(tol={self.tol:g}): {terms} exponentials reach {reached:.1e} on the weights of {steps} steps. "
+            f"Exponentials(tol={self.tol:g}): {terms} exponentials reach {reached:.1e} over {steps} steps. "
             f"Use tol={2 * reached:.0e}, more exact lags (block={2 * size}), or history='full' or 'fft' for exact sums."
         )
 

@@ -71,15 +71,26 @@ class Fading:
         if last:
             self._fold()
 
-    def snapshot(self) -> tuple[Tensor, Tensor]:
-        """Everything a later sweep needs to go on from the start of a block: K + B rows."""
-        return self.older.clone(), self.previous[: self.ins].clone()
+    @property
+    def snapshot_rows(self) -> int:
+        """Rows in a snapshot: the fading sums and the block before, K + B."""
+        return self.terms + self.size
 
-    def restore(self, kept: tuple[Tensor, Tensor]) -> None:
-        """Go back to where :meth:`snapshot` was taken."""
+    def snapshot(self, n: int) -> tuple[Tensor, ...]:
+        """See :class:`Snapshots`."""
+        assert not self.backward
+        assert n % self.size == 0
+        return self.older.clone(), self.previous[:1].clone()
+
+    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
+        """See :class:`Snapshots`."""
+        if kept is None:
+            self.older.zero_()
+            self.previous.zero_()
+            self.current.zero_()  # what older rows contribute to the first block
+            return
         self.older.copy_(kept[0])
-        self.previous[: self.ins].copy_(kept[1])
-        self.current.zero_()
+        self.previous[:1].copy_(kept[1])
 
     @property
     def bytes(self) -> int:
@@ -127,15 +138,14 @@ class _Tables:
     """
 
     def __init__(self, weights: Tensor, rates: Tensor, size: int, backward: bool) -> None:
-        like = {"dtype": weights.dtype, "device": weights.device}
         lags, c = weights.permute(0, 2, 1).split([2 * size, weights.shape[1] - 2 * size], dim=-1)
         q = torch.arange(size, dtype=torch.float64)
         index = (torch.arange(size)[:, None] + size - torch.arange(size)).to(weights.device)
-        near, self.fade = lags[..., index], torch.exp(-q[:, None] * rates).to(**like)
+        near, self.fade = lags[..., index], torch.exp(-q[:, None] * rates).to(weights)
         far = c[:, :, None, :] * self.fade
         groups = weights.shape[2]
-        self.decay = torch.exp(-size * rates).to(**like)[:, None]
-        self.fold = torch.exp(-(size - q) * rates[:, None]).to(**like).expand(groups, -1, -1)
+        self.decay = torch.exp(-size * rates).to(weights)[:, None]
+        self.fold = torch.exp(-(size - q) * rates[:, None]).to(weights).expand(groups, -1, -1)
         split = [lags[..., 1 : m + 1].flip(-1) for m in range(size)]  # (sums, groups, m), oldest first
         if backward:
             self.near, self.far = [list(near)], [list(far)]

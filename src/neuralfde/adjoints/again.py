@@ -1,0 +1,113 @@
+"""Rows computed again for the backward pass: from kept slopes, or from kept states of the history."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from ..history import Blocked, Snapshots, ieee, precise
+from ..loop import sweep
+from ..storage import Checkpoint, DeviceTape
+from .plan import Coefficients, Plan
+from .step import arrive, plain_step
+
+
+class Replay:
+    """Rows computed again, block by block, from the slopes a history has kept: no second buffer is needed."""
+
+    def __init__(self, plan: Plan, engine: Blocked, coefficients: Coefficients, z0: Tensor, v0: Tensor | None) -> None:
+        self.plan = plan
+        self.engine = engine
+        self.coefficients = coefficients
+        self.z0 = z0
+        self.v0 = v0
+        self.first = plan.steps + 1
+        self.sums: Tensor | None = None
+
+    def read(self, n: int) -> Tensor:
+        """Row ``n``; rows are asked for in descending order."""
+        if n < self.first or self.sums is None:
+            count = min(self.engine.levels[-1], n + 1)
+            self.first = n + 1 - count
+            with ieee(self.z0):
+                self.sums = self.engine.product(self.first, count, 0, n + 1).add_(self.z0)
+        c = self.sums[:, n - self.first]
+        start = self.coefficients.start
+        if start is not None and self.v0 is not None and n > 0:
+            c[0].addcmul_(start[n, :, None], self.v0)
+        if n == 0:
+            return c
+        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local)
+
+    @property
+    def buffer(self) -> Tensor:
+        """The slopes; slot ``n`` is free once row ``n`` has been read."""
+        return self.engine.inputs[0].buffer
+
+    @property
+    def bytes(self) -> int:
+        """What it holds, in bytes."""
+        return self.buffer.numel() * self.buffer.element_size()
+
+
+class Segments:
+    """Rows computed again, segment by segment, from states of the history kept in the forward pass."""
+
+    def __init__(self, plan: Plan, engine: Snapshots, c: Coefficients, z0: Tensor) -> None:
+        assert isinstance(plan.storage, Checkpoint)
+        self.plan, self.engine, self.c, self.z0 = plan, engine, c, z0
+        self.v0: Tensor | None = None  # set once the first step has been taken
+        self.shape = (plan.scheme.sums, *z0.shape)
+        self.kept: dict[int, tuple[Tensor, ...]] = {}
+        size = z0.element_size()
+        rows = engine.snapshot_rows
+        self.starts = plan.storage.starts(
+            plan.steps + 1, rows * z0.numel() * size, torch.Size(self.shape).numel() * size, plan.history.block
+        )
+        self.pending = iter([*self.starts, plan.steps + 1])
+        self.next = next(self.pending)
+        self.end = plan.steps + 1
+        self.tape: DeviceTape | None = None
+
+    def write(self, n: int, row: Tensor) -> None:
+        """Rows themselves are not kept; at the start of a segment the state of the history is."""
+        if n == self.next:
+            if n > 0:
+                self.kept[n] = self.engine.snapshot(n)
+            self.next = next(self.pending)
+
+    def read(self, n: int) -> Tensor:
+        """Row ``n``; rows are asked for in descending order."""
+        if self.tape is None or n < self.tape.first:
+            self._recompute(n)
+        assert self.tape is not None
+        return self.tape.read(n)
+
+    def _recompute(self, n: int) -> None:
+        first = self.starts.pop()
+        assert first <= n
+        self.tape = None  # gives its memory back before the next one is made
+        tape = self.plan.storage.open(n + 1 - first, self.shape, self.z0.dtype, self.z0.device)
+        assert isinstance(tape, DeviceTape)
+        tape.first = first
+        self.engine.restore(self.kept.pop(first, None))
+
+        def visit(m: int, past: Tensor | None) -> tuple[Tensor | None, None]:
+            x = arrive(self.plan, self.c, self.z0, self.v0, m, past)
+            tape.write(m, x)
+            if m == n:
+                return None, None
+            v = plain_step(self.plan, m, x, self.c.local, self.plan.needs_slope(m, dense=False)).v
+            return (torch.zeros_like(self.z0) if v is None else v)[None], None
+
+        sweep(precise(self.engine, self.z0), range(first, n + 1), visit)
+        self.tape = tape
+
+    @property
+    def bytes(self) -> int:
+        """Kept states and the rows of one segment."""
+        held = sum(part.numel() * part.element_size() for kept in self.kept.values() for part in kept)
+        spans = [b - a for a, b in itertools.pairwise([*self.starts, self.end])]
+        return held + max(spans, default=0) * torch.Size(self.shape).numel() * self.z0.element_size()

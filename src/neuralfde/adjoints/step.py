@@ -1,0 +1,44 @@
+"""One step of a scheme, with and without its autograd graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .plan import Coefficients, Plan
+
+
+@dataclass
+class Trace:
+    """One step with its autograd graph: inputs ``x``, outputs ``z`` and ``v``."""
+
+    x: Tensor
+    z: Tensor
+    v: Tensor | None
+
+
+def arrive(plan: Plan, c: Coefficients, z0: Tensor, v0: Tensor | None, n: int, past: Tensor | None) -> Tensor:
+    """From what the history contributes to row ``n`` to the row ``x`` that step ``n`` starts from."""
+    sums = z0.expand(plan.scheme.sums, *z0.shape) if past is None else past.add_(z0)
+    if n == 0:
+        return sums
+    if c.start is not None and v0 is not None:
+        sums = sums.clone() if past is None else sums
+        sums[0].addcmul_(c.start[n, :, None], v0)
+    return plan.scheme.locate(plan.field, n, sums, c.local)
+
+
+def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Trace:
+    """Evaluate step ``n`` without gradients."""
+    if n == 0 and slope and plan.field.first_slope is not None:
+        return Trace(x, x[0], plan.field.first_slope)
+    return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
+
+
+def traced_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Trace:
+    """Evaluate step ``n`` with gradients; only its own graph is made."""
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
