@@ -50,6 +50,18 @@ class Field:
             self.check(out)
             raise
 
+    def batch(self, first: int, rows: Tensor) -> Tensor:
+        """Slopes of consecutive rows (steps, groups, width) from grid point ``first`` on, vectorised over time."""
+        self.evaluations += rows.shape[0]
+
+        def call(t: Tensor, row: Tensor) -> Tensor:
+            out = self.func(t, self.structure.unpack(row), *self.args)
+            return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
+
+        with torch.autocast(**self._autocast) if self._autocast else contextlib.nullcontext():
+            slopes: Tensor = torch.func.vmap(call)(self.times[first : first + rows.shape[0]], rows)
+        return slopes
+
     def first_evaluation(self, row: Tensor, known: Sequence[Tensor]) -> None:
         """Call ``func`` once at the door: check what it returns, what it captures and whether it draws random numbers.
 

@@ -41,6 +41,13 @@ class Replay:
             return c
         return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local)
 
+    def read_block(self, low: int, high: int) -> Tensor:
+        """Rows low … high of a scheme with one explicit sum: (steps, groups, width)."""
+        last = self.read(high)[0]
+        if low >= self.first and self.sums is not None:
+            return self.sums[0, low - self.first : high + 1 - self.first]
+        return torch.stack([*[self.read(n)[0].clone() for n in range(high - 1, low - 1, -1)][::-1], last])
+
     @property
     def buffer(self) -> Tensor:
         """The slopes; slot ``n`` is free once row ``n`` has been read."""

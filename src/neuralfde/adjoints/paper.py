@@ -12,7 +12,7 @@ from ..loop import sweep
 from .again import Replay
 from .forward import Record
 from .plan import Coefficients, Plan
-from .reverse import Found
+from .totals import Found
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,8 @@ class Blocked:
         self.pending: list[Tensor | None] = [None] * len(levels)
         self.weights_grad = torch.zeros_like(toeplitz.lags) if weigh else None
         self._slopes: list[Tensor] = []
+        self._thin: dict[int, Tensor] = {}
+        self._recorded = 0
 
     def recall(self, n: int) -> Tensor | None:
         """What the rows recorded so far contribute to row ``n``: (outputs, groups, width); None if nothing yet."""
@@ -115,10 +117,36 @@ class Blocked:
         i = self.steps - n if self.backward else n
         for rows, part in zip(self.inputs, row, strict=True):
             rows.write(i, part)
+        self._recorded += 1
         if self.weights_grad is not None and slope is not None:
             self._slopes.append(slope)
             if (i + 1) % self.levels[0] == 0 or i == self.steps:
                 self._correlate(i + 1)
+
+    @property
+    def block(self) -> int:
+        """Steps in the smallest block."""
+        return self.levels[0]
+
+    @property
+    def started(self) -> bool:
+        """Whether any row has been recorded."""
+        return self._recorded > 0
+
+    def recall_block(self, i: int) -> Tensor | None:
+        """What the rows before the block at time ``i`` contribute to it: (outputs, steps, groups, width), or None."""
+        self._begin(i)
+        return self.pending[0]
+
+    def record_block(self, i: int, rows: Tensor, slopes: Tensor) -> None:
+        """Take in a whole block of rows of the only input, in the order of the sweep: (steps, groups, width)."""
+        count = rows.shape[0]
+        target = self.inputs[0]
+        target.slice(i, i + count).copy_(rows.flip(0) if target.backward else rows)
+        self._recorded += count
+        if self.weights_grad is not None:
+            self._slopes = list(slopes.unbind(0))
+            self._correlate(i + count)
 
     @property
     def bytes(self) -> int:
@@ -181,10 +209,17 @@ class Blocked:
             near = self.product(i, 1, a, i)[:, 0]
             return near if far is None else near.add_(far)
         rows = self.inputs[0]
-        weights = self.toeplitz.block(i, 1, a, i, rows.backward)[:, 0, 0]
+        weights = self._thin_weights(i - a)
         past = rows.slice(a, i)[:, 0]
         out = weights @ past if far is None else torch.addmm(far[:, 0], weights, past)
         return out[:, None]
+
+    def _thin_weights(self, count: int) -> Tensor:
+        """Weights (sums, count) of the last ``count`` rows in memory order; the same in every block."""
+        if count not in self._thin:
+            lags = self.toeplitz.lags[:, 0, 1 : count + 1]
+            self._thin[count] = lags.contiguous() if self.inputs[0].backward else lags.flip(-1)
+        return self._thin[count]
 
     def _fft_product(self, first: int, count: int, a: int, b: int) -> Tensor:
         lags = self.toeplitz.lags[..., : first + count - a]

@@ -2,6 +2,7 @@
 
 from .base import Cotangents, Scheme
 from .differences import L1, GrunwaldLetnikov
+from .implicit import OneStage
 from .krylov import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
 from .predictor import Predictor
 from .trapezoid import ABM, Trapezoid
@@ -14,6 +15,7 @@ __all__ = [
     "FixedPoint",
     "GrunwaldLetnikov",
     "NewtonKrylov",
+    "OneStage",
     "Predictor",
     "Scheme",
     "StageSolver",
