@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
-from .choices import ADJOINTS, STORAGES, named, read_history, read_scheme, refuse_combinations
+from .choices import ADJOINTS, STORAGES, named, read_graphs, read_history, read_scheme, refuse_combinations
 from .errors import InputError, InputTypeError, nearest
 from .field import Field
 from .grid import Request, request
@@ -63,6 +63,7 @@ def fdeint(
     solver: str | StageSolver | None = None,
     callback: Callable[[int, int], None] | None = None,
     check_finite: bool = True,
+    graphs: bool | str = "auto",
 ) -> Any:
     """Solve ``D^β z = func(t, z, *args)``, ``z(t_0) = z0`` with Caputo's derivative of order ``0 < β ≤ 1``.
 
@@ -78,19 +79,36 @@ def fdeint(
         step: the step h; it must divide the interval.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
-        history: ``'auto'`` (default), ``'full'``, ``'fft'``, or an object such as ``Window(64)``.
-        storage: ``'device'``.
+        history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
+        storage: ``'device'`` (default), ``'host'``, ``'checkpoint'``, or an object such as ``Host(path='/scratch')``.
         params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
         args: passed on to ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.
         callback: called as ``callback(step, total)`` in both passes.
         check_finite: raise :class:`NonFiniteError` naming the step where the state stopped being finite.
+        graphs: replay steps as CUDA graphs: ``'auto'`` (default: where it is safe), ``True`` (an error where it is
+            not) or ``False``. Python code in ``func`` is then run once for all steps, not at every step.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     return _solve(
-        func, z0, t, order, method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite
+        func,
+        z0,
+        t,
+        order,
+        method,
+        step,
+        steps,
+        adjoint,
+        history,
+        storage,
+        params,
+        args,
+        solver,
+        callback,
+        check_finite,
+        graphs,
     )[0]
 
 
@@ -128,6 +146,7 @@ def _solve(
     solver: str | StageSolver | None,
     callback: Callable[[int, int], None] | None,
     check_finite: bool,
+    graphs: bool | str,
 ) -> tuple[Any, Request, Stats, Structure]:
     if not callable(func):
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
@@ -147,7 +166,8 @@ def _solve(
     if not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
-    field.first_evaluation(row0, [*trained, *cut])
+    graphs = read_graphs(graphs, how, structure.device)
+    field.first_evaluation(row0, [*trained, *cut], watch=graphs is not False)
 
     nodes, first, coefficients = _coefficients(scheme, beta, wanted, past)
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
@@ -166,6 +186,7 @@ def _solve(
         check_finite=check_finite,
         backward_weights=_paper_weights(how, beta, wanted, past),
         leaves=(*trained, *cut),
+        graphs=graphs,
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
     field.refuse_late_noise(plan.train)

@@ -76,6 +76,17 @@ def read_history(history: str | History, steps: int) -> History:
     return chosen
 
 
+def read_graphs(graphs: bool | str, how: Adjoint, device: torch.device) -> bool | str:
+    """Whether steps may be replayed as CUDA graphs."""
+    if graphs not in (True, False, "auto"):
+        raise InputError(f"graphs={graphs!r}: use 'auto', True or False.")
+    if graphs is True and device.type != "cuda":
+        raise InputError(f"graphs=True needs a state on a CUDA device, z0 is on {device}. Use graphs='auto'.")
+    if isinstance(how, Direct) or device.type != "cuda":
+        return False
+    return graphs
+
+
 def refuse_combinations(
     how: Adjoint, past: History, kept: Storage, beta: Tensor, wanted: Request, scheme: Scheme
 ) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..history import Blocked, Snapshots, ieee, precise
 from ..loop import sweep
 from ..storage import Checkpoint, DeviceTape
+from .captured import Captured
 from .plan import Coefficients, Plan
 from .step import arrive, plain_step
 
@@ -66,6 +67,7 @@ class Segments:
         assert isinstance(plan.storage, Checkpoint)
         self.plan, self.engine, self.c, self.z0 = plan, engine, c, z0
         self.v0: Tensor | None = None  # set once the first step has been taken
+        self.captured: Captured | None = None  # set for the backward pass
         self.shape = (plan.scheme.sums, *z0.shape)
         self.kept: dict[int, tuple[Tensor, ...]] = {}
         size = z0.element_size()
@@ -102,11 +104,12 @@ class Segments:
         self.engine.restore(self.kept.pop(first, None))
 
         def visit(m: int, past: Tensor | None) -> tuple[Tensor | None, None]:
-            x = arrive(self.plan, self.c, self.z0, self.v0, m, past)
+            x = arrive(self.plan, self.c, self.z0, self.v0, m, past, self.captured)
             tape.write(m, x)
             if m == n:
                 return None, None
-            v = plain_step(self.plan, m, x, self.c.local, self.plan.needs_slope(m, dense=False)).v
+            slope = self.plan.needs_slope(m, dense=False)
+            v = plain_step(self.plan, m, x, self.c.local, slope, self.captured).v
             return (torch.zeros_like(self.z0) if v is None else v)[None], None
 
         sweep(precise(self.engine, self.z0), range(first, n + 1), visit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +13,7 @@ from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
 from .again import Replay, Segments
+from .graphs import lease
 from .plan import Coefficients, Plan
 from .step import Trace, arrive, plain_step, traced_step
 
@@ -48,9 +50,11 @@ def run(
     out = z0.new_empty(len(plan.nodes), *z0.shape)
 
     def visit(n: int, past: Tensor | None) -> tuple[Tensor, None]:
-        x = arrive(plan, c, z0, record.v0, n, past)
+        x = arrive(plan, c, z0, record.v0, n, past, captured)
         slope = plan.needs_slope(n, c.dense is not None)
-        traced = traced_step(plan, n, x, record.local, slope) if trace else plain_step(plan, n, x, c.local, slope)
+        traced = (
+            traced_step(plan, n, x, record.local, slope) if trace else plain_step(plan, n, x, c.local, slope, captured)
+        )
         if trace:
             record.traces.append(traced)
         elif tape is not None:
@@ -68,7 +72,7 @@ def run(
             plan.callback(n, plan.steps)
         return (torch.zeros_like(z) if v is None else v)[None], None
 
-    with plan.field.noise.borrowed():
+    with plan.field.noise.borrowed(), contextlib.nullcontext() if trace else lease(plan, c, z0) as captured:
         sweep(precise(engine, z0), range(plan.steps + 1), visit)
     between = None if c.dense is None else _between(engine, c.dense, z0)
     record.tape = tape

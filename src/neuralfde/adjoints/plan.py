@@ -41,6 +41,7 @@ class Plan:
         train: whether a backward pass may follow.
         weigh: whether it needs gradients of the coefficients, that is of the order.
         leaves: the tensors ``func`` depends on: parameters, then the tensors among ``args``, cut off from their graphs.
+        graphs: whether steps are replayed as CUDA graphs: True, False or "auto".
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
     """
 
@@ -58,6 +59,7 @@ class Plan:
     check_finite: bool = True
     backward_weights: Tensor | None = None
     leaves: tuple[Tensor, ...] = ()
+    graphs: bool | str = False
     tally: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def needs_slope(self, n: int, dense: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 from ..history import Blocked, ieee, precise
 from ..loop import sweep
 from . import forward
-from .again import Replay
+from .again import Replay, Segments
 from .batched import UnbatchableError, log, suits, sweep_blocks
 from .forward import Record
+from .graphs import lease, ready
 from .plan import Coefficients, Plan
 from .step import Trace, traced_step
 from .totals import Found, Totals
@@ -78,18 +80,30 @@ def reverse_sweep(
     local = record.local
 
     def visit(n: int, past: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        traced = _trace(plan, record, n, local, c.dense is not None)
         grad_z, grad_v = total.incoming(n, past)
-        found = plan.scheme.pull(
-            n, traced.x, traced.z, traced.v, local, grad_z, grad_v, total.wanted, keep=bool(record.traces)
-        )
-        slope = None if traced.v is None else traced.v.detach()
-        total.add(n, found.sums, found.tensors, found.local, slope)
+        if captured is not None and 0 < n < plan.steps and grad_v is not None:
+            assert record.tape is not None
+            sums, slope = captured.pull(n, record.tape.read(n), grad_z, grad_v)
+            total.add(n, sums, (), None, slope)
+        else:
+            traced = _trace(plan, record, n, local, c.dense is not None)
+            found = plan.scheme.pull(
+                n, traced.x, traced.z, traced.v, local, grad_z, grad_v, total.wanted, keep=bool(record.traces)
+            )
+            sums = found.sums
+            slope = torch.zeros_like(z0) if traced.v is None else traced.v.detach()
+            total.add(n, sums, found.tensors, found.local, slope)
         if plan.callback is not None:
             plan.callback(plan.steps - n, plan.steps)
-        return found.sums, torch.zeros_like(z0) if slope is None else slope
+        return sums, slope.clone() if plan.weigh else slope
 
-    sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
+    with contextlib.nullcontext() if record.traces else lease(plan, c, z0) as leased:
+        captured = ready(leased, plan)
+        if isinstance(record.tape, Segments):
+            record.tape.captured = captured
+        sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
+        if captured is not None:
+            total.add_captured(*captured.taken())
     return total.found(engine.weights_grad)
 
 

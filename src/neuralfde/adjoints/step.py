@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .captured import Captured
 from .plan import Coefficients, Plan
 
 
@@ -19,9 +20,16 @@ class Trace:
     v: Tensor | None
 
 
-def arrive(plan: Plan, c: Coefficients, z0: Tensor, v0: Tensor | None, n: int, past: Tensor | None) -> Tensor:
+def arrive(
+    plan: Plan, c: Coefficients, z0: Tensor, v0: Tensor | None, n: int, past: Tensor | None, captured: Captured | None
+) -> Tensor:
     """From what the history contributes to row ``n`` to the row ``x`` that step ``n`` starts from."""
-    sums = z0.expand(plan.scheme.sums, *z0.shape) if past is None else past.add_(z0)
+    if n == 0 or past is None:
+        sums = z0.expand(plan.scheme.sums, *z0.shape)
+    elif captured is None:
+        sums = past.add_(z0)
+    else:
+        sums = torch.add(past, z0, out=captured.x)
     if n == 0:
         return sums
     if c.start is not None and v0 is not None:
@@ -30,8 +38,10 @@ def arrive(plan: Plan, c: Coefficients, z0: Tensor, v0: Tensor | None, n: int, p
     return plan.scheme.locate(plan.field, n, sums, c.local)
 
 
-def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Trace:
+def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool, captured: Captured | None = None) -> Trace:
     """Evaluate step ``n`` without gradients."""
+    if captured is not None and n > 0 and slope:
+        return Trace(x, *captured.plain(n, x))
     if n == 0 and slope and plan.field.first_slope is not None:
         return Trace(x, x[0], plan.field.first_slope)
     return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))

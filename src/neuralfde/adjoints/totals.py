@@ -70,14 +70,22 @@ class Totals:
             assert self.between is not None
             self.dense[:, n] = (self.between * slope).sum(-1)
 
+    def add_captured(self, tensors: Sequence[Tensor | None], local: Tensor | None) -> None:
+        """Take in what replayed steps have added up."""
+        self.add_tensors(tensors)
+        if self.local is not None and local is not None:
+            self.local.add_(local)
+
     def add_tensors(self, tensors: Sequence[Tensor | None]) -> None:
         """Take in gradients of what ``func`` depends on."""
+        if not tensors:
+            return
         if any(g is None for g in tensors) or any(t is None for t in self.tensors):
             for k, g in enumerate(tensors):
                 if g is not None:
                     known = self.tensors[k]
                     self.tensors[k] = g.clone() if known is None else known.add_(g)
-        elif tensors:
+        else:
             torch._foreach_add_(self.tensors, tensors)  # type: ignore[arg-type]
 
     def found(self, weights: Tensor | None) -> Found:
