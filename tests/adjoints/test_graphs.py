@@ -131,7 +131,9 @@ def test_released_with_the_func(pretend):
     gone = weakref.ref(func)
     alive = weakref.ref(kept)
     assert kept.plan is None
-    del func, kept
+    for graph in (kept.step, *[p.graph for p in kept.pulls.values()]):
+        graph.call = None  # a real graph holds no Python function
+    del func, graph, kept
     gc.collect()
     assert gone() is None
     assert alive() is None
