@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
 from .choices import ADJOINTS, STORAGES, named, read_graphs, read_history, read_scheme, refuse_combinations
-from .errors import InputError, InputTypeError, nearest
+from .errors import InputError, InputTypeError, UnsupportedError, nearest
 from .field import Field
 from .grid import Request, request
 from .history import History, Window
@@ -21,6 +22,8 @@ from .orders import read_order
 from .schemes import Scheme, StageSolver
 from .storage import Storage
 from .structure import Structure, replace_tensors, structure_of, tensors_in
+
+_log = logging.getLogger("neuralfde")
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ def solve(func: Callable[..., Any], z0: Any, t: float | Tensor, order: float | T
     return Solution(ts, ys, stats)
 
 
+@torch.compiler.disable(reason="the solver runs as it is; compile the model around it, or func itself")
 def _solve(
     func: Callable[..., Any],
     z0: Any,
@@ -150,6 +154,7 @@ def _solve(
 ) -> tuple[Any, Request, Stats, Structure]:
     if not callable(func):
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
+    _refuse_surroundings(func)
     structure = structure_of(z0)
     wanted = request(t, step, steps)
     scheme = read_scheme(method, solver)
@@ -166,8 +171,9 @@ def _solve(
     if not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
+    owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
     graphs = read_graphs(graphs, how, structure.device)
-    field.first_evaluation(row0, [*trained, *cut], watch=graphs is not False)
+    field.first_evaluation(row0, [*trained, *owned, *cut], watch=graphs is not False)
 
     nodes, first, coefficients = _coefficients(scheme, beta, wanted, past)
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
@@ -192,6 +198,9 @@ def _solve(
     field.refuse_late_noise(plan.train)
     rows = _assemble(wanted, nodes, at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
+    if wanted.terminal:
+        # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
+        ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
     name = next((k for k, v in ADJOINTS.items() if v == how), type(how).__name__)
     stats = Stats(
         wanted.grid.steps,
@@ -203,7 +212,22 @@ def _solve(
         past,
         kept,
     )
+    _log.debug("solved: %s", stats)
     return ys, wanted, stats, structure
+
+
+def _refuse_surroundings(func: Callable[..., Any]) -> None:
+    """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        raise UnsupportedError(
+            "a solver cannot be exported: its loop over time and its adjoint are Python. Export func, or the layers "
+            "before and after the solve, and call fdeint where the model is served; torch.compile works around it."
+        )
+    if getattr(func, "_is_replica", False):
+        raise UnsupportedError(
+            "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
+            "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
+        )
 
 
 def _params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:

@@ -22,6 +22,10 @@ class ConvergenceError(RuntimeError):
     """The nonlinear equation of an implicit stage was not solved to its tolerance."""
 
 
+class UnsupportedError(RuntimeError):
+    """A way of running models that a solver cannot take part in, such as ``torch.export``."""
+
+
 class NonFiniteError(ArithmeticError):
     """The state became NaN or infinite."""
 

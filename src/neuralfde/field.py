@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from .errors import CapturedTensorError, InputError, InputTypeError
@@ -35,6 +36,22 @@ class Field:
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
         self.noise = Noise(structure.device)
         self.autocast = _autocast_state(structure.device.type)
+        self._owned = _owned(func)
+
+    @contextlib.contextmanager
+    def as_called(self) -> Iterator[None]:
+        """Give ``func`` the parameters and buffers it had when ``fdeint`` was called.
+
+        ``torch.func.functional_call`` takes its own away again when the call ends, before a backward pass begins.
+        """
+        now = _owned(self.func)
+        lost = {name: x for name, x in self._owned.items() if now.get(name) is not x}
+        if not lost:
+            yield
+            return
+        assert isinstance(self.func, nn.Module)
+        with _reparametrize_module(self.func, lost):
+            yield
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
@@ -179,6 +196,16 @@ class Noise:
             torch.set_rng_state(before[0])
             if len(before) > 1:
                 torch.cuda.set_rng_state(before[1], self.device)
+
+
+def _owned(func: Callable[..., Any]) -> dict[str, Tensor]:
+    """Parameters and buffers of a module, by name; shared ones under each of their names."""
+    if not isinstance(func, nn.Module):
+        return {}
+    return {
+        **dict(func.named_parameters(remove_duplicate=False)),
+        **dict(func.named_buffers(remove_duplicate=False)),
+    }
 
 
 def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int) -> None:

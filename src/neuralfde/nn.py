@@ -58,7 +58,8 @@ class FDEBlock(nn.Module):
                     "learn_order=True starts from order=1, where the parametrisation has no slope. "
                     "Start a little below it, for example order=0.99."
                 )
-            self.raw_order = nn.Parameter(torch.tensor(math.log(value / (1 - value)), dtype=torch.get_default_dtype()))
+            # one element, not none: fully_shard takes no scalar parameters
+            self.raw_order = nn.Parameter(torch.tensor([math.log(value / (1 - value))]))
         else:
             self.fixed_order: Tensor
             self.register_buffer("fixed_order", torch.tensor(value, dtype=torch.float64), persistent=True)
@@ -66,7 +67,7 @@ class FDEBlock(nn.Module):
     @property
     def order(self) -> Tensor:
         """The order in use; differentiable where it is learned."""
-        return torch.sigmoid(self.raw_order.double()) if self.learn_order else self.fixed_order
+        return torch.sigmoid(self.raw_order.double()).squeeze() if self.learn_order else self.fixed_order
 
     def forward(self, z: Any, *args: Any) -> Any:
         """Solve from ``z``; further arguments are passed on to ``func`` and get gradients."""

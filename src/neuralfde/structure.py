@@ -21,6 +21,7 @@ class Structure:
     dtype: torch.dtype
     device: torch.device
     groups: int = 1
+    bare: bool = False  # the state is one tensor, not a structure
 
     @property
     def numel(self) -> int:
@@ -34,16 +35,16 @@ class Structure:
 
     def pack(self, state: Any) -> Tensor:
         """Flatten a state of this structure to one row; differentiable."""
-        if len(self.shapes) == 1:
-            (leaf,) = (state,) if isinstance(state, Tensor) else pytree.tree_leaves(state)
-            return leaf.reshape(self.row_shape)
+        if self.bare:
+            row: Tensor = state.reshape(self.row_shape)
+            return row
         return torch.cat([leaf.reshape(-1) for leaf in pytree.tree_leaves(state)]).reshape(self.row_shape)
 
     def unpack(self, row: Tensor) -> Any:
         """The inverse of :meth:`pack`; leading axes (times) of ``row`` are kept in every leaf."""
         lead = row.shape[:-2]
-        if len(self.shapes) == 1:
-            return pytree.tree_unflatten([row.reshape(lead + self.shapes[0])], self.spec)
+        if self.bare:
+            return row.view(lead + self.shapes[0])
         parts = row.reshape(*lead, -1).split([s.numel() for s in self.shapes], dim=-1)
         leaves = [p.reshape(lead + s) for p, s in zip(parts, self.shapes, strict=True)]
         return pytree.tree_unflatten(leaves, self.spec)
@@ -73,7 +74,7 @@ def structure_of(z0: Any) -> Structure:
             raise InputTypeError(f"z0 lives on {first.device} and {leaf.device}; move all of it to one device.")
         if leaf.numel() == 0:
             raise InputError(f"z0 contains a tensor of shape {tuple(leaf.shape)}, which holds no numbers.")
-    return Structure(spec, tuple(leaf.shape for leaf in leaves), first.dtype, first.device)
+    return Structure(spec, tuple(leaf.shape for leaf in leaves), first.dtype, first.device, bare=isinstance(z0, Tensor))
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

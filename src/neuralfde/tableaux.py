@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# From this lag on, differences of powers are summed as a series in 1/m²; below it the powers themselves are accurate.
-_SERIES_FROM = 12
-_SERIES_TERMS = 8
+# From this lag on, differences of powers are summed as a series in 1/m, which has no cancellation.
+_SERIES_FROM = 2
+_SERIES_TERMS = 26
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Solve(torch.autograd.Function):
         inputs = ctx.saved_tensors
         z0 = inputs[4].detach()
         c = coefficients_from(inputs[:4]).cast(z0)
-        with torch.autocast(z0.device.type, enabled=False), torch.no_grad():
+        with torch.autocast(z0.device.type, enabled=False), torch.no_grad(), plan.field.as_called():
             if ctx.record.spent:
                 _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)
             ctx.record.spent = not adjoint.stores_graph

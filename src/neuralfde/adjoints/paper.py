@@ -45,6 +45,8 @@ class Paper:
             if n in node:
                 terminal.add_(grads[0][node[n]])
             multiplier = terminal.clone() if past is None else terminal + past[0]
+            if plan.callback is not None:
+                plan.callback(plan.steps - n, plan.steps)
             if n == 0:
                 return None, None
             assert record.tape is not None

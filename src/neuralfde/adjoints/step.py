@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from .captured import Captured
 from .plan import Coefficients, Plan
 
 
-@dataclass
-class Trace:
+class Trace(NamedTuple):
     """One step with its autograd graph: inputs ``x``, outputs ``z`` and ``v``."""
 
     x: Tensor

@@ -20,7 +20,7 @@ class Rows:
     """Consecutive rows in one buffer of shape (capacity, groups, width).
 
     Times are counted as the sweep meets them (0, 1, 2, …); ``backward`` says that memory runs the other way, so that
-    forward and reverse sweeps can share one buffer. With ``reach`` only the last rows are kept.
+    forward and reverse sweeps can share one buffer. With ``reach`` only so many of the last rows are kept.
     """
 
     def __init__(self, buffer: Tensor, backward: bool = False, reach: int | None = None) -> None:
@@ -29,23 +29,22 @@ class Rows:
         self.reach = reach
         self.offset = 0  # the time held by the first slot
 
-    def _slot(self, i: int) -> int:
-        return self.buffer.shape[0] - 1 - (i - self.offset) if self.backward else i - self.offset
+    def slice(self, a: int, b: int) -> Tensor:
+        """The rows of times [a, b) as a view in memory order: the latest first if ``backward``."""
+        low, high = a - self.offset, b - self.offset
+        if self.backward:
+            low, high = self.buffer.shape[0] - high, self.buffer.shape[0] - low
+        return self.buffer[low:high]
 
-    def write(self, i: int, row: Tensor) -> None:
-        """Store the row of time ``i``, dropping rows out of reach when the buffer is full."""
-        if i - self.offset >= self.buffer.shape[0]:
+    def open(self, i: int, count: int) -> list[Tensor]:
+        """Slots for times i … i+count-1, after dropping rows out of reach if there is no room."""
+        if i + count - self.offset > self.buffer.shape[0]:
             assert self.reach is not None
             kept = self.slice(i - self.reach, i).clone()
             self.offset = i - self.reach
             self.slice(i - self.reach, i).copy_(kept)
-        self.buffer[self._slot(i)].copy_(row)
-
-    def slice(self, a: int, b: int) -> Tensor:
-        """The rows of times [a, b) as a view in memory order: the latest first if ``backward``."""
-        if self.backward:
-            return self.buffer[self._slot(b - 1) : self._slot(a) + 1]
-        return self.buffer[self._slot(a) : self._slot(b)]
+        slots = list(self.slice(i, i + count).unbind(0))
+        return slots[::-1] if self.backward else slots
 
 
 class Toeplitz:
@@ -66,6 +65,12 @@ class Toeplitz:
             return self.padded.unfold(-1, b - a, 1)[..., start : start + count, :]
         start = self.padded.shape[-1] - self.pad - first - count + a  # column q is time a+q, hence lag r-a-q
         return self.flipped.unfold(-1, b - a, 1)[..., start : start + count, :].flip(-2)
+
+    def near(self, size: int, latest_first: bool) -> list[Tensor]:
+        """For one group: the weights (sums, k) of the k latest rows, in memory order, for k = 0 … size-1."""
+        top = min(size, self.lags.shape[-1])
+        lags = self.lags[:, 0]
+        return [(lags[:, 1 : k + 1] if latest_first else lags[:, 1 : k + 1].flip(-1)).contiguous() for k in range(top)]
 
 
 class Blocked:
@@ -99,25 +104,40 @@ class Blocked:
         self.pending: list[Tensor | None] = [None] * len(levels)
         self.weights_grad = torch.zeros_like(toeplitz.lags) if weigh else None
         self._slopes: list[Tensor] = []
-        self._thin: dict[int, Tensor] = {}
-        self._recorded = 0
+        self._recorded = 0  # rows taken in by whole blocks
+        self._start = -levels[0]  # the time at which the current block begins
+        self._far: Sequence[Tensor] | None = None
+        self._slots: list[list[Tensor]] = []
+        # one group and one input: the thin products inside a block are single calls on flat views
+        self._flat = toeplitz.lags.shape[1] == 1 and len(inputs) == 1 and (reach is None or reach >= levels[0])
+        self._block: Tensor | None = None
+        self._near = toeplitz.near(levels[0], inputs[0].backward) if self._flat else []
 
     def recall(self, n: int) -> Tensor | None:
-        """What the rows recorded so far contribute to row ``n``: (outputs, groups, width); None if nothing yet."""
+        """What the rows recorded so far contribute to row ``n``: (outputs, groups, width); None if nothing yet.
+
+        The result may be overwritten by the caller.
+        """
         i = self.steps - n if self.backward else n
-        size = self.levels[0]
-        if i % size == 0:
+        k = i - self._start
+        if k == self.levels[0]:
             self._begin(i)
-        start = i - i % size
-        far = None if self.pending[0] is None else self.pending[0][:, i - start]
-        return far if i == start else self._sum(i, max(start, self._oldest(i)), far)
+            k = 0
+        far = None if self._far is None else self._far[k]
+        if k == 0:
+            return far
+        if self._block is None:
+            near = self.product(i, 1, max(self._start, self._oldest(i)), i)[:, 0]
+            return near if far is None else near.add_(far)
+        past = self._block[-k:] if self.inputs[0].backward else self._block[:k]
+        near = self._near[k] @ past if far is None else torch.addmm(far[:, 0], self._near[k], past)
+        return near.unsqueeze(1)
 
     def record(self, n: int, row: Tensor, slope: Tensor | None = None) -> None:
         """Take in row ``n``: (inputs, groups, width); ``slope`` is ``v_n`` where weights need a gradient."""
         i = self.steps - n if self.backward else n
-        for rows, part in zip(self.inputs, row, strict=True):
-            rows.write(i, part)
-        self._recorded += 1
+        for k, slots in enumerate(self._slots):
+            slots[i - self._start].copy_(row[k])
         if self.weights_grad is not None and slope is not None:
             self._slopes.append(slope)
             if (i + 1) % self.levels[0] == 0 or i == self.steps:
@@ -130,7 +150,7 @@ class Blocked:
 
     @property
     def started(self) -> bool:
-        """Whether any row has been recorded."""
+        """Whether a block of rows has been recorded."""
         return self._recorded > 0
 
     def recall_block(self, i: int) -> Tensor | None:
@@ -166,10 +186,11 @@ class Blocked:
     def restore(self, kept: tuple[Tensor, ...] | None) -> None:
         """See :class:`Snapshots`."""
         rows = self.inputs[0]
-        rows.offset = 0 if kept is None else int(kept[0])
+        rows.offset = first = 0 if kept is None else int(kept[0])
+        count = 0 if kept is None else kept[1].shape[0]
         if kept is not None:
-            rows.buffer[: kept[1].shape[0]].copy_(kept[1])
-        self.pending = [None] * len(self.levels)
+            rows.buffer[:count].copy_(kept[1])
+        self._start = first + count - self.levels[0]  # the next row begins a block
 
     def product(self, first: int, count: int, a: int, b: int) -> Tensor:
         """Contributions of times [a, b) to rows first … first+count-1: (outputs, count, groups, width)."""
@@ -187,39 +208,28 @@ class Blocked:
     def _begin(self, i: int) -> None:
         """Blocks that begin at time ``i``: gather what their parents hold so far."""
         for level in reversed(range(len(self.levels))):
-            size = self.levels[level]
-            if i % size:
-                continue
-            count = min(size, self.steps + 1 - i)
-            top = level + 1 == len(self.levels)
-            start = 0 if top else i - i % self.levels[level + 1]
-            start = max(start, self._oldest(i))
-            parent = None if top else self.pending[level + 1]
-            if parent is not None:
-                offset = i % self.levels[level + 1]
-                parent = parent[:, offset : offset + count]
-            if start < i:
-                own = self.product(i, count, start, i)
-                parent = own if parent is None else own.add_(parent)
-            self.pending[level] = parent
+            if i % self.levels[level] == 0:
+                self.pending[level] = self._gather(level, i)
+        self._start = i
+        self._far = None if self.pending[0] is None else self.pending[0].unbind(1)
+        count = min(self.levels[0], self.steps + 1 - i)
+        self._slots = [rows.open(i, count) for rows in self.inputs]
+        if self._flat:
+            self._block = self.inputs[0].slice(i, i + count)[:, 0]
 
-    def _sum(self, i: int, a: int, far: Tensor | None) -> Tensor:
-        """Row ``i`` from times [a, i) plus ``far``: the thin product inside a block."""
-        if self.toeplitz.lags.shape[1] > 1 or len(self.inputs) > 1:
-            near = self.product(i, 1, a, i)[:, 0]
-            return near if far is None else near.add_(far)
-        rows = self.inputs[0]
-        weights = self._thin_weights(i - a)
-        past = rows.slice(a, i)[:, 0]
-        out = weights @ past if far is None else torch.addmm(far[:, 0], weights, past)
-        return out[:, None]
-
-    def _thin_weights(self, count: int) -> Tensor:
-        """Weights (sums, count) of the last ``count`` rows in memory order; the same in every block."""
-        if count not in self._thin:
-            lags = self.toeplitz.lags[:, 0, 1 : count + 1]
-            self._thin[count] = lags.contiguous() if self.inputs[0].backward else lags.flip(-1)
-        return self._thin[count]
+    def _gather(self, level: int, i: int) -> Tensor | None:
+        """What the block of this level that begins at ``i`` takes from its parent, and from rows inside the parent."""
+        count = min(self.levels[level], self.steps + 1 - i)
+        start, far = 0, None
+        if level + 1 < len(self.levels):
+            parent, offset = self.pending[level + 1], i % self.levels[level + 1]
+            start = i - offset
+            far = None if parent is None else parent[:, offset : offset + count]
+        start = max(start, self._oldest(i))
+        if start == i:
+            return far
+        own = self.product(i, count, start, i)
+        return own if far is None else own.add_(far)
 
     def _fft_product(self, first: int, count: int, a: int, b: int) -> Tensor:
         lags = self.toeplitz.lags[..., : first + count - a]

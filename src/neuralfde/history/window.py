@@ -45,7 +45,7 @@ class Window(History):
         reach = min(self.length, steps)
         # a block that begins looks back `reach`, and the block before it is still needed for its slopes' gradient
         kept = reach + self.block
-        capacity = min(steps + 1, 2 * kept)
+        capacity = min(steps + 1, 2 * kept + self.block)
         held = weights.clone()
         held[:, reach + 1 :] = 0
         count = weights.shape[0] if backward else 1

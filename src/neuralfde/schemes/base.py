@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,14 +15,12 @@ from ..tableaux import Kernel
 Slope = Callable[[int, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Cotangents:
+class Cotangents(NamedTuple):
     """What one step hands back: gradients of its history sums, of its local weight and of further tensors."""
 
     sums: Tensor
     local: Tensor | None
     tensors: tuple[Tensor | None, ...]
-    slope: Tensor | None
 
 
 class Scheme(ABC):
@@ -81,7 +79,7 @@ class Scheme(ABC):
         wanted = [x, *tensors] + ([local] if local.requires_grad else [])
         found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True, retain_graph=keep)
         sums = found[0] if found[0] is not None else torch.zeros_like(x)
-        return Cotangents(sums, found[-1] if local.requires_grad else None, found[1 : 1 + len(tensors)], v)
+        return Cotangents(sums, found[-1] if local.requires_grad else None, found[1 : 1 + len(tensors)])
 
 
 def explicit_pull(
@@ -96,4 +94,4 @@ def explicit_pull(
         sums = torch.zeros_like(x)
     if grad_z is not None:
         sums = sums + grad_z
-    return Cotangents(sums, None, tuple(found[1:]), v)
+    return Cotangents(sums, None, tuple(found[1:]))

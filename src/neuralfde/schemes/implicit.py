@@ -67,4 +67,4 @@ class OneStage(Scheme):
         cotangent = w0 * mu[0] if grad_v is None else grad_v + w0 * mu[0]
         found = torch.autograd.grad(v, tensors, cotangent, allow_unused=True, retain_graph=keep) if tensors else ()
         grad_local = (mu[0] * v.detach()).sum(-1) if local.requires_grad else None
-        return Cotangents(mu, grad_local, tuple(found), v)
+        return Cotangents(mu, grad_local, tuple(found))

@@ -44,7 +44,8 @@ class ABM(Scheme):
     """Fractional Adams–Bashforth–Moulton (Diethelm, Ford and Freed 2004; the paper's eq. ``cor``).
 
     The rectangle rule predicts ``p_n``; the trapezoid rule corrects with ``f(t_n, p_n)``, ``corrections`` times.
-    Order min(2, 1 + β), each further correction adds β up to 2; at β = 1 Heun's method.
+    Order min(2, 1 + β), each further correction adds β up to 2. At β = 1 the weights are those of the Adams pair (Euler
+    and the trapezoidal rule), summed from the start as its authors do: Heun's method up to where the slopes are taken.
     """
 
     corrections: int = 1

@@ -1,4 +1,4 @@
-"""Captured steps: the bookkeeping with graphs that only pretend; real ones are in test_gpu.py."""
+"""Captured steps: the bookkeeping with graphs that only pretend; real ones are in test_on_gpu.py."""
 
 from __future__ import annotations
 

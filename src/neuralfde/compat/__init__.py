@@ -1,0 +1,1 @@
+"""Other packages' calls, answered by this one."""

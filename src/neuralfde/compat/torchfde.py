@@ -1,0 +1,201 @@
+"""torchfde's two calls, with its argument and method names (https://github.com/kangqiyu/torchfde).
+
+Change ``from torchfde import fdeint`` to ``from neuralfde.compat.torchfde import fdeint`` and the rest of a program
+stays as it is. Two things become better by default: ``gl``, ``trap`` and ``glmulti`` subtract the initial value, as
+Caputo's derivative does, and every gradient is exact. With ``legacy=True`` both are as torchfde has them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import tableaux
+from ..api import fdeint as _solve
+from ..errors import InputError, nearest
+from ..history import Window
+from ..schemes import ABM, GrunwaldLetnikov, Scheme
+from ..schemes.implicit import OneStage
+from ..structure import tensors_in
+from ..tableaux import Kernel
+from . import _legacy
+
+_log = logging.getLogger(__name__)
+
+#: torchfde's method names; each may carry ``-f`` or ``-o``, which choose between its two approximate adjoints.
+METHODS = ("predictor", "corrector", "l1", "gl", "trap", "glmulti")
+_OPTIONS = ("memory", "return_history", "multi_coefficient", "corrector_step", "legacy")
+
+
+def fdeint(
+    func: Callable[[Tensor, Any], Any],
+    y0: Any,
+    beta: float | Tensor,
+    t: float | Tensor,
+    step_size: float | Tensor,
+    method: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    legacy: bool = False,
+) -> Any:
+    """Solve ``D^β y = func(t, y)`` from 0 to ``t`` with torchfde's arguments.
+
+    Args:
+        func: the right-hand side ``func(t, y)``.
+        y0: the initial state, a tensor or a tuple of tensors.
+        beta: the order; for ``glmulti`` a 1-D tensor of orders.
+        t: the end time; the start is 0.
+        step_size: the step. As in torchfde the interval is cut into ``floor(t / step_size)`` equal steps.
+        method: ``predictor``, ``corrector``, ``l1``, ``gl``, ``trap`` or ``glmulti``, with or without ``-f``/``-o``.
+        options: ``memory`` (steps, -1 for all), ``return_history``, ``multi_coefficient``, ``corrector_step``,
+            ``legacy``. Others are ignored, as torchfde does, with a message to the log.
+        legacy: torchfde's own formulas: ``gl``, ``trap`` and ``glmulti`` without subtracting the initial value.
+
+    Returns:
+        The state at ``t`` in the structure of ``y0``, or with ``return_history`` the states at all grid points.
+    """
+    return _run(func, y0, beta, t, step_size, method, options, legacy, adjoint=False)
+
+
+def fdeint_adjoint(
+    func: Callable[[Tensor, Any], Any],
+    y0: Any,
+    beta: float | Tensor,
+    t: float | Tensor,
+    step_size: float | Tensor,
+    method: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    legacy: bool = False,
+) -> Any:
+    """:func:`fdeint` with the memory of an adjoint method.
+
+    The gradient is the exact one, whatever the suffix of ``method``. With ``legacy=True`` it is torchfde's
+    approximation: ``-f`` solves the reverse equation with the scheme's own weights, ``-o`` by Euler steps.
+    """
+    return _run(func, y0, beta, t, step_size, method, options, legacy, adjoint=True)
+
+
+def _run(
+    func: Callable[[Tensor, Any], Any],
+    y0: Any,
+    beta: float | Tensor,
+    t: float | Tensor,
+    step_size: float | Tensor,
+    method: str,
+    options: Mapping[str, Any] | None,
+    legacy: bool,
+    adjoint: bool,
+) -> Any:
+    name, _, suffix = method.partition("-")
+    if name not in METHODS or suffix not in ("", "f", "o") or method.endswith("-"):
+        raise InputError(f"unknown method {method!r}. {nearest(name, METHODS)} Each may end in '-f' or '-o'.")
+    given = dict(options or {})
+    for key in given:
+        if key not in _OPTIONS:
+            _log.warning("option %r is ignored. %s", key, nearest(key, _OPTIONS))
+    end, step = float(t), float(step_size)
+    if not (end > 0 and 0 < step <= end * (1 + 1e-6)):
+        raise InputError(f"t={end:g} and step_size={step:g}: both must be positive, and the step no longer than t.")
+    memory = int(given.get("memory", -1))
+    if memory < 1 and memory != -1:
+        raise InputError(f"memory={memory}: a number of steps from 1 on, or -1 for the whole past.")
+    history = bool(given.get("return_history", False))
+    corrections = int(given.get("corrector_step", 1))
+    orders, shares = _terms(beta, name, given.get("multi_coefficient"))
+    if legacy or given.get("legacy", False):
+        reverse = (suffix or "f") if adjoint else None
+        return _legacy.solve(
+            func, y0, name, orders, shares, end, step, reverse, memory, history, corrections, leaves(func, y0)
+        )
+    steps = max(1, math.floor(end / step + 1e-6))
+    if abs(steps * step - end) > 1e-6 * end:
+        _log.info("step_size=%g does not divide t=%g; %d steps of %g are taken.", step, end, steps, end / steps)
+    scheme, order = _scheme(name, orders, shares, corrections)
+    times: float | Tensor = torch.linspace(0, end, steps + 1, dtype=torch.float64) if history else end
+    past: Any = "auto" if memory == -1 or memory >= steps else Window(memory)
+    return _solve(func, y0, times, order, method=scheme, steps=steps, history=past, params=leaves(func, y0))
+
+
+def _terms(beta: float | Tensor, name: str, shares: Any) -> tuple[Tensor, Tensor]:
+    """Orders and their weights, 1-D, in the dtype they were given in."""
+    orders = beta.reshape(-1) if isinstance(beta, Tensor) else torch.tensor([beta]).reshape(-1)
+    orders = orders if orders.is_floating_point() else orders.float()
+    if name != "glmulti":
+        if orders.numel() != 1:
+            raise InputError(f"method {name!r} takes one order, got {orders.numel()}; several are for 'glmulti'.")
+        return orders, torch.ones_like(orders)
+    weights = torch.ones_like(orders) if shares is None else torch.as_tensor(shares).reshape(-1).to(orders)
+    if weights.numel() != orders.numel():
+        raise InputError(f"multi_coefficient has {weights.numel()} entries for {orders.numel()} orders.")
+    return orders, weights
+
+
+def _scheme(name: str, orders: Tensor, shares: Tensor, corrections: int) -> tuple[str | Scheme, Tensor]:
+    """The Caputo scheme behind torchfde's name, and the order to call it with."""
+    if name == "glmulti":
+        order = orders.mean()
+        if shares.requires_grad and not order.requires_grad:
+            order = order + 0 * shares.sum()  # tells the solver that its weights need a gradient
+        return _MultiTerm(orders=orders, shares=shares), order
+    table: dict[str, str | Scheme] = {
+        "predictor": "predictor",
+        "corrector": ABM(corrections=corrections),
+        "l1": "l1-explicit",
+        "gl": GrunwaldLetnikov(implicit=False),
+        # torchfde's trap is the linear interpolant of y in the Riemann-Liouville derivative; of y - y0 that is L1
+        "trap": "l1-explicit",
+    }
+    return table[name], orders[0]
+
+
+@dataclass(frozen=True)
+class _MultiTerm(OneStage):
+    """``Σ_i c_i D^{β_i} y = f`` by Grünwald and Letnikov: weights from ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}``."""
+
+    orders: Tensor = field(default_factory=lambda: torch.ones(1))
+    shares: Tensor = field(default_factory=lambda: torch.ones(1))
+
+    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+        """See :class:`Scheme`."""
+        beta, shares = self.orders.cpu().double(), self.shares.cpu().double()
+        m = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
+        c = torch.cat([torch.ones_like(beta)[None], torch.cumprod(1 - (1 + beta) / m, dim=0)])
+        total = (c * shares * torch.exp(-beta * math.log(step))).sum(-1, keepdim=True)
+        w = tableaux.reciprocal(total)
+        return Kernel(torch.cat([torch.zeros_like(w[:1]), w[:-1]])[None], torch.zeros_like(w[0]))
+
+    def expected_order(self, order: float, smooth: bool) -> float:
+        """See :class:`Scheme`."""
+        return 1.0
+
+
+def leaves(func: Callable[[Tensor, Any], Any], y0: Any) -> list[Tensor]:
+    """What ``func`` depends on and trains: its parameters, or, for a plain function, the leaves of its graph."""
+    if isinstance(func, nn.Module):
+        return [p for p in func.parameters() if p.requires_grad]
+    if not torch.is_grad_enabled():
+        return []
+    start = tensors_in(y0)[0]
+    found = func(torch.zeros((), dtype=start.dtype, device=start.device), y0)
+    own = {id(x) for x in tensors_in(y0)}
+    stop = {x.grad_fn for x in tensors_in(y0) if x.grad_fn is not None}
+    pending: list[Any] = [x.grad_fn for x in tensors_in(found) if x.grad_fn is not None]
+    seen: set[Any] = set()
+    variables: dict[int, Tensor] = {}
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen or node in stop:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in own:
+            variables[id(variable)] = variable
+        pending.extend(child for child, _ in node.next_functions)
+    return list(variables.values())

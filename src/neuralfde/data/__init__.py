@@ -1,0 +1,1 @@
+"""Data sets the experiments train on."""

@@ -1,0 +1,208 @@
+"""A graph as compressed sparse rows, and the three products every message-passing operation is made of.
+
+``A`` has one row for each target node: ``A[i, j]`` is the weight of the edge ``j -> i``. The products are
+
+- :func:`spmm`     ``y = A x`` or ``Aᵀ x``;
+- :func:`sddmm`    ``s_e = <u_i, v_j>`` for every edge ``e = (j -> i)``;
+- :func:`row_sum`, :func:`row_max` over each target's incoming edges.
+
+Each has a sparse-library path (MKL, cuSPARSE) and a plain path in chunks of edges; neither ever holds a tensor of
+edges × features.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from neuralfde.errors import InputError, InputTypeError
+
+CHUNK_BYTES = 32 * 2**20
+"""Most bytes of gathered rows alive at once in the plain path."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A directed graph with one self loop at every node, by target and by source.
+
+    Edges are sorted by target, then by source; a tensor "per edge" anywhere in this package follows that order, which
+    :attr:`edge_index` spells out. Indices are int32 whenever they fit: half the memory, and the faster path of MKL.
+
+    Args:
+        num_nodes: number of nodes N.
+        rowptr: ``(N + 1,)``, where each target's edges start.
+        col: ``(E,)``, the source of each edge.
+        row: ``(E,)``, the target of each edge.
+        rowptr_t, col_t: the same by source (``rowptr``, ``col`` themselves when every edge has its reverse).
+        perm: ``(E,)``, ``weight[perm]`` is the weight in the order by source.
+    """
+
+    num_nodes: int
+    rowptr: Tensor
+    col: Tensor
+    row: Tensor
+    rowptr_t: Tensor
+    col_t: Tensor
+    perm: Tensor
+
+    @staticmethod
+    def from_edge_index(edge_index: Tensor, num_nodes: int) -> Graph:
+        """Prepare a graph from torch_geometric's ``edge_index`` ``(2, edges)``: row 0 the sources, row 1 the targets.
+
+        A self loop is added at every node that has none, and **repeated edges are merged into one**: the attention of
+        a pair of nodes does not depend on how often the pair is listed.
+        """
+        _check_edge_index(edge_index, num_nodes)
+        loops = torch.arange(num_nodes, device=edge_index.device)
+        source = torch.cat([edge_index[0].long(), loops])
+        target = torch.cat([edge_index[1].long(), loops])
+        key = torch.unique(target * num_nodes + source)
+        row, col = key // num_nodes, key % num_nodes
+        perm = torch.argsort(col * num_nodes + row)
+        rowptr, rowptr_t = _pointers(row, num_nodes), _pointers(col, num_nodes)
+        col_t = row[perm]
+        small = key.numel() < 2**31
+        index = torch.int32 if small else torch.int64
+        rowptr, col, row, rowptr_t, col_t, perm = (v.to(index) for v in (rowptr, col, row, rowptr_t, col_t, perm))
+        if torch.equal(rowptr, rowptr_t) and torch.equal(col, col_t):
+            rowptr_t, col_t = rowptr, col
+        return Graph(num_nodes, rowptr, col, row, rowptr_t, col_t, perm)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges E, self loops included."""
+        return self.col.numel()
+
+    @property
+    def edge_index(self) -> Tensor:
+        """The edges as torch_geometric writes them, ``(2, E)`` int64, in the order of per-edge tensors."""
+        return torch.stack([self.col.long(), self.row.long()])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the indices live."""
+        return self.col.device
+
+    def to(self, device: torch.device | str) -> Graph:
+        """The same graph on another device."""
+        names = ("rowptr", "col", "row", "rowptr_t", "col_t", "perm")
+        moved = {name: getattr(self, name).to(device) for name in names}
+        if self.col_t is self.col:
+            moved |= {"rowptr_t": moved["rowptr"], "col_t": moved["col"]}
+        return replace(self, **moved)
+
+
+def spmm(graph: Graph, weight: Tensor, x: Tensor, *, transposed: bool = False) -> Tensor:
+    """``A x``, or ``Aᵀ x``, with ``A`` the graph's pattern and ``weight`` ``(E,)`` its values; ``x`` is ``(N, F)``.
+
+    cuSPARSE adds in no fixed order; under ``torch.use_deterministic_algorithms(True)`` CUDA takes the plain path.
+    """
+    rowptr, col = (graph.rowptr_t, graph.col_t) if transposed else (graph.rowptr, graph.col)
+    values = weight.index_select(0, graph.perm) if transposed else weight.contiguous()
+    dtype = working_dtype(x)
+    with torch.autocast(x.device.type, enabled=False):
+        if _library_has_products(x.device) and not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
+            matrix, wide = _csr(rowptr, col, values.to(dtype), graph.num_nodes), x.to(dtype)
+            # ``matrix @ wide`` is this with a fresh block of zeros, N × F, for its first argument.
+            return torch.addmm(wide, matrix, wide, beta=0.0).to(x.dtype)
+        row = graph.col.index_select(0, graph.perm) if transposed else graph.row
+        out = torch.zeros(x.shape, dtype=dtype, device=x.device)
+        for s in _chunks(graph.num_edges, x.shape[1] * out.element_size()):
+            out.index_add_(0, row[s], x.index_select(0, col[s]).to(dtype) * values[s, None])
+        return out.to(x.dtype)
+
+
+def sddmm(graph: Graph, u: Tensor, v: Tensor) -> Tensor:
+    """``s_e = Σ_f u[i, f] v[j, f]`` for every edge ``j -> i``: the product ``u vᵀ`` sampled at the edges, ``(E,)``.
+
+    The result is float32 or better, as the sums are.
+    """
+    dtype = working_dtype(u)
+    with torch.autocast(u.device.type, enabled=False):
+        if _library_has_products(u.device):
+            zero = torch.zeros(graph.num_edges, dtype=dtype, device=u.device)
+            pattern = _csr(graph.rowptr, graph.col, zero, graph.num_nodes)
+            sampled = torch.sparse.sampled_addmm(pattern, u.to(dtype), v.to(dtype).t(), beta=0.0)
+            return sampled.values()
+        out = torch.empty(graph.num_edges, dtype=dtype, device=u.device)
+        for s in _chunks(graph.num_edges, u.shape[1] * dtype.itemsize):
+            left, right = u.index_select(0, graph.row[s]), v.index_select(0, graph.col[s])
+            out[s] = (left.to(dtype) * right.to(dtype)).sum(1)
+        return out
+
+
+def row_sum(graph: Graph, values: Tensor) -> Tensor:
+    """Sums of ``values`` ``(E, H)`` over each target's edges, ``(N, H)``; deterministic on every device."""
+    return torch.segment_reduce(values, "sum", offsets=graph.rowptr, axis=0, unsafe=True)
+
+
+def row_max(graph: Graph, values: Tensor) -> Tensor:
+    """Maxima of ``values`` ``(E, H)`` over each target's edges, ``(N, H)``; the self loop keeps every row non-empty."""
+    return torch.segment_reduce(values, "max", offsets=graph.rowptr, axis=0, unsafe=True)
+
+
+def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
+    """Refuse what is not a graph, once, before any kernel reads out of bounds."""
+    if not isinstance(edge_index, Tensor) or edge_index.dtype not in (torch.int32, torch.int64):
+        kind = edge_index.dtype if isinstance(edge_index, Tensor) else type(edge_index).__name__
+        raise InputTypeError(f"edge_index must be an integer tensor (2, edges), not {kind}. Use edge_index.long().")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise InputError(f"edge_index has shape {tuple(edge_index.shape)}; it must be (2, edges): sources, targets.")
+    if num_nodes < 1:
+        raise InputError(
+            f"num_nodes={num_nodes}: a graph without nodes has nothing to diffuse. Pass at least one node."
+        )
+    if edge_index.numel():
+        low, high = int(edge_index.min()), int(edge_index.max())
+        if low < 0 or high >= num_nodes:
+            raise InputError(
+                f"edge_index holds nodes {low} to {high}, but num_nodes={num_nodes}; nodes are numbered "
+                f"0 to {num_nodes - 1}. Pass num_nodes={high + 1} or relabel the nodes."
+            )
+
+
+def _pointers(sorted_or_not: Tensor, num_nodes: int) -> Tensor:
+    """Where each node's edges start once they are sorted by node."""
+    rowptr = sorted_or_not.new_zeros(num_nodes + 1)
+    rowptr[1:] = torch.bincount(sorted_or_not, minlength=num_nodes).cumsum(0)
+    return rowptr
+
+
+def _chunks(edges: int, bytes_per_edge: int) -> list[slice]:
+    """Slices of edges whose gathered rows stay within :data:`CHUNK_BYTES`."""
+    size = max(1, CHUNK_BYTES // max(1, bytes_per_edge))
+    return [slice(start, min(start + size, edges)) for start in range(0, edges, size)]
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Sums over edges are float32 or better; 16-bit inputs are widened (nodes × features, never edges × features)."""
+    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def _csr(rowptr: Tensor, col: Tensor, values: Tensor, num_nodes: int) -> Tensor:
+    """The matrix as torch holds it, unchecked: the pattern was checked when the graph was made."""
+    _silence_beta_notice()
+    return torch.sparse_csr_tensor(rowptr, col, values, (num_nodes, num_nodes), check_invariants=False)
+
+
+@functools.cache
+def _silence_beta_notice() -> None:
+    """Torch says once per process that CSR tensors are in beta; it says it here, unheard, and never again.
+
+    Doing this once keeps ``catch_warnings``, which is not thread-safe, out of the backward pass's threads.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([1.0]), (1, 1))
+
+
+@functools.cache
+def _library_has_products(device: torch.device) -> bool:
+    """Whether torch's own CSR products run on this device: by MKL or by cuSPARSE."""
+    if device.type == "cpu":
+        return bool(torch.backends.mkl.is_available())
+    return device.type == "cuda"

@@ -1,0 +1,173 @@
+"""The Mittag-Leffler function for real and complex arguments, differentiable in all of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from neuralfde.errors import InputError, InputTypeError
+from neuralfde.special.contour import Contour, choose_contour
+from neuralfde.special.gamma import reciprocal_gamma_split, split_integer
+
+_TAYLOR_RADIUS = 0.5
+_TAYLOR_TERMS = 60
+# Elements evaluated together: bounds the (elements x nodes) scratch of the contour integral.
+_CHUNK = 4096
+
+
+def mittag_leffler(z: float | complex | Tensor, alpha: float | Tensor, beta: float | Tensor = 1.0) -> Tensor:
+    """E_{α,β}(z) = Σ_{k≥0} z^k / Γ(αk + β), for 0 < α ≤ 2, real β, and real or complex z. Arguments broadcast.
+
+    For |z| ≤ 1/2 the series is summed. Elsewhere the function is the inverse Laplace transform
+
+        E_{α,β}(z) = 1/(2πi) ∫ e^s s^{α-β} / (s^α - z) ds,
+
+    taken along a parabola (Garrappa, SIAM J. Numer. Anal. 53(3), 2015) with the residues of the poles it leaves out,
+    and after splitting off the first terms -Σ z^{-k}/Γ(β - αk) of the algebraic expansion. The splitting keeps
+    *relative* accuracy where those terms nearly vanish (α and β near integers). Derivatives in z, α and β
+    differentiate the series and the integrand, with the contour held fixed; they are exact to the same accuracy.
+
+    Measured against mpmath on 2,600 random points (half of them complex) with α in [0.05, 2] including 1 ± 1e-10,
+    1 ± 1e-6 and 2 - 1e-6, β in [-4, 6] and |z|^{1/α} up to 300: relative error at most 1.2e-13, the median about 1e-16;
+    the tests hold it to 1e-12 up to 10^3.
+    For β in [6, 10] it reaches 7e-11. Derivatives (150 points): 2e-13. Where it is larger: next to a zero of E (α > 1,
+    negative z; or complex z) these figures are relative to |E| plus the exponentials that cancel; beyond
+    |z|^{1/α} = 10^3 an oscillating E loses about |z|^{1/α} log|z| roundings, the conditioning of its phase; for
+    α = 0.01 errors of 1e-10 were seen, for α = 0.02 none above 1e-14.
+
+    Work is in float64; the result has the dtype of ``z`` (the default dtype for Python numbers).
+    """
+    z, alpha, beta = _tensors(z, alpha, beta)
+    dtype = z.dtype
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    shape = torch.broadcast_shapes(z.shape, alpha.shape, beta.shape)
+    kinds = (wide, torch.float64, torch.float64)
+    flat = [t.to(kind).expand(shape).reshape(-1) for t, kind in zip((z, alpha, beta), kinds, strict=True)]
+    tracked = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
+    parts: list[Tensor] = []
+    for chunk in zip(*(t.split(_CHUNK) for t in flat), strict=True):
+        # Without the checkpoint autograd would keep a dozen (elements x nodes) tensors for the backward pass.
+        parts.append(_recomputed(*chunk) if tracked else _evaluate(*chunk))
+    result = torch.cat(parts) if parts else flat[0]
+    return result.reshape(shape).to(dtype)
+
+
+def _recomputed(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return checkpoint(_evaluate, z, alpha, beta, use_reentrant=False, preserve_rng_state=False)
+
+
+def _tensors(z: float | complex | Tensor, alpha: float | Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    z = torch.as_tensor(z)
+    if not (z.is_floating_point() or z.is_complex()):
+        z = z.to(torch.get_default_dtype())
+    orders = []
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        if tensor.is_complex():
+            raise InputTypeError(f"{name} is complex; only real parameters are supported.")
+        orders.append(tensor.to(z.device))
+    lowest = orders[0].detach()
+    if lowest.numel() and not bool(((lowest > 0) & (lowest <= 2)).all()):
+        raise InputError(
+            f"alpha must lie in (0, 2], got values from {float(lowest.min()):g} to {float(lowest.max()):g}. "
+            "For alpha > 2 use E_{α,β}(z) = Σ_r E_{α/n,β}(z^{1/n} e^{2πir/n}) / n with α/n ≤ 2."
+        )
+    return z, orders[0], orders[1]
+
+
+def _evaluate(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """E_{α,β}(z) of 1-D float64 or complex128 arguments of one length, each element by the method that suits it."""
+    with torch.no_grad():
+        # At α = 1 and β = 1, 0, -1, … the algebraic part vanishes and z^{1-β} e^z is all there is.
+        pure = (alpha == 1) & (beta <= 1) & (beta == torch.round(beta)) & (z.abs() > _TAYLOR_RADIUS)
+        taylor = z.abs() <= _TAYLOR_RADIUS
+        contour = ~pure & ~taylor
+    result = torch.zeros_like(z)
+    for where, method in ((taylor, _taylor), (pure, _pure_exponential), (contour, _by_contour)):
+        index = where.nonzero().squeeze(1)
+        if index.numel():
+            result = result.index_copy(0, index, method(z[index], alpha[index], beta[index]))
+    return result
+
+
+def _taylor(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    k = torch.arange(_TAYLOR_TERMS, dtype=torch.float64, device=z.device)[:, None]
+    (whole_a, rest_a), (whole_b, rest_b) = split_integer(alpha), split_integer(beta)
+    coefficients = reciprocal_gamma_split(whole_b + k * whole_a, rest_b + k * rest_a)
+    total = torch.zeros_like(z)
+    for c in coefficients.flip(0).unbind(0):
+        total = total * z + c
+    return total
+
+
+def _pure_exponential(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """z^{1-β} e^z, exact at α = 1 and β = 1, 0, -1, …; a difference that is zero adds the derivatives in α and β."""
+    power = torch.round(1.0 - beta.detach())
+    value = z**power * torch.exp(z)
+    if torch.is_grad_enabled() and (alpha.requires_grad or beta.requires_grad):
+        value = value + (_by_contour(z, alpha, beta) - _by_contour(z, alpha.detach(), beta.detach()))
+    return value
+
+
+def _by_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    with torch.no_grad():
+        contour = choose_contour(z, alpha, beta)
+    log_z = torch.log(z.to(torch.complex128))
+    real = not z.is_complex()
+    outside = _residues(contour, log_z, alpha, beta, real)
+    return _integral(contour, log_z, alpha, beta, real) + outside + _algebraic(contour, z, alpha, beta)
+
+
+def _integral(contour: Contour, log_z: Tensor, alpha: Tensor, beta: Tensor, real: bool) -> Tensor:
+    """1/(2πi) ∫ e^s (s^α/z)^K s^{α-β} / (s^α - z) ds on s = μ(1+iu)², by the trapezoidal rule in u."""
+    count = contour.nodes
+    first = 0 if real else -count
+    k = torch.arange(first, count + 1, dtype=torch.float64, device=log_z.device)[:, None]
+    half = torch.complex(torch.ones_like(k * contour.spacing), k * contour.spacing)
+    log_s = torch.log(contour.vertex) + 2.0 * torch.log(half)
+    s = contour.vertex * half * half
+    # s^α - z = z expm1(α log s - log z): no cancellation for small α, and no overflow.
+    ratio = alpha * log_s - log_z
+    exponent = s + contour.removed * ratio + (alpha - beta) * log_s - log_z
+    terms = torch.exp(exponent) / torch.expm1(ratio) * half
+    scale = contour.spacing * contour.vertex / math.pi
+    if real:
+        # Conjugate nodes give conjugate terms: twice the real part, the vertex counted once.
+        return scale * (2.0 * terms.real.sum(0) - terms[0].real)
+    return scale * terms.sum(0)
+
+
+def _residues(contour: Contour, log_z: Tensor, alpha: Tensor, beta: Tensor, real: bool) -> Tensor:
+    """Σ s_j^{1-β} e^{s_j} / α over the poles s_j = z^{1/α} e^{2πij/α} that lie outside the contour."""
+    total = torch.zeros_like(log_z.real if real else log_z)
+    for shift, outside in zip(contour.shifts, contour.outside, strict=True):
+        index = outside.nonzero().squeeze(1)
+        if index.numel():
+            a = alpha[index]
+            log_s = (log_z[index] + 2j * math.pi * shift) / a
+            log_s = torch.complex(log_s.real.clamp(max=690.0), log_s.imag)
+            log_value = torch.exp(log_s) + (1.0 - beta[index]) * log_s - torch.log(a)
+            # Modulus and phase apart: an overflow must give inf on the real axis, not the nan of inf · 0i.
+            modulus, phase = torch.exp(log_value.real), log_value.imag
+            value = modulus * torch.cos(phase)
+            total = total.index_add(0, index, value if real else torch.complex(value, modulus * torch.sin(phase)))
+    return total
+
+
+def _algebraic(contour: Contour, z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """-Σ_{k=1}^K z^{-k} / Γ(β - αk), K per element."""
+    k = torch.arange(1, int(contour.removed.max()) + 1, dtype=torch.float64, device=z.device)[:, None]
+    (whole_a, rest_a), (whole_b, rest_b) = split_integer(alpha), split_integer(beta)
+    kept = k <= contour.removed
+    zero = torch.zeros_like(kept * alpha)
+    coefficients = reciprocal_gamma_split(
+        torch.where(kept, whole_b - k * whole_a, 1.0 + zero), torch.where(kept, rest_b - k * rest_a, zero)
+    )
+    inverse = 1.0 / z
+    total = torch.zeros_like(z)
+    for c in torch.where(kept, coefficients, zero).flip(0).unbind(0):
+        total = (total + c) * inverse
+    return -total

@@ -1,0 +1,67 @@
+"""A scheme's declared order is its observed order; at order 1 it is the classical method."""
+
+import math
+
+import pytest
+import torch
+
+from neuralfde import ABM, choices, fdeint
+from tests.stubs import F64
+
+METHODS = list(choices.METHODS)
+
+
+def smooth_problem(beta):
+    """D^β z = t² - z + 2t^{2-β}/Γ(3-β), z = t²."""
+    return lambda t, z: t**2 - z + 2 * t ** (2 - beta) / math.gamma(3 - beta)
+
+
+@pytest.mark.parametrize("beta", [0.4, 0.8])
+@pytest.mark.parametrize("method", METHODS)
+def test_smooth_solutions_converge_at_the_declared_order(method, beta):
+    errors = []
+    for steps in (40, 80, 160):
+        z = fdeint(smooth_problem(beta), torch.zeros((), dtype=F64), 1.0, beta, steps=steps, method=method)
+        errors.append(abs(float(z) - 1))
+    rate = math.log2(errors[1] / errors[2])
+    assert abs(rate - choices.METHODS[method].expected_order(beta, smooth=True)) < 0.15, errors
+
+
+def test_more_corrections_come_nearer_to_the_implicit_trapezoid():
+    beta = 0.3
+    f = smooth_problem(beta)
+    z0 = torch.zeros((), dtype=F64)
+    limit = fdeint(f, z0, 1.0, beta, steps=40, method="trapezoid")
+    gaps = [abs(float(fdeint(f, z0, 1.0, beta, steps=40, method=ABM(corrections=k)) - limit)) for k in (1, 3, 9)]
+    assert gaps[0] > 3 * gaps[1] > 9 * gaps[2]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_order_one_is_the_classical_method(method):
+    f = lambda t, z: torch.sin(t) - z * z
+    h, steps, z = 0.1, 12, 0.7
+    area = 0.0  # what the slopes at past nodes add up to: the Adams pair is summed from the start, as its authors do
+    got = fdeint(f, torch.tensor(z, dtype=F64), h * steps, 1.0, steps=steps, method=method)
+    for n in range(steps):
+        t, t1 = n * h, (n + 1) * h
+        slope = math.sin(t) - z * z
+        if method in ("predictor", "gl-explicit", "l1-explicit"):
+            z = z + h * slope
+        elif method == "abm":
+            area += h * slope if n else h / 2 * slope
+            p = 0.7 + area + (h / 2 * (0 - 0.7 * 0.7))
+            p = p if n else 0.7 + h * slope
+            z = 0.7 + area + h / 2 * (math.sin(t1) - p * p)
+        else:
+            theta = 0.5 if method == "trapezoid" else 1.0
+            c = z + h * (1 - theta) * slope + h * theta * math.sin(t1)
+            z = (-1 + math.sqrt(1 + 4 * h * theta * c)) / (2 * h * theta)
+    assert abs(float(got) - z) < 1e-10
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid", "gl", "l1"])
+def test_relaxation_approaches_the_mittag_leffler_function(method):
+    exact = {0.3: 0.456594408330, 0.5: 0.427583576156, 0.7: 0.399611978116, 0.9: 0.376066021425}
+    for beta, value in exact.items():
+        z = fdeint(lambda t, z: -z, torch.ones((), dtype=F64), 1.0, beta, steps=300, method=method)
+        assert abs(float(z) - value) < 3e-3

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import importlib.util
+import math
+import random
+from pathlib import Path
+
+import mpmath as mp
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuralfde.errors import InputError, InputTypeError
+from neuralfde.special import mittag_leffler, reciprocal_gamma
+
+spec = importlib.util.spec_from_file_location("ml_reference", Path(__file__).with_name("reference.py"))
+reference = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+
+F64 = torch.float64
+ALPHAS = [0.05, 0.1, 0.3, 0.5, 0.9, 0.99, 0.999999, 1 - 1e-10, 1.0, 1 + 1e-10, 1.000001, 1.2, 1.5, 1.99, 1.999999, 2.0]
+
+
+def parameters(count, seed, complex_z):
+    rng = random.Random(seed)
+    while count:
+        alpha = rng.choice(ALPHAS) if rng.random() < 0.6 else rng.uniform(0.05, 2.0)
+        beta = rng.choice([1.0, 1.0, alpha, 2.0, 0.5, 1.0 + alpha, 0.0, rng.uniform(0.1, 3.0)])
+        radius = 10 ** (rng.uniform(-2, 1.8) if rng.random() < 0.9 else rng.uniform(2, 3))
+        modulus = radius**alpha
+        z = modulus * complex(mp.expj(rng.uniform(-3.14, 3.14))) if complex_z else rng.choice([-1, -1, 1]) * modulus
+        s = mp.power(mp.mpmathify(z), 1 / mp.mpf(alpha))
+        if mp.re(s) > 690 or (alpha < 0.2 and 0.9 < abs(z) < 1) or (alpha == 1 and mp.re(s) < -600):
+            continue
+        count -= 1
+        yield z, alpha, beta
+
+
+@pytest.mark.parametrize("complex_z", [False, True], ids=["real", "complex"])
+def test_fuzzed_values(complex_z):
+    """Relative error 1e-12; near zeros (α > 1 or complex z) relative to the exponentials that cancel."""
+    cases = list(parameters(100, 0, complex_z))
+    kinds = (torch.complex128 if complex_z else F64, F64, F64)
+    z, alpha, beta = (torch.tensor(c, dtype=kind) for c, kind in zip(zip(*cases, strict=True), kinds, strict=True))
+    for (zi, a, b), got in zip(cases, mittag_leffler(z, alpha, beta).tolist(), strict=True):
+        exact = reference.mittag_leffler(zi, a, b)
+        allowed = reference.size(zi, a, b) if a > 1 or complex_z else abs(exact)
+        assert abs(got - exact) <= 1e-12 * allowed, (zi, a, b)
+
+
+@pytest.mark.parametrize("beta", [-3.6, -2.0, 3.7, 5.9])
+def test_beta_far_from_one(beta):
+    z = torch.tensor([-40.0, -5.0, -1.2, -0.6, 0.3, 0.7, 2.0], dtype=F64)
+    for alpha in (0.3, 0.7, 1.0, 1.3):
+        for zi, got in zip(z.tolist(), mittag_leffler(z, alpha, beta).tolist(), strict=True):
+            exact = reference.mittag_leffler(zi, alpha, beta)
+            assert abs(got - exact) <= 1e-12 * reference.size(zi, alpha, beta), (zi, alpha)
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15])
+def test_relative_accuracy_where_the_algebraic_part_nearly_vanishes(eps):
+    z = torch.tensor([-1.0, -4.0, -9.0, -16.0, -25.0, -33.0, -60.0, -1e3, -1e8], dtype=F64)
+    for alpha in (1.0 - eps, 1.0 + eps):
+        for zi, got in zip(z.tolist(), mittag_leffler(z, alpha).tolist(), strict=True):
+            exact = reference.mittag_leffler(zi, alpha, 1.0)
+            assert abs(got - exact) <= 1e-12 * abs(exact), (zi, alpha)
+
+
+def test_closed_forms():
+    x = torch.linspace(-5, 5, 41, dtype=F64)
+    torch.testing.assert_close(mittag_leffler(x, 1.0), torch.exp(x), rtol=1e-14, atol=0)
+    torch.testing.assert_close(mittag_leffler(-(x**2), 2.0), torch.cos(x), rtol=0, atol=1e-14)
+    torch.testing.assert_close(mittag_leffler(x**2, 2.0), torch.cosh(x), rtol=1e-14, atol=0)
+    torch.testing.assert_close(mittag_leffler(-x.abs(), 0.5), torch.special.erfcx(x.abs()), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("beta", "value", "slope_z", "slope_a"),
+    [
+        (0.3, 0.456594408330, 0.257722663434, -0.145254250880),
+        (0.5, 0.427583576156, 0.273212014784, -0.144070581343),
+        (0.7, 0.399611978116, 0.300561923413, -0.132926289765),
+        (0.9, 0.376066021425, 0.342387553085, -0.0969861613397),
+    ],
+)
+def test_relaxation_at_one(beta, value, slope_z, slope_a):
+    z = torch.tensor(-1.0, dtype=F64, requires_grad=True)
+    alpha = torch.tensor(beta, dtype=F64, requires_grad=True)
+    e = mittag_leffler(z, alpha)
+    gz, ga = torch.autograd.grad(e, (z, alpha))
+    for got, exact in ((e, value), (gz, slope_z), (ga, slope_a)):
+        assert got.item() == pytest.approx(exact, rel=1e-10)
+
+
+def test_derivatives_against_mpmath():
+    cases = [*parameters(20, 5, False), *parameters(12, 6, True), (-3.0, 1.0, 1.0), (0.0, 0.7, 0.0)]
+    for zi, a, b in cases:
+        if abs(zi) ** (1 / a) > 60:
+            continue
+        kind = torch.complex128 if isinstance(zi, complex) else F64
+        z = torch.tensor(zi, dtype=kind, requires_grad=True)
+        alpha, beta = (torch.tensor(v, dtype=F64, requires_grad=True) for v in (a, b))
+        value = mittag_leffler(z, alpha, beta)
+        got = torch.autograd.grad(value.real if value.is_complex() else value, (z, alpha, beta))
+        with mp.workdps(60):
+            point, h = [mp.mpmathify(zi), mp.mpf(a), mp.mpf(b)], mp.mpf("1e-13")
+            for i in range(3):
+                up, down = ([v + s * h * (j == i) for j, v in enumerate(point)] for s in (1, -1))
+                if up[1] > 2:
+                    continue
+                exact = (reference.mittag_leffler(*up) - reference.mittag_leffler(*down)) / (2 * h)
+                slope = mp.conj(exact) if i == 0 else mp.re(exact)
+                assert abs(got[i].item() - slope) <= 1e-10 * abs(exact) + 1e-300, (zi, a, b, i)
+
+
+@pytest.mark.parametrize("complex_z", [False, True], ids=["real", "complex"])
+def test_gradcheck(complex_z):
+    z = torch.tensor([-6.0, -1.0, -0.2, 0.0, 0.4, 2.0, -3.0], dtype=F64)
+    if complex_z:
+        z = z * torch.exp(torch.tensor(0.4j, dtype=torch.complex128))
+    alpha = torch.tensor([0.5, 0.8, 0.3, 0.6, 1.5, 0.9, 1.7], dtype=F64)
+    beta = torch.tensor([1.0, 0.8, 0.0, 1.2, 2.0, 0.5, 1.0], dtype=F64)
+    inputs = tuple(t.requires_grad_() for t in (z, alpha, beta))
+    assert torch.autograd.gradcheck(mittag_leffler, inputs)
+    assert torch.autograd.gradgradcheck(mittag_leffler, inputs, atol=1e-4)
+
+
+def test_dtype_shape_and_broadcasting():
+    z = torch.linspace(-3, 1, 6, dtype=torch.float32).reshape(2, 3)
+    assert mittag_leffler(z, 0.5).dtype == torch.float32
+    assert mittag_leffler(z, torch.tensor([[0.5], [0.7]])).shape == (2, 3)
+    assert mittag_leffler(z.to(torch.complex64), 0.5).dtype == torch.complex64
+    assert mittag_leffler(-1.0, 0.5).item() == pytest.approx(0.427583576156, rel=1e-6)
+    assert mittag_leffler(torch.zeros(0, 3), 0.5).shape == (0, 3)
+    torch.testing.assert_close(mittag_leffler(z, 0.5), mittag_leffler(z.double(), 0.5).float(), rtol=0, atol=0)
+
+
+def test_many_elements_match_few():
+    z = torch.linspace(-30, 3, 9001, dtype=F64)
+    together = mittag_leffler(z, 0.7)
+    torch.testing.assert_close(together[::1000], mittag_leffler(z[::1000], 0.7), rtol=1e-12, atol=0)
+
+
+def test_extremes():
+    got = mittag_leffler(torch.tensor([math.nan, 1e6, -1e300, -1.0], dtype=F64), 0.5)
+    assert got[0].isnan()
+    assert got[1] == math.inf
+    assert got[2].item() == pytest.approx(1e-300 / math.sqrt(math.pi), rel=1e-12)
+    assert got[3].item() == pytest.approx(0.427583576156, rel=1e-11)
+
+
+def test_reciprocal_gamma():
+    x = torch.tensor([-5.0, -4.3, -1.0, -1e-9, 0.0, 1e-12, 0.3, 0.5, 1.0, 2.0, 7.7, 20.0], dtype=F64)
+    for xi, got in zip(x.tolist(), reciprocal_gamma(x).tolist(), strict=True):
+        exact = mp.rgamma(mp.mpf(xi))
+        assert abs(got - exact) <= 1e-14 * abs(exact)
+    assert torch.autograd.gradcheck(reciprocal_gamma, x.requires_grad_())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.1, 2.0), st.floats(0.2, 3.0), st.floats(-20.0, 3.0))
+def test_recurrence_in_beta(alpha, beta, z):
+    """E_{α,β}(z) = 1/Γ(β) + z E_{α,α+β}(z)."""
+    z = torch.tensor(math.copysign(abs(z) ** alpha, z), dtype=F64)
+    left = mittag_leffler(z, alpha, beta)
+    right = reciprocal_gamma(torch.tensor(beta, dtype=F64)) + z * mittag_leffler(z, alpha, alpha + beta)
+    assert abs(left - right) <= 1e-12 * (1 + abs(left))
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 2.5, math.nan])
+def test_alpha_out_of_range(alpha):
+    with pytest.raises(InputError, match=r"\(0, 2\]"):
+        mittag_leffler(1.0, alpha)
+
+
+def test_complex_parameters_are_refused():
+    with pytest.raises(InputTypeError, match="beta is complex"):
+        mittag_leffler(1.0, 0.5, torch.tensor(1.0 + 1j))

@@ -1,0 +1,186 @@
+"""Bad input gets a typed error at the door: what, why, what to do."""
+
+import pytest
+import torch
+from torch import nn
+
+from neuralfde import (
+    ABM,
+    CapturedTensorError,
+    ConvergenceError,
+    FDEBlock,
+    FixedPoint,
+    InputError,
+    InputTypeError,
+    NewtonKrylov,
+    NonFiniteError,
+    Trapezoid,
+    Window,
+    fdeint,
+    solve,
+)
+from tests.stubs import F64, Net
+
+Z = torch.ones(2)
+
+
+def relax(t, z):
+    return -z
+
+
+def call(func=relax, z0=Z, t=1.0, order=0.5, **options):
+    if "step" not in options and "steps" not in options:
+        options["steps"] = 4
+    return fdeint(func, z0, t, order, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"order": 0.0}, InputError, ["order=0", "(0, 1]"]),
+        ({"order": 1.2}, InputError, ["1.2", "(0, 1]", "system"]),
+        ({"order": float("nan")}, InputError, ["nan"]),
+        ({"order": torch.tensor([0.5, 0.5, 0.5])}, InputError, ["shape", "(3,)"]),
+        ({"order": torch.tensor(1)}, InputTypeError, ["int64"]),
+        ({"order": "half"}, InputTypeError, ["str"]),
+        ({"step": 0.3}, InputError, ["step=0.3", "0.333333", "0.25", "steps="]),
+        ({"step": 3.0}, InputError, ["step=3", "1 steps", "2 steps"]),
+        ({"step": -0.1}, InputError, ["positive"]),
+        ({"step": 0.1, "steps": 10}, InputError, ["exactly one", "both"]),
+        ({"steps": None, "step": None}, InputError, ["exactly one", "neither"]),
+        ({"steps": 0}, InputError, ["at least 1"]),
+        ({"steps": 2.5}, InputTypeError, ["whole number"]),
+        ({"t": 0.0}, InputError, ["positive", "start"]),
+        ({"t": -1.0}, InputError, ["positive"]),
+        ({"t": torch.tensor([1.0])}, InputError, ["two times"]),
+        ({"t": torch.tensor([0.0, 2.0, 1.0])}, InputError, ["increase", "t[2]=1", "Sort"]),
+        ({"t": torch.tensor([0.0, 1.0, 1.0])}, InputError, ["increase"]),
+        ({"t": torch.tensor([0.0, float("nan")])}, InputError, ["finite"]),
+        ({"t": torch.ones(2, 2)}, InputError, ["1-D", "(2, 2)"]),
+        ({"t": [0.0, 1.0]}, InputTypeError, ["torch.tensor"]),
+        ({"t": torch.tensor([0.0, 1.0], requires_grad=True)}, InputError, ["T^β", "detach"]),
+        ({"z0": torch.ones(2, dtype=torch.int64)}, InputTypeError, ["int64", "float32"]),
+        ({"z0": torch.ones(2, dtype=torch.bfloat16)}, InputTypeError, ["bfloat16", "autocast"]),
+        ({"z0": (torch.ones(2), torch.ones(2, dtype=F64))}, InputTypeError, ["mixes"]),
+        ({"z0": (torch.ones(2), torch.ones(2, device="meta"))}, InputTypeError, ["meta", "one device"]),
+        ({"z0": 1.0}, InputTypeError, ["float", "torch.tensor"]),
+        ({"z0": ()}, InputError, ["empty"]),
+        ({"z0": torch.ones(0)}, InputError, ["no numbers"]),
+        ({"z0": torch.tensor([1.0, float("inf")])}, InputError, ["z0", "step 0"]),
+        ({"method": "predictr"}, InputError, ["'predictor'", "Did you mean"]),
+        ({"method": 3}, InputTypeError, ["int", "'abm'"]),
+        ({"adjoint": "exct"}, InputError, ["'exact'"]),
+        ({"history": "fulll"}, InputError, ["'full'"]),
+        ({"history": "window"}, InputError, ["Window(64)"]),
+        ({"storage": "devic"}, InputError, ["'device'"]),
+        ({"solver": "newton"}, InputError, ["explicit", "trapezoid"]),
+        ({"method": "gl", "solver": "newtn"}, InputError, ["'newton'"]),
+        ({"func": 3}, InputTypeError, ["callable"]),
+        ({"args": torch.ones(2)}, InputTypeError, ["args=(value,)"]),
+        ({"args": (torch.ones(2, device="meta"),)}, InputTypeError, ["meta"]),
+        ({"params": torch.ones(2)}, InputTypeError, ["params=[tensor]"]),
+        ({"params": ["w"]}, InputTypeError, ["str"]),
+        ({"func": lambda t, z: z[:1]}, InputError, ["(1,)", "(2,)"]),
+        ({"func": lambda t, z: z.double()}, InputTypeError, ["float64", "float32", "autocast"]),
+        ({"func": lambda t, z: (z, z)}, InputTypeError, ["structure", "tuple"]),
+        ({"func": lambda t, z: z.to("meta")}, InputTypeError, ["meta"]),
+        ({"func": lambda t, z: 1.0}, InputTypeError, ["tensors", "float"]),
+    ],
+    ids=lambda x: "" if not isinstance(x, dict) else "-".join(f"{k}={v}" for k, v in x.items())[:40],
+)
+def test_bad_input_is_refused_with_what_why_and_what_to_do(options, error, words):
+    with pytest.raises(error) as caught:
+        call(**options)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("length", [0, -3])
+def test_a_window_needs_a_length(length):
+    with pytest.raises(InputError, match="window of no steps"):
+        Window(length)
+    with pytest.raises(InputTypeError):
+        Window(1.5)
+
+
+def test_combinations_that_make_no_sense():
+    order = torch.tensor(0.5, requires_grad=True)
+    with pytest.raises(InputError, match="adjoint='exact'"):
+        call(order=order, adjoint="paper")
+    off_grid = torch.tensor([0.0, 0.3, 1.0])
+    with pytest.raises(InputError, match="adjoint='exact'"):
+        call(t=off_grid, adjoint="paper")
+    with pytest.raises(InputError, match="history='full'"):
+        call(t=off_grid, history=Window(3))
+    with pytest.raises(InputError, match="abm"):
+        Trapezoid(implicit=False)
+    with pytest.raises(InputError, match="correction"):
+        ABM(corrections=0)
+    with pytest.raises(InputError, match="tolerance"):
+        NewtonKrylov(tol=-1.0)
+    with pytest.raises(InputTypeError, match="'adjoint'"):
+        solve(relax, Z, 1.0, 0.5, steps=4, adjont="exact")
+    with pytest.raises(InputTypeError, match="'method'"):
+        FDEBlock(Net(), methd="abm")
+    with pytest.raises(InputError, match=r"0\.99"):
+        FDEBlock(Net(), order=1.0, learn_order=True)
+    with pytest.raises(InputError, match=r"outside \(0, 1\]"):
+        FDEBlock(Net(), order=1.5)
+
+
+def test_captured_tensors_that_would_get_no_gradient_are_an_error():
+    w = torch.tensor(-1.0, requires_grad=True)
+    for adjoint in ("exact", "direct", "paper"):
+        for captured in (w, 2 * w):
+            with pytest.raises(CapturedTensorError, match="args="):
+                call(lambda t, z, c=captured: c * z, adjoint=adjoint)
+    other = nn.Linear(2, 2)
+    with pytest.raises(CapturedTensorError, match="params="):
+        call(lambda t, z: other(z))
+    with torch.no_grad():
+        call(lambda t, z: w * z)
+    call(lambda t, z: w.detach() * z)
+    call(lambda t, z: other(z), params=other.parameters())
+
+
+def test_a_tensor_computed_from_a_known_parameter_outside_func_is_found_too():
+    w = torch.tensor(-1.0, requires_grad=True)
+    outside = w.exp()
+    with pytest.raises(CapturedTensorError, match="computed earlier"):
+        call(lambda t, z: outside * z, params=[w])
+
+
+@pytest.mark.parametrize("history", ["full", Window(5)])
+def test_a_state_that_stops_being_finite_is_reported_with_its_step(history):
+    def explode(t, z):
+        return torch.where(t > 0.55, z / 0.0, z)
+
+    for grad in (False, True):
+        z0 = torch.ones(2, requires_grad=grad)
+        with pytest.raises(NonFiniteError, match=r"step 6 of 10 \(t=0\.6\)"):
+            fdeint(explode, z0, 1.0, 0.5, steps=10, history=history)
+    assert not torch.isfinite(fdeint(explode, Z, 1.0, 0.5, steps=10, check_finite=False)).all()
+
+
+def test_a_stage_that_does_not_converge_names_its_step_and_a_remedy():
+    stiff = lambda t, z: -1e4 * z
+    with pytest.raises(ConvergenceError, match=r"step 1.*smaller step.*newton"):
+        fdeint(stiff, Z, 1.0, 0.9, steps=5, method="gl", solver=FixedPoint(max_iter=20))
+    y = fdeint(stiff, torch.ones(2, dtype=F64), 1.0, 0.9, steps=5, method="gl", solver="newton")
+    assert y.abs().max() < 1e-3
+    with pytest.raises(ConvergenceError, match=r"step 1"):
+        fdeint(lambda t, z: z.pow(2) + 1e6, Z, 1.0, 0.9, steps=2, method="gl", solver=NewtonKrylov(max_iter=2))
+
+
+def test_noise_that_begins_late_cannot_be_repeated_and_is_refused():
+    def late(t, z):
+        return -z + (torch.rand(2) if t > 0 else 0.0)
+
+    z0 = torch.ones(2, requires_grad=True)
+    with pytest.raises(InputError, match="random numbers"):
+        call(late, z0=z0)
+
+
+def test_a_func_that_changes_its_mind_is_caught_in_the_loop():
+    with pytest.raises(InputError, match="shape"):
+        call(lambda t, z: z if t < 0.5 else z[:1])
