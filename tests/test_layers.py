@@ -12,11 +12,12 @@ SOURCE = Path(neuralfde.__file__).parent
 #: Each part may import the parts of earlier rows, and its own row's only where it is the same part.
 ROWS = [
     {"errors"},
-    {"special", "grid", "structure"},
+    {"special", "grid", "structure", "watch"},
     {"operators", "orders"},
     {"tableaux"},
     {"history", "storage", "field"},
-    {"schemes"},
+    {"schemes", "automatic"},
+    {"streaming"},
     {"loop"},
     {"adjoints"},
     {"choices"},

@@ -3,7 +3,7 @@
 import logging
 
 from .adjoints import Direct, Exact, Paper
-from .api import Solution, Stats, fdeint, solve
+from .api import Solution, Stats, fdeint, plan, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
 from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
@@ -42,5 +42,6 @@ __all__ = [
     "UnsupportedError",
     "Window",
     "fdeint",
+    "plan",
     "solve",
 ]

@@ -13,7 +13,17 @@ from torch import Tensor, nn
 
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
-from .choices import ADJOINTS, STORAGES, named, read_graphs, read_history, read_scheme, refuse_combinations
+from .automatic import Prediction, Size, choose, predict
+from .choices import (
+    ADJOINTS,
+    STORAGES,
+    named,
+    read_graphs,
+    read_history,
+    read_scheme,
+    refuse_combinations,
+    refuse_resume,
+)
 from .errors import InputError, InputTypeError, UnsupportedError, nearest
 from .field import Field
 from .grid import Request, request
@@ -21,6 +31,7 @@ from .history import History, Window
 from .orders import read_order
 from .schemes import Scheme, StageSolver
 from .storage import Storage
+from .streaming import State
 from .structure import Structure, replace_tensors, structure_of, tensors_in
 
 _log = logging.getLogger("neuralfde")
@@ -38,15 +49,21 @@ class Stats:
     adjoint: str
     history: History
     storage: Storage
+    graphs: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Times, states in the structure of ``z0`` stacked along the first axis, and the cost."""
+    """Times, states in the structure of ``z0`` stacked along the first axis, and the cost.
+
+    ``state``, where ``resume=True`` asked for it, is what a later ``solve(..., resume=state)`` goes on from.
+    """
 
     ts: Tensor
     ys: Any
     stats: Stats
+    state: State | None = None
 
 
 def fdeint(
@@ -60,7 +77,7 @@ def fdeint(
     steps: int | None = None,
     adjoint: str | Adjoint = "exact",
     history: str | History = "auto",
-    storage: str | Storage = "device",
+    storage: str | Storage = "auto",
     params: Iterable[Tensor] | None = None,
     args: tuple[Any, ...] = (),
     solver: str | StageSolver | None = None,
@@ -83,7 +100,8 @@ def fdeint(
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
         history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
-        storage: ``'device'`` (default), ``'host'``, ``'checkpoint'``, or an object such as ``Host(path='/scratch')``.
+        storage: ``'auto'`` (default), ``'device'``, ``'host'``, ``'checkpoint'``, or an object such as
+            ``Host(path='/scratch')``.
         params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
         args: passed on to ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.
@@ -112,25 +130,81 @@ def fdeint(
         callback,
         check_finite,
         graphs,
+        None,
     )[0]
 
 
-def solve(func: Callable[..., Any], z0: Any, t: float | Tensor, order: float | Tensor, **options: Any) -> Solution:
+def solve(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: float | Tensor,
+    *,
+    resume: bool | State | None = None,
+    **options: Any,
+) -> Solution:
     """:func:`fdeint` with the same arguments, returning a :class:`Solution` with times, states and statistics.
 
     For a number T the states have one time along the first axis.
+
+    Args:
+        resume: True keeps what a later solve needs to go on (N rows); that solve gets it as ``resume=state`` and gives
+            the trajectory of one long solve. Its ``z0`` only says what a state looks like; ``t`` is the new end. The
+            past is cut off from gradients, as truncated training wants it.
     """
-    known = set(fdeint.__kwdefaults__ or ())
-    for name in options:
-        if name not in known:
-            raise InputTypeError(f"solve() has no argument {name!r}. {nearest(name, known)}")
-    chosen = {**(fdeint.__kwdefaults__ or {}), **options}
-    ys, wanted, stats, structure = _solve(func, z0, t, order, **chosen)
+    chosen = _options("solve", options)
+    ys, wanted, stats, structure, state = _solve(func, z0, t, order, **chosen, resume=resume)
     times = [wanted.grid.start + p * wanted.grid.step for p in wanted.positions]
     ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
-    return Solution(ts, ys, stats)
+    return Solution(ts, ys, stats, state)
+
+
+def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: float | Tensor, **options: Any) -> Prediction:
+    """What :func:`fdeint` with the same arguments will take: bytes, work, and what ``auto`` chooses; ``func``
+    is not run.
+
+    ``print(plan(...))`` reads as a short table.
+    """
+    chosen = _options("plan", options)
+    structure, wanted = structure_of(z0), request(t, chosen["step"], chosen["steps"])
+    scheme = read_scheme(chosen["method"], chosen["solver"])
+    how = named("adjoint", chosen["adjoint"], ADJOINTS, (Exact, Direct, Paper))
+    trained = [*_params(func, chosen["params"]), *tensors_in(z0), *tensors_in(order), *tensors_in(chosen["args"])]
+    train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
+    size = _size(structure, wanted, scheme, train)
+    past, kept, why = _memory(chosen["history"], chosen["storage"], size, structure, wanted, how)
+    stages = getattr(scheme, "corrections", 0) + 1
+    return predict(past, kept, size, structure.numel, stages, structure.device, why)
+
+
+def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    known = fdeint.__kwdefaults__ or {}
+    for given in options:
+        if given not in known:
+            raise InputTypeError(f"{name}() has no argument {given!r}. {nearest(given, known)}")
+    return {**known, **options}
+
+
+def _size(structure: Structure, wanted: Request, scheme: Scheme, train: bool) -> Size:
+    row_bytes = structure.numel * structure.dtype.itemsize
+    return Size(wanted.grid.steps, row_bytes, scheme.sums, train, structure.dtype == torch.float64)
+
+
+def _memory(
+    history: str | History,
+    storage: str | Storage,
+    size: Size,
+    structure: Structure,
+    wanted: Request,
+    how: Adjoint,
+) -> tuple[History, Storage, str]:
+    """History and storage as given or as chosen, and why."""
+    past, kept = read_history(history), named("storage", storage, STORAGES, Storage)
+    if isinstance(how, Direct) and kept is None:
+        kept = STORAGES["device"]
+    return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
 
 
 @torch.compiler.disable(reason="the solver runs as it is; compile the model around it, or func itself")
@@ -151,23 +225,26 @@ def _solve(
     callback: Callable[[int, int], None] | None,
     check_finite: bool,
     graphs: bool | str,
-) -> tuple[Any, Request, Stats, Structure]:
+    resume: bool | State | None,
+) -> tuple[Any, Request, Stats, Structure, State | None]:
     if not callable(func):
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
     _refuse_surroundings(func)
     structure = structure_of(z0)
-    wanted = request(t, step, steps)
     scheme = read_scheme(method, solver)
+    before = resume if isinstance(resume, State) else None
+    wanted = request(t, step, steps) if before is None else before.request(t, step, steps, scheme)
     how = named("adjoint", adjoint, ADJOINTS, (Exact, Direct, Paper))
-    past = read_history(history, wanted.grid.steps)
-    kept = named("storage", storage, STORAGES, Storage)
+    past, kept, why = _memory(
+        history, storage, _size(structure, wanted, scheme, torch.is_grad_enabled()), structure, wanted, how
+    )
     beta = read_order(order, structure)
     refuse_combinations(how, past, kept, beta, wanted, scheme)
 
     trained = _params(func, params)
     args = _args(args, structure)
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
-    row0 = structure.pack(z0)
+    row0 = structure.pack(z0) if before is None else before.last
     if not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
@@ -176,6 +253,12 @@ def _solve(
     field.first_evaluation(row0, [*trained, *owned, *cut], watch=graphs is not False)
 
     nodes, first, coefficients = _coefficients(scheme, beta, wanted, past)
+    known = None
+    if before is not None:
+        refuse_resume(how, wanted)
+        kernel = scheme.kernel(beta.detach(), before.step, before.steps + wanted.grid.steps)
+        known, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
+        coefficients = coefficients._replace(start=None)
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
     plan = Plan(
         field=field,
@@ -193,6 +276,8 @@ def _solve(
         backward_weights=_paper_weights(how, beta, wanted, past),
         leaves=(*trained, *cut),
         graphs=graphs,
+        known=known,
+        slopes=None if not resume else [],
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
     field.refuse_late_noise(plan.train)
@@ -211,9 +296,17 @@ def _solve(
         name,
         past,
         kept,
+        bool(plan.tally.get("replayed")),
+        why,
     )
+    state = None
+    if plan.slopes is not None:
+        origin = before or State(
+            wanted.grid.start, wanted.grid.step, scheme, row0.detach(), row0.detach(), row0.new_empty(0, *row0.shape)
+        )
+        state = origin.extended(plan.slopes, at_nodes.detach()[-1].clone(), wanted.grid.end)
     _log.debug("solved: %s", stats)
-    return ys, wanted, stats, structure
+    return ys, wanted, stats, structure, state
 
 
 def _refuse_surroundings(func: Callable[..., Any]) -> None:

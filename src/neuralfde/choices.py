@@ -34,10 +34,7 @@ HISTORIES: dict[str, History | None] = {
     "window": None,
     "exponentials": Exponentials(),
 }
-STORAGES: dict[str, Storage] = {"device": Device(), "host": Host(), "checkpoint": Checkpoint()}
-
-#: From this many steps on, ``auto`` sums distant blocks by FFT.
-FFT_FROM = 8192
+STORAGES: dict[str, Storage | None] = {"auto": None, "device": Device(), "host": Host(), "checkpoint": Checkpoint()}
 
 _T = TypeVar("_T")
 
@@ -66,14 +63,11 @@ def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Schem
     return replace(scheme, solver=named("solver", solver, SOLVERS, StageSolver))  # type: ignore[type-var, call-arg]
 
 
-def read_history(history: str | History, steps: int) -> History:
-    """The history; ``auto`` picks by the number of steps."""
+def read_history(history: str | History) -> History | None:
+    """The history; None where it is left to ``auto``."""
     if history == "window":
         raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
-    chosen = named("history", history, HISTORIES, History)
-    if chosen is None:
-        return FFT() if steps >= FFT_FROM else Full()
-    return chosen
+    return named("history", history, HISTORIES, History)
 
 
 def read_graphs(graphs: bool | str, how: Adjoint, device: torch.device) -> bool | str:
@@ -108,6 +102,15 @@ def refuse_combinations(
             f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
         )
     _refuse_storage(how, past, kept)
+
+
+def refuse_resume(how: Adjoint, wanted: Request) -> None:
+    """Raise where a solve cannot be gone on with."""
+    if isinstance(how, Paper) or wanted.off_grid:
+        raise InputError(
+            "a resumed solve takes adjoint='exact' or 'direct' and output times on the grid "
+            f"(step {wanted.grid.step:g}); solve in one piece otherwise."
+        )
 
 
 def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:

@@ -33,7 +33,9 @@ class Replay:
             count = min(self.engine.levels[-1], n + 1)
             self.first = n + 1 - count
             with ieee(self.z0):
-                self.sums = self.engine.product(self.first, count, 0, n + 1).add_(self.z0)
+                self.sums = self.engine.product(self.first, count, 0, n + 1)
+            base = self.z0 if self.plan.known is None else self.plan.known[self.first : n + 1].transpose(0, 1)
+            self.sums.add_(base)
         c = self.sums[:, n - self.first]
         start = self.coefficients.start
         if start is not None and self.v0 is not None and n > 0:

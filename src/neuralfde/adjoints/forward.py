@@ -36,6 +36,8 @@ def run(
 
     With ``trace`` every step keeps its autograd graph; ``check`` raises at the first step that is not finite.
     """
+    if plan.slopes is not None:
+        plan.slopes.clear()
     record = Record(c.local.detach().requires_grad_(plan.weigh))
     engine = plan.history.forward(c.weights, plan.steps, z0)
     keeps_rows = plan.history.keeps_rows
@@ -66,6 +68,8 @@ def run(
             record.v0 = v
             if isinstance(tape, Segments):
                 tape.v0 = v
+        if plan.slopes is not None and n < plan.steps:
+            plan.slopes.append(torch.zeros_like(z) if v is None else v.clone())
         if check:
             _check_step(plan, n, z, v)
         if plan.callback is not None:

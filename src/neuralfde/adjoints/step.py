@@ -24,11 +24,11 @@ def arrive(
 ) -> Tensor:
     """From what the history contributes to row ``n`` to the row ``x`` that step ``n`` starts from."""
     if n == 0 or past is None:
-        sums = z0.expand(plan.scheme.sums, *z0.shape)
+        sums = z0.expand(plan.scheme.sums, *z0.shape) if plan.known is None else plan.known[n]
     elif captured is None:
-        sums = past.add_(z0)
+        sums = past.add_(z0 if plan.known is None else plan.known[n])
     else:
-        sums = torch.add(past, z0, out=captured.x)
+        sums = torch.add(past, z0 if plan.known is None else plan.known[n], out=captured.x)
     if n == 0:
         return sums
     if c.start is not None and v0 is not None:
