@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check lint types docs build bench clean
+.PHONY: setup demo test check lint types docs build bench clean bench-accuracy
 
 setup: $(STAMP)
 
@@ -32,3 +32,8 @@ types: setup
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+
+bench-accuracy: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pycaputo FDEint matplotlib
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/work_precision.py

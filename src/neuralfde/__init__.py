@@ -7,7 +7,8 @@ from .api import Solution, Stats, fdeint, plan, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
 from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
-from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, NewtonKrylov, Predictor, Trapezoid
+from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
+from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
 from .storage import Checkpoint, Device, Host
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -19,10 +20,13 @@ __all__ = [
     "FFT",
     "L1",
     "CapturedTensorError",
+    "Caputo",
     "Checkpoint",
     "ConvergenceError",
+    "CustomKernel",
     "Device",
     "Direct",
+    "DistributedOrder",
     "Exact",
     "Exponentials",
     "FDEBlock",
@@ -32,14 +36,18 @@ __all__ = [
     "Host",
     "InputError",
     "InputTypeError",
+    "MultiTerm",
+    "Multistep",
     "NewtonKrylov",
     "NonFiniteError",
     "Paper",
     "Predictor",
     "Solution",
     "Stats",
+    "Tempered",
     "Trapezoid",
     "UnsupportedError",
+    "VariableOrder",
     "Window",
     "fdeint",
     "plan",

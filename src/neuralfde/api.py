@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.utils import _pytree as pytree
 
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
@@ -27,12 +29,12 @@ from .choices import (
 from .errors import InputError, InputTypeError, UnsupportedError, nearest
 from .field import Field
 from .grid import Request, request
-from .history import History, Window
-from .orders import read_order
+from .history import Full, History, Window
+from .orders import Caputo, Mesh, Operator, read_order
 from .schemes import Scheme, StageSolver
 from .storage import Storage
 from .streaming import State
-from .structure import Structure, replace_tensors, structure_of, tensors_in
+from .structure import Structure, grouped, replace_tensors, structure_of, tensors_in
 
 _log = logging.getLogger("neuralfde")
 
@@ -70,7 +72,7 @@ def fdeint(
     func: Callable[..., Any],
     z0: Any,
     t: float | Tensor,
-    order: float | Tensor,
+    order: float | Tensor | Operator | Any,
     *,
     method: str | Scheme = "predictor",
     step: float | None = None,
@@ -83,9 +85,12 @@ def fdeint(
     solver: str | StageSolver | None = None,
     callback: Callable[[int, int], None] | None = None,
     check_finite: bool = True,
+    velocity: Any = None,
+    horizon: float | Tensor | Any = None,
+    grading: float = 1.0,
     graphs: bool | str = "auto",
 ) -> Any:
-    """Solve ``D^β z = func(t, z, *args)``, ``z(t_0) = z0`` with Caputo's derivative of order ``0 < β ≤ 1``.
+    """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
     Args:
         func: the right-hand side ``func(t, z, *args)``; ``t`` is a 0-d tensor, ``z`` has the structure of ``z0``.
@@ -93,9 +98,13 @@ def fdeint(
         t: a number T integrates from 0 and returns z(T); a 1-D increasing tensor returns the states at its times,
             stacked first, with ``t[0]`` the initial time. Times between grid points come from the scheme's own
             continuous output.
-        order: β, a number or a tensor; a tensor that requires grad gets the exact gradient.
+        order: β in (0, 2], a number, a tensor that broadcasts to the state (one order per channel, or per sample as
+            ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
+            ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
+            grad gets the exact gradient.
         method: ``'predictor'`` (default), ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
-            ``'gl-explicit'``, ``'l1-explicit'``, or a scheme object such as ``ABM(corrections=3)``.
+            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme
+            object such as ``ABM(corrections=3)``.
         step: the step h; it must divide the interval.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
@@ -107,6 +116,13 @@ def fdeint(
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.
         callback: called as ``callback(step, total)`` in both passes.
         check_finite: raise :class:`NonFiniteError` naming the step where the state stopped being finite.
+        velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.
+        horizon: a factor of time, a positive number or tensor that broadcasts to the state: each element runs in its
+            own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends every sample at its
+            own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. As ``D^β_t = T^{-β} D^β_s``, it scales
+            the weights; it gets the exact gradient.
+        grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
+            ``steps=`` and ``history='full'``.
         graphs: replay steps as CUDA graphs: ``'auto'`` (default: where it is safe), ``True`` (an error where it is
             not) or ``False``. Python code in ``func`` is then run once for all steps, not at every step.
 
@@ -114,31 +130,16 @@ def fdeint(
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     return _solve(
-        func,
-        z0,
-        t,
-        order,
-        method,
-        step,
-        steps,
-        adjoint,
-        history,
-        storage,
-        params,
-        args,
-        solver,
-        callback,
-        check_finite,
-        graphs,
-        None,
-    )[0]
+        func, z0, t, order, method, step, steps, adjoint, history, storage, params, args, solver, callback,
+        check_finite, velocity, horizon, grading, graphs, None,
+    )[0]  # fmt: skip
 
 
 def solve(
     func: Callable[..., Any],
     z0: Any,
     t: float | Tensor,
-    order: float | Tensor,
+    order: Any,
     *,
     resume: bool | State | None = None,
     **options: Any,
@@ -154,27 +155,29 @@ def solve(
     """
     chosen = _options("solve", options)
     ys, wanted, stats, structure, state = _solve(func, z0, t, order, **chosen, resume=resume)
-    times = [wanted.grid.start + p * wanted.grid.step for p in wanted.positions]
+    times = [wanted.grid.at(p) for p in wanted.positions]
     ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
     return Solution(ts, ys, stats, state)
 
 
-def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: float | Tensor, **options: Any) -> Prediction:
+def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
     """What :func:`fdeint` with the same arguments will take: bytes, work, and what ``auto`` chooses; ``func``
     is not run.
 
     ``print(plan(...))`` reads as a short table.
     """
     chosen = _options("plan", options)
-    structure, wanted = structure_of(z0), request(t, chosen["step"], chosen["steps"])
+    structure, wanted = structure_of(z0), request(t, chosen["step"], chosen["steps"], chosen["grading"])
     scheme = read_scheme(chosen["method"], chosen["solver"])
     how = named("adjoint", chosen["adjoint"], ADJOINTS, (Exact, Direct, Paper))
     trained = [*_params(func, chosen["params"]), *tensors_in(z0), *tensors_in(order), *tensors_in(chosen["args"])]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     size = _size(structure, wanted, scheme, train)
-    past, kept, why = _memory(chosen["history"], chosen["storage"], size, structure, wanted, how)
+    past, kept, why = _memory(
+        chosen["history"], chosen["storage"], size, structure, wanted, how, _is_toeplitz(read_order(order), wanted)
+    )
     stages = getattr(scheme, "corrections", 0) + 1
     return predict(past, kept, size, structure.numel, stages, structure.device, why)
 
@@ -199,20 +202,27 @@ def _memory(
     structure: Structure,
     wanted: Request,
     how: Adjoint,
+    toeplitz: bool,
 ) -> tuple[History, Storage, str]:
-    """History and storage as given or as chosen, and why."""
+    """History and storage as given or as chosen, and why; without Toeplitz weights every row and weight is needed."""
     past, kept = read_history(history), named("storage", storage, STORAGES, Storage)
     if isinstance(how, Direct) and kept is None:
         kept = STORAGES["device"]
+    if not toeplitz and past is None:
+        past = Full()
     return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
 
 
-@torch.compiler.disable(reason="the solver runs as it is; compile the model around it, or func itself")
-def _solve(
+def _solve(*given: Any, **options: Any) -> tuple[Any, Request, Stats, Structure, State | None]:
+    """Solve outside of any graph that torch.compile is building: the solver runs as it is."""
+    return (_uncompiled if torch.compiler.is_compiling() else _solve_eagerly)(*given, **options)
+
+
+def _solve_eagerly(
     func: Callable[..., Any],
     z0: Any,
     t: float | Tensor,
-    order: float | Tensor,
+    order: Any,
     method: str | Scheme,
     step: float | None,
     steps: int | None,
@@ -224,6 +234,9 @@ def _solve(
     solver: str | StageSolver | None,
     callback: Callable[[int, int], None] | None,
     check_finite: bool,
+    velocity: Any,
+    horizon: Any,
+    grading: float,
     graphs: bool | str,
     resume: bool | State | None,
 ) -> tuple[Any, Request, Stats, Structure, State | None]:
@@ -233,32 +246,46 @@ def _solve(
     structure = structure_of(z0)
     scheme = read_scheme(method, solver)
     before = resume if isinstance(resume, State) else None
-    wanted = request(t, step, steps) if before is None else before.request(t, step, steps, scheme)
+    wanted = request(t, step, steps, grading) if before is None else before.request(t, step, steps, scheme)
     how = named("adjoint", adjoint, ADJOINTS, (Exact, Direct, Paper))
-    past, kept, why = _memory(
-        history, storage, _size(structure, wanted, scheme, torch.is_grad_enabled()), structure, wanted, how
-    )
-    beta = read_order(order, structure)
+    operator = read_order(order)
+    size = _size(structure, wanted, scheme, torch.is_grad_enabled())
+    past, kept, why = _memory(history, storage, size, structure, wanted, how, _is_toeplitz(operator, wanted))
+    _refuse_history(past, operator, wanted)
+    numbers = {**operator.numbers(), **({} if horizon is None else {"horizon": horizon})}
+    structure = grouped(structure, numbers)
+    known = {name: structure.spread(name, x) for name, x in numbers.items()}
+    beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
+    _refuse_paper(how, operator, velocity, horizon, wanted)
 
     trained = _params(func, params)
     args = _args(args, structure)
+    if horizon is not None:
+        func, args = _in_own_time(func, horizon, structure, args)
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     row0 = structure.pack(z0) if before is None else before.last
     if not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
-    graphs = read_graphs(graphs, how, structure.device)
+    # a horizon makes a new function at every call, which no cache would know again
+    graphs = read_graphs(graphs, how, structure.device) if horizon is None else False
     field.first_evaluation(row0, [*trained, *owned, *cut], watch=graphs is not False)
 
-    nodes, first, coefficients = _coefficients(scheme, beta, wanted, past)
-    known = None
+    mesh = _mesh(wanted, known, structure, velocity is not None)
+    nodes, first, coefficients = _coefficients(operator.kernel(known, scheme, mesh), wanted, past)
+    past_rows = None
+    if resume:
+        refuse_resume(how, wanted, coefficients.base is None and horizon is None and wanted.grid.grading == 1)
     if before is not None:
-        refuse_resume(how, wanted)
-        kernel = scheme.kernel(beta.detach(), before.step, before.steps + wanted.grid.steps)
-        known, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
+        whole = Request(replace(wanted.grid, steps=before.steps + wanted.grid.steps), wanted.positions, True)
+        fixed = {k: x.detach() for k, x in known.items()}
+        kernel = operator.kernel(fixed, scheme, _mesh(whole, fixed, structure, False))
+        past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
         coefficients = coefficients._replace(start=None)
+    if coefficients.base is not None:
+        row0 = torch.stack([row0] + ([] if velocity is None else [_velocity(velocity, structure)]))
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
     plan = Plan(
         field=field,
@@ -270,14 +297,14 @@ def _solve(
         nodes=nodes,
         first=first,
         train=torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs),
-        weigh=torch.is_grad_enabled() and beta.requires_grad,
+        weigh=torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in coefficients),
         callback=callback,
         check_finite=check_finite,
-        backward_weights=_paper_weights(how, beta, wanted, past),
+        backward_weights=_paper_weights(how, known, wanted, past),
         leaves=(*trained, *cut),
         graphs=graphs,
-        known=known,
-        slopes=None if not resume else [],
+        known=past_rows,
+        slopes=[] if resume else None,
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
     field.refuse_late_noise(plan.train)
@@ -307,6 +334,10 @@ def _solve(
         state = origin.extended(plan.slopes, at_nodes.detach()[-1].clone(), wanted.grid.end)
     _log.debug("solved: %s", stats)
     return ys, wanted, stats, structure, state
+
+
+# torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work
+_uncompiled = _disable_dynamo(_solve_eagerly)
 
 
 def _refuse_surroundings(func: Callable[..., Any]) -> None:
@@ -350,18 +381,67 @@ def _args(args: Any, structure: Structure) -> tuple[Any, ...]:
     return tuple(args)
 
 
-def _coefficients(
-    scheme: Scheme, beta: Tensor, wanted: Request, past: History
-) -> tuple[tuple[int, ...], int, Coefficients]:
+def _is_toeplitz(operator: Operator, wanted: Request) -> bool:
+    """Whether weights depend on the lag alone."""
+    return operator.toeplitz and wanted.grid.grading == 1
+
+
+def _refuse_history(past: History, operator: Operator, wanted: Request) -> None:
+    """A matrix that is not Toeplitz needs a history that keeps all rows and all weights."""
+    if not _is_toeplitz(operator, wanted) and not isinstance(past, Full):
+        cause = f"grading={wanted.grid.grading:g}" if operator.toeplitz else f"order={type(operator).__name__}"
+        raise InputError(
+            f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not. "
+            "Use history='full'."
+        )
+
+
+def _mesh(wanted: Request, known: dict[str, Tensor], structure: Structure, velocity: bool) -> Mesh:
+    grid = wanted.grid
+    horizon = known.get("horizon", torch.ones(structure.groups, dtype=torch.float64))
+    if not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
+        raise InputError(f"horizon={float(horizon.detach().min()):g} must be positive and finite.")
+    return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
+
+
+def _velocity(velocity: Any, structure: Structure) -> Tensor:
+    given = structure_of(velocity)
+    if replace(given, spans=structure.spans) != structure:
+        raise InputTypeError(
+            "velocity must have the structure, shapes, dtype and device of z0: it is z'(0), one number for each of z0."
+        )
+    return structure.pack(velocity)
+
+
+def _in_own_time(
+    func: Callable[..., Any], horizon: Any, structure: Structure, args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``func`` of the grid's time; the factors travel among the arguments, where tensors get gradients."""
+    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(device=structure.device, dtype=structure.dtype), horizon)
+
+    def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
+        return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)
+
+    return scaled, (scales, *args)
+
+
+def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
+    if isinstance(how, Paper) and (
+        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or wanted.grid.grading != 1
+    ):
+        raise InputError(
+            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
+            "and velocity=. Use adjoint='exact'."
+        )
+
+
+def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tuple[tuple[int, ...], int, Coefficients]:
     """Output nodes, the first slope that counts, and the numbers of the scheme."""
     grid = wanted.grid
-    kernel = scheme.kernel(beta, grid.step, grid.steps)
     for part in (kernel.weights, kernel.local):
         if not bool(torch.isfinite(part).all()):
             bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
-            raise InputError(
-                f"the weights are not finite from step {bad} on (order {beta.detach().tolist()}, h={grid.step:g})."
-            )
+            raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
     nodes = {n for n in wanted.nodes if n >= 0}
     dense = None
     if wanted.off_grid and kernel.dense is not None:
@@ -370,15 +450,20 @@ def _coefficients(
         nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
     start = kernel.start
     if start is not None and isinstance(past, Window):
-        lag = torch.arange(grid.steps + 1)[:, None]
-        start = torch.where(lag <= past.length, start, 0.0)
-    return tuple(sorted(nodes)), kernel.first, Coefficients(past.tabulate(kernel.weights), kernel.local, start, dense)
+        lag = torch.arange(grid.steps + 1) - torch.arange(start.shape[0])[:, None]
+        start = torch.where((lag <= past.length)[..., None], start, 0.0)
+    weights = past.tabulate(kernel.weights)
+    base = kernel.base
+    if base is not None and dense is not None:
+        assert kernel.dense_base is not None
+        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in wanted.off_grid], dim=1)], dim=1)
+    return tuple(sorted(nodes)), kernel.first, Coefficients(weights, kernel.local, start, dense, base)
 
 
-def _paper_weights(how: Adjoint, beta: Tensor, wanted: Request, past: History) -> Tensor | None:
+def _paper_weights(how: Adjoint, known: dict[str, Tensor], wanted: Request, past: History) -> Tensor | None:
     if not isinstance(how, Paper):
         return None
-    return past.tabulate(tableaux.rectangle(beta.detach(), wanted.grid.step, wanted.grid.steps)[None])
+    return past.tabulate(tableaux.rectangle(known["order"].detach(), wanted.grid.step, wanted.grid.steps)[None])
 
 
 def _assemble(wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from .adjoints import Adjoint, Direct, Exact, Paper
 from .errors import InputError, InputTypeError, nearest
 from .grid import Request
 from .history import FFT, Exponentials, Full, History
-from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Predictor, Scheme, StageSolver, Trapezoid
+from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Multistep, Predictor, Scheme, StageSolver, Trapezoid
 from .storage import Checkpoint, Device, Host, Storage
 
 METHODS: dict[str, Scheme] = {
@@ -25,6 +25,8 @@ METHODS: dict[str, Scheme] = {
     "gl-explicit": GrunwaldLetnikov(implicit=False),
     "l1": L1(),
     "l1-explicit": L1(implicit=False),
+    "bdf2": Multistep(),
+    "flmm-trapezoid": Multistep(rule="trapezoid"),
 }
 ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
 HISTORIES: dict[str, History | None] = {
@@ -104,12 +106,12 @@ def refuse_combinations(
     _refuse_storage(how, past, kept)
 
 
-def refuse_resume(how: Adjoint, wanted: Request) -> None:
+def refuse_resume(how: Adjoint, wanted: Request, plain: bool) -> None:
     """Raise where a solve cannot be gone on with."""
-    if isinstance(how, Paper) or wanted.off_grid:
+    if isinstance(how, Paper) or wanted.off_grid or not plain:
         raise InputError(
-            "a resumed solve takes adjoint='exact' or 'direct' and output times on the grid "
-            f"(step {wanted.grid.step:g}); solve in one piece otherwise."
+            "a solve that is resumed takes adjoint='exact' or 'direct', output times on a uniform grid "
+            f"(step {wanted.grid.step:g}), no horizon= and no velocity=; solve in one piece otherwise."
         )
 
 

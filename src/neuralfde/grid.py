@@ -1,7 +1,8 @@
-"""Uniform grids: where the solver steps, and where the answer is asked for."""
+"""Uniform and graded grids: where the solver steps, and where the answer is asked for."""
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from dataclasses import dataclass
@@ -17,21 +18,48 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True)
 class Grid:
-    """The points ``t_n = start + n * step`` for ``n = 0 … steps``."""
+    """The points ``t_n = start + T (n/N)^r`` for ``n = 0 … N``; r = 1 is the uniform grid, ``start + n * step``."""
 
     start: float
     step: float
     steps: int
+    grading: float = 1.0
 
     @property
     def end(self) -> float:
         """The last point."""
         return self.start + self.steps * self.step
 
+    @property
+    def elapsed(self) -> Tensor:
+        """The time since the start of all grid points, float64 (steps + 1,)."""
+        n = torch.arange(self.steps + 1, dtype=torch.float64)
+        if self.grading == 1:
+            return n * self.step
+        return self.steps * self.step * (n / self.steps) ** self.grading
+
     def times(self, like: Tensor) -> Tensor:
         """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,)."""
-        n = torch.arange(self.steps + 1, dtype=torch.float64)
-        return (self.start + n * self.step).to(dtype=like.dtype, device=like.device)
+        return (self.start + self.elapsed).to(dtype=like.dtype, device=like.device)
+
+    def positions(self, times: list[float]) -> tuple[float, ...]:
+        """Where these times lie: the index of the cell plus the part of it that has passed."""
+        if self.grading == 1:
+            return tuple((x - self.start) / self.step for x in times)
+        points = self.elapsed.tolist()
+        found = []
+        for x in times:
+            k = min(max(bisect.bisect_right(points, x - self.start) - 1, 0), self.steps - 1)
+            found.append(k + (x - self.start - points[k]) / (points[k + 1] - points[k]))
+        return tuple(found)
+
+    def at(self, position: float) -> float:
+        """The inverse of :meth:`positions`."""
+        if self.grading == 1:
+            return self.start + position * self.step
+        k = min(int(position), self.steps - 1)
+        points = self.elapsed
+        return self.start + float(torch.lerp(points[k], points[k + 1], position - k))
 
 
 @dataclass(frozen=True)
@@ -53,14 +81,27 @@ class Request:
         return tuple(p for p in self.positions if not _is_whole(p))
 
 
-def request(t: float | Tensor, step: float | None, steps: int | None) -> Request:
+def request(t: float | Tensor, step: float | None, steps: int | None, grading: float = 1.0) -> Request:
     """Read ``t``, ``step`` and ``steps`` as a user gives them, or say what does not fit."""
     times, terminal = _times(t)
     start, end = times[0], times[-1]
     count = _count(start, end, step, steps)
-    grid = Grid(start, (end - start) / count, count)
-    positions = tuple((x - start) / grid.step for x in (times[-1:] if terminal else times))
-    return Request(grid, positions, terminal)
+    grid = Grid(start, (end - start) / count, count, _grading(grading, step))
+    return Request(grid, grid.positions(times[-1:] if terminal else times), terminal)
+
+
+def _grading(grading: float, step: float | None) -> float:
+    if isinstance(grading, bool) or not isinstance(grading, int | float):
+        raise InputTypeError(f"grading must be a number r ≥ 1 in t_k = T (k/N)^r, got {type(grading).__name__}.")
+    if not (math.isfinite(grading) and grading >= 1):
+        raise InputError(
+            f"grading={grading:g} must be at least 1: larger r puts more points next to the start, 1 is uniform."
+        )
+    if grading != 1 and step is not None:
+        raise InputError(
+            "a graded grid has steps of many lengths: give steps= (their number) with grading=, not step=."
+        )
+    return float(grading)
 
 
 def _times(t: float | Tensor) -> tuple[list[float], bool]:

@@ -67,16 +67,19 @@ class State:
         weights = kernel.weights.detach().to(like)
         start = None if kernel.start is None else kernel.start.detach().to(like)
         if isinstance(history, Window):
-            lag = torch.arange(weights.shape[1], device=like.device)[:, None]
-            weights = torch.where(lag <= history.length, weights, 0.0)
-            start = None if start is None else torch.where(lag <= history.length, start, 0.0)
+            lag = torch.arange(weights.shape[1], device=like.device)
+            weights = torch.where((lag <= history.length)[:, None], weights, 0.0)
+            if start is not None:
+                lag = lag - torch.arange(start.shape[0], device=like.device)[:, None]
+                start = torch.where((lag <= history.length)[..., None], start, 0.0)
         slopes = like.clone()
         slopes[: kernel.first] = 0
         engine = Full(block=count).forward(weights, past + count - 1, self.first)
         engine.inputs[0].buffer[:past].copy_(slopes)
         rows = engine.product(past, count, 0, past).transpose(0, 1).add(self.first)
         if start is not None:
-            rows[:, 0] += start[past : past + count, :, None] * like[0]
+            for j in range(min(start.shape[0], past)):
+                rows[:, 0] += start[j, past : past + count, :, None] * like[j]
         rows[0] = self.last
         return rows
 

@@ -2,7 +2,7 @@
 
 All schemes are one equation (``v_j = f(t_j, z_j)``)::
 
-    c_n = base_n + Σ_{j<n} w_{n-j} v_j + s_n v_0,      z_n = local(t_n, c_n)
+    c_n = base_n + Σ_{j<n} w_{n-j} v_j + Σ_{j<k} s_{n,j} v_j,      z_n = local(t_n, c_n)
 
 so a scheme is a :class:`Kernel`: the numbers ``w``, ``s`` and the weight ``w_0`` of the local stage.
 Everything is computed in float64, whatever the dtype of the state, by formulas without cancellation.
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .special import binomial_series, l1_weights
+
 # From this lag on, differences of powers are summed as a series in 1/m, which has no cancellation.
 _SERIES_FROM = 2
 _SERIES_TERMS = 26
@@ -28,10 +30,15 @@ class Kernel:
 
     Attributes:
         weights: (sums, steps + 1, groups); ``weights[k, m]`` multiplies the slope ``m`` steps back in sum ``k``.
-        local: (groups,), the weight ``w_0`` of the slope at the new point; zero for explicit schemes.
-        start: (steps + 1, groups) or None; extra weight of ``v_0`` in row ``n`` of the first sum.
+            Or (sums, steps + 1, steps + 1, groups): row ``n``, slope ``j``, where the weights depend on both.
+        local: (groups,), the weight ``w_0`` of the slope at the new point, zero for explicit schemes; or one for each
+            row, (steps + 1, groups).
+        start: (starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the first sum.
         first: the first slope that enters the history: 1 where ``v_0`` does not.
         dense: row weights of the scheme's own continuous output, or None where it is linear between nodes.
+        base: (initials, steps + 1, groups) or None; ``base_n = Σ_i base[i, n] z_0^{(i)}`` of the initial values
+            ``z_0``, ``z'_0``; None means ``z_0`` alone.
+        dense_base: the same at a position between nodes, (initials, groups).
     """
 
     weights: Tensor
@@ -39,19 +46,26 @@ class Kernel:
     start: Tensor | None = None
     first: int = 0
     dense: Callable[[float], Tensor] | None = None
+    base: Tensor | None = None
+    dense_base: Callable[[float], Tensor] | None = None
 
 
-def scale(order: Tensor, step: float, shift: float) -> Tensor:
+def scale(order: Tensor, step: float | Tensor, shift: float) -> Tensor:
     """``h^β / Γ(β + shift)``, shape (groups,)."""
-    return torch.exp(order * torch.log(torch.tensor(step, dtype=torch.float64)) - torch.lgamma(order + shift))
+    return torch.exp(order * log(step) - torch.lgamma(order + shift))
 
 
-def rectangle(order: Tensor, step: float, steps: int) -> Tensor:
+def log(step: float | Tensor) -> Tensor:
+    """``log h`` in float64, of one step or of one for each group."""
+    return torch.log(torch.as_tensor(step, dtype=torch.float64))
+
+
+def rectangle(order: Tensor, step: float | Tensor, steps: int) -> Tensor:
     """Product rectangle rule: ``h^β/Γ(β+1) · [m^β - (m-1)^β]``, row 0 is zero (Diethelm, Ford and Freed 2004)."""
     return scale(order, step, 1.0) * torch.cat([torch.zeros_like(order)[None], backward_difference(order, steps)])
 
 
-def trapezoid(order: Tensor, step: float, steps: int) -> tuple[Tensor, Tensor]:
+def trapezoid(order: Tensor, step: float | Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Product trapezoid rule (Diethelm, Ford and Freed 2004): lag weights ``w`` and the correction ``s`` of ``v_0``.
 
     ``w_0 = c``, ``w_m = c·[(m+1)^{β+1} - 2 m^{β+1} + (m-1)^{β+1}]`` with ``c = h^β/Γ(β+2)``; the rule gives ``v_0``
@@ -66,22 +80,17 @@ def trapezoid(order: Tensor, step: float, steps: int) -> tuple[Tensor, Tensor]:
     return c * w, c * s
 
 
-def grunwald_letnikov(order: Tensor, step: float, steps: int) -> Tensor:
+def grunwald_letnikov(order: Tensor, step: float | Tensor, steps: int) -> Tensor:
     """Coefficients of ``h^β (1-ξ)^{-β}``: ``g_0 = 1``, ``g_m = g_{m-1} (m-1+β)/m``."""
-    m = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
-    g = torch.cat([torch.ones_like(order)[None], torch.cumprod((m - 1 + order) / m, dim=0)])
-    return torch.exp(order * torch.log(torch.tensor(step, dtype=torch.float64))) * g
+    return torch.exp(order * log(step)) * binomial_series(order, steps + 1)
 
 
-def l1(order: Tensor, step: float, steps: int) -> Tensor:
+def l1(order: Tensor, step: float | Tensor, steps: int) -> Tensor:
     """``h^β Γ(2-β)`` times the coefficients of ``1/δ(ξ)``, ``δ = (1-ξ) Σ [(i+1)^{1-β} - i^{1-β}] ξ^i``.
 
     Solving the L1 recurrence for the new value once and for all turns it into a plain convolution of the slopes.
     """
-    one = torch.ones_like(order)[None]
-    delta = torch.cat([one, second_difference(1 - order, steps)])  # a_i - a_{i-1} without subtracting near equals
-    gain = torch.exp(order * torch.log(torch.tensor(step, dtype=torch.float64)) + torch.lgamma(2 - order))
-    return gain * reciprocal(delta)
+    return torch.exp(order * log(step) + torch.lgamma(2 - order)) * l1_weights(order, steps + 1)
 
 
 def backward_difference(power: Tensor, count: int) -> Tensor:
@@ -126,36 +135,3 @@ def _binomial_tail(m: Tensor, power: Tensor, degrees: range) -> Tensor:
     for c in reversed(chosen):
         total = total * ratio + c
     return m ** (power - degrees.start) * total
-
-
-def reciprocal(series: Tensor) -> Tensor:
-    """Coefficients of ``1/a(ξ)`` to the same length, by Newton's iteration; (count, groups)."""
-    result: Tensor = _Reciprocal.apply(series)
-    return result
-
-
-def convolve(a: Tensor, b: Tensor, count: int) -> Tensor:
-    """The first ``count`` coefficients of a product of two series along the first axis."""
-    size = a.shape[0] + b.shape[0]
-    return torch.fft.irfft(torch.fft.rfft(a, size, 0) * torch.fft.rfft(b, size, 0), size, 0)[:count]
-
-
-class _Reciprocal(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, series: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
-        count = series.shape[0]
-        inverse = 1 / series[:1]
-        while inverse.shape[0] < count:
-            size = min(2 * inverse.shape[0], count)
-            error = -convolve(series[:size], inverse, size)
-            error[0] += 2
-            inverse = convolve(inverse, error, size)
-        ctx.save_for_backward(inverse)
-        return inverse
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
-        (inverse,) = ctx.saved_tensors
-        count = inverse.shape[0]
-        square = convolve(inverse, inverse, count)
-        return -convolve(grad.flip(0), square, count).flip(0)

@@ -41,7 +41,7 @@ def pretend(monkeypatch):
     monkeypatch.setattr(captured_module.Captured, "_capture", capture)
     monkeypatch.setattr(captured_module.torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(captured_module.torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(graphs, "why_not", lambda plan, z0: "implicit" if plan.scheme.implicit else None)
+    monkeypatch.setattr(graphs, "why_not", lambda plan, c, z0: "implicit" if plan.scheme.implicit else None)
     monkeypatch.setattr("neuralfde.api.read_graphs", lambda g, how, device: False if isinstance(how, nf.Direct) else g)
     return count
 

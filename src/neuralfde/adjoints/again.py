@@ -12,18 +12,20 @@ from ..loop import sweep
 from ..storage import Checkpoint, DeviceTape
 from .captured import Captured
 from .plan import Coefficients, Plan
-from .step import arrive, plain_step
+from .step import add_heads, arrive, plain_step
 
 
 class Replay:
     """Rows computed again, block by block, from the slopes a history has kept: no second buffer is needed."""
 
-    def __init__(self, plan: Plan, engine: Blocked, coefficients: Coefficients, z0: Tensor, v0: Tensor | None) -> None:
+    def __init__(
+        self, plan: Plan, engine: Blocked, coefficients: Coefficients, z0: Tensor, heads: list[Tensor]
+    ) -> None:
         self.plan = plan
         self.engine = engine
         self.coefficients = coefficients
         self.z0 = z0
-        self.v0 = v0
+        self.heads = heads
         self.first = plan.steps + 1
         self.sums: Tensor | None = None
 
@@ -34,15 +36,14 @@ class Replay:
             self.first = n + 1 - count
             with ieee(self.z0):
                 self.sums = self.engine.product(self.first, count, 0, n + 1)
-            base = self.z0 if self.plan.known is None else self.plan.known[self.first : n + 1].transpose(0, 1)
-            self.sums.add_(base)
+            span = slice(self.first, n + 1)
+            known = self.plan.known
+            self.sums.add_(self.coefficients.lift(self.z0, span) if known is None else known[span].transpose(0, 1))
         c = self.sums[:, n - self.first]
-        start = self.coefficients.start
-        if start is not None and self.v0 is not None and n > 0:
-            c[0].addcmul_(start[n, :, None], self.v0)
+        add_heads(c, self.coefficients.start, self.heads, n)
         if n == 0:
             return c
-        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local)
+        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local_at(n))
 
     def read_block(self, low: int, high: int) -> Tensor:
         """Rows low … high of a scheme with one explicit sum: (steps, groups, width)."""
@@ -65,17 +66,18 @@ class Replay:
 class Segments:
     """Rows computed again, segment by segment, from states of the history kept in the forward pass."""
 
-    def __init__(self, plan: Plan, engine: Snapshots, c: Coefficients, z0: Tensor) -> None:
+    def __init__(self, plan: Plan, engine: Snapshots, c: Coefficients, z0: Tensor, heads: list[Tensor]) -> None:
         assert isinstance(plan.storage, Checkpoint)
         self.plan, self.engine, self.c, self.z0 = plan, engine, c, z0
-        self.v0: Tensor | None = None  # set once the first step has been taken
+        self.heads = heads  # filled as the first steps are taken
+        self.like = z0 if c.base is None else z0[0]
         self.captured: Captured | None = None  # set for the backward pass
-        self.shape = (plan.scheme.sums, *z0.shape)
+        self.shape = (plan.scheme.sums, *self.like.shape)
         self.kept: dict[int, tuple[Tensor, ...]] = {}
         size = z0.element_size()
         rows = engine.snapshot_rows
         self.starts = plan.storage.starts(
-            plan.steps + 1, rows * z0.numel() * size, torch.Size(self.shape).numel() * size, plan.history.block
+            plan.steps + 1, rows * self.like.numel() * size, torch.Size(self.shape).numel() * size, plan.history.block
         )
         self.pending = iter([*self.starts, plan.steps + 1])
         self.next = next(self.pending)
@@ -106,13 +108,13 @@ class Segments:
         self.engine.restore(self.kept.pop(first, None))
 
         def visit(m: int, past: Tensor | None) -> tuple[Tensor | None, None]:
-            x = arrive(self.plan, self.c, self.z0, self.v0, m, past, self.captured)
+            x = arrive(self.plan, self.c, self.z0, self.heads, m, past, self.captured)
             tape.write(m, x)
             if m == n:
                 return None, None
             slope = self.plan.needs_slope(m, dense=False)
-            v = plain_step(self.plan, m, x, self.c.local, slope, self.captured).v
-            return (torch.zeros_like(self.z0) if v is None else v)[None], None
+            v = plain_step(self.plan, m, x, self.c.local_at(m), slope, self.captured).v
+            return (torch.zeros_like(self.like) if v is None else v)[None], None
 
         sweep(precise(self.engine, self.z0), range(first, n + 1), visit)
         self.tape = tape

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..history import Blocked
+from ..history.blocked import Toeplitz
 from ..schemes import OneStage
 from .again import Replay
 from .forward import Record
@@ -40,6 +41,9 @@ def suits(plan: Plan, record: Record, engine: object, total: Totals, asked: bool
         and plan.first == 0
         and engine.reach is None
         and total.between is None
+        and total.c.base is None
+        and not total.heads
+        and isinstance(engine.toeplitz, Toeplitz)
         and not plan.field.noise.active
     )
     small = total.z0.numel() <= MOST_NUMBERS and plan.steps >= engine.block

@@ -22,11 +22,15 @@ from .step import Trace, arrive, plain_step, traced_step
 class Record:
     """What a forward pass leaves for the backward pass; ``spent`` once its rows have been overwritten."""
 
-    local: Tensor
+    locals: list[Tensor]
     tape: Tape | Replay | Segments | None = None
-    v0: Tensor | None = None
+    heads: list[Tensor] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     spent: bool = False
+
+    def local_at(self, n: int) -> Tensor:
+        """The leaf that stands for the weight of the slope of step ``n`` in its own row."""
+        return self.locals[n if len(self.locals) > 1 else 0]
 
 
 def run(
@@ -38,25 +42,28 @@ def run(
     """
     if plan.slopes is not None:
         plan.slopes.clear()
-    record = Record(c.local.detach().requires_grad_(plan.weigh))
-    engine = plan.history.forward(c.weights, plan.steps, z0)
+    record = Record([x.detach().requires_grad_(plan.weigh) for x in (c.local if c.local.ndim > 1 else c.local[None])])
+    like = z0 if c.base is None else z0[0]
+    engine = plan.history.forward(c.weights, plan.steps, like)
     keeps_rows = plan.history.keeps_rows
     store = plan.train and not keeps_rows and not trace
     tape: Tape | Segments | None = None
     if store and plan.storage.recomputes:
         assert isinstance(engine, Snapshots)
-        tape = Segments(plan, engine, c, z0)
+        tape = Segments(plan, engine, c, z0, record.heads)
     elif store:
-        tape = plan.storage.open(plan.steps + 1, (plan.scheme.sums, *z0.shape), z0.dtype, z0.device)
+        tape = plan.storage.open(plan.steps + 1, (plan.scheme.sums, *like.shape), z0.dtype, z0.device)
     wanted = {n: k for k, n in enumerate(plan.nodes)}
-    out = z0.new_empty(len(plan.nodes), *z0.shape)
+    out = like.new_empty(len(plan.nodes), *like.shape)
+    starts = 0 if c.start is None else c.start.shape[0]
 
     def visit(n: int, past: Tensor | None) -> tuple[Tensor, None]:
-        x = arrive(plan, c, z0, record.v0, n, past, captured)
+        x = arrive(plan, c, z0, record.heads, n, past, captured)
         slope = plan.needs_slope(n, c.dense is not None)
-        traced = (
-            traced_step(plan, n, x, record.local, slope) if trace else plain_step(plan, n, x, c.local, slope, captured)
-        )
+        if trace:
+            traced = traced_step(plan, n, x, record.local_at(n), slope)
+        else:
+            traced = plain_step(plan, n, x, c.local_at(n), slope, captured)
         if trace:
             record.traces.append(traced)
         elif tape is not None:
@@ -64,10 +71,8 @@ def run(
         z, v = traced.z.detach(), None if traced.v is None else traced.v.detach()
         if n in wanted:
             out[wanted[n]] = z
-        if n == 0 and c.start is not None:
-            record.v0 = v
-            if isinstance(tape, Segments):
-                tape.v0 = v
+        if n < starts:
+            record.heads.append(torch.zeros_like(z) if v is None else v.clone())
         if plan.slopes is not None and n < plan.steps:
             plan.slopes.append(torch.zeros_like(z) if v is None else v.clone())
         if check:
@@ -76,13 +81,13 @@ def run(
             plan.callback(n, plan.steps)
         return (torch.zeros_like(z) if v is None else v)[None], None
 
-    with plan.field.noise.borrowed(), contextlib.nullcontext() if trace else lease(plan, c, z0) as captured:
+    with plan.field.noise.borrowed(), contextlib.nullcontext() if trace else lease(plan, c, like) as captured:
         sweep(precise(engine, z0), range(plan.steps + 1), visit)
-    between = None if c.dense is None else _between(engine, c.dense, z0)
+    between = None if c.dense is None else _between(engine, c.dense, c.lift(z0, slice(plan.steps + 1, None)))
     record.tape = tape
     if plan.train and keeps_rows and not trace:
         assert isinstance(engine, Blocked)
-        record.tape = Replay(plan, engine, c, z0, record.v0)
+        record.tape = Replay(plan, engine, c, z0, record.heads)
     plan.tally["history_bytes"] = engine.bytes + (0 if tape is None else tape.bytes)
     return out, between, record
 
@@ -95,9 +100,9 @@ def check_outputs(plan: Plan, c: Coefficients, z0: Tensor, outputs: tuple[Tensor
     raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
 
 
-def _between(engine: Engine, dense: Tensor, z0: Tensor) -> Tensor:
+def _between(engine: Engine, dense: Tensor, base: Tensor) -> Tensor:
     assert isinstance(engine, Blocked)
-    return torch.einsum("ong,ngm->ogm", dense, engine.inputs[0].buffer) + z0
+    return torch.einsum("ong,ngm->ogm", dense, engine.inputs[0].buffer) + base
 
 
 def _check_step(plan: Plan, n: int, z: Tensor, v: Tensor | None) -> None:

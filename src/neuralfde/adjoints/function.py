@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from . import forward
 from .forward import Record
-from .plan import Coefficients, Plan, coefficients_from
+from .plan import COEFFICIENTS, Coefficients, Plan, coefficients_from
 
 
 class Gradients(Protocol):
@@ -37,10 +37,10 @@ class Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, adjoint: Adjoint, *inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Inputs: the four coefficient tensors, the initial row, then what ``func`` depends on."""
-        z0 = inputs[4]
+        """Inputs: the coefficient tensors, the initial row or rows, then what ``func`` depends on."""
+        z0 = inputs[COEFFICIENTS]
         assert z0 is not None
-        c = coefficients_from(inputs[:4]).cast(z0)
+        c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
         with torch.autocast(z0.device.type, enabled=False):
             out, between, record = forward.run(plan, c, z0.detach(), plan.train and adjoint.stores_graph)
             if plan.check_finite:
@@ -56,8 +56,8 @@ class Solve(torch.autograd.Function):
         """Gradients in the order of the inputs of :meth:`forward`."""
         plan, adjoint = ctx.plan, ctx.adjoint
         inputs = ctx.saved_tensors
-        z0 = inputs[4].detach()
-        c = coefficients_from(inputs[:4]).cast(z0)
+        z0 = inputs[COEFFICIENTS].detach()
+        c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
         with torch.autocast(z0.device.type, enabled=False), torch.no_grad(), plan.field.as_called():
             if ctx.record.spent:
                 _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)

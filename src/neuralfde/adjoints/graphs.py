@@ -81,7 +81,7 @@ def _find(plan: Plan, c: Coefficients, z0: Tensor) -> Captured | None:
         return None
     found: Found = OrderedDict()
     key: Hashable = None
-    reason = why_not(plan, z0)
+    reason = why_not(plan, c, z0)
     if reason is None:
         try:
             key = _key(plan, z0)
@@ -125,12 +125,14 @@ def give_up(plan: Plan, error: Exception) -> None:
         log.warning("steps run eagerly, since func could not be captured as a CUDA graph: %s", reason)
 
 
-def why_not(plan: Plan, z0: Tensor) -> str | None:
+def why_not(plan: Plan, c: Coefficients, z0: Tensor) -> str | None:
     """Why the steps of this solve cannot be replayed; None if they can."""
     if z0.device.type != "cuda":
         return f"the state is on {z0.device}: CUDA graphs need a CUDA device"
     if plan.scheme.implicit:
         return "an implicit stage is solved to a tolerance, which the host has to look at"
+    if c.local.ndim > 1:
+        return "the weight of a step's own slope changes from step to step"
     if plan.field.noise.active:
         return "func draws random numbers, which a replayed graph would not repeat in the backward pass"
     if torch.cuda.is_current_stream_capturing():

@@ -11,7 +11,7 @@ from ..history import precise
 from ..loop import sweep
 from .again import Replay
 from .forward import Record
-from .plan import Coefficients, Plan
+from .plan import COEFFICIENTS, Coefficients, Plan
 from .totals import Found
 
 
@@ -65,4 +65,4 @@ class Paper:
         sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
         supply = iter(totals)
         placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
-        return Found((None, None, None, None), multiplier, placed)
+        return Found((None,) * COEFFICIENTS, multiplier, placed)

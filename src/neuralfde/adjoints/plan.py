@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..field import Field
@@ -18,13 +19,28 @@ from ..storage import Storage
 class Coefficients(NamedTuple):
     """The numbers of the scheme in the dtype of the state; see :class:`neuralfde.tableaux.Kernel`.
 
-    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, groups).
+    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, groups). Where ``base``
+    is given, the initial values are a stack (initials, groups, width), and the rows of ``base`` beyond the last step
+    belong to those output times: (initials, steps + 1 + times, groups).
     """
 
     weights: Tensor
     local: Tensor
-    start: Tensor | None
-    dense: Tensor | None
+    start: Tensor | None = None
+    dense: Tensor | None = None
+    base: Tensor | None = None
+
+    def local_at(self, n: int) -> Tensor:
+        """The weight (groups,) of the slope of step ``n`` in its own row."""
+        return self.local if self.local.ndim == 1 else self.local[n]
+
+    def lift(self, initial: Tensor, rows: int | slice) -> Tensor:
+        """What the initial values contribute to these rows: ``Σ_i base_{i,n} z_0^{(i)}``; or just ``z_0``."""
+        if self.base is None:
+            return initial
+        if isinstance(rows, int):
+            return torch.einsum("ig,igm->gm", self.base[:, rows], initial)
+        return torch.einsum("ing,igm->ngm", self.base[:, rows], initial)
 
     def cast(self, like: Tensor) -> Coefficients:
         """All of it in the dtype and on the device of ``like``, without gradients."""
@@ -72,6 +88,10 @@ class Plan:
         if n < self.first:
             return False
         return n < self.steps or self.scheme.implicit or (dense and self.scheme.uses_next_slope)
+
+
+#: How many tensors a solve passes before the initial values.
+COEFFICIENTS = len(Coefficients._fields)
 
 
 def coefficients_from(tensors: tuple[Tensor | None, ...]) -> Coefficients:

@@ -64,8 +64,9 @@ def reverse_sweep(
 ) -> Found:
     """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
     spare = record.tape.buffer if isinstance(record.tape, Replay) else None
-    engine = plan.history.reverse(c.weights, plan.steps, z0, spare, plan.weigh)
-    total = Totals(plan, c, z0, grads, record.v0)
+    like = z0 if c.base is None else z0[0]
+    engine = plan.history.reverse(c.weights, plan.steps, like, spare, plan.weigh)
+    total = Totals(plan, c, z0, grads, record.heads)
     if suits(plan, record, engine, total, batched):
         assert isinstance(engine, Blocked)
         try:
@@ -77,27 +78,29 @@ def reverse_sweep(
             if engine.started:
                 record = forward.run(plan, c, z0, trace=False)[2]
             return reverse_sweep(plan, record, c, z0, grads, batched=False)
-    local = record.local
 
     def visit(n: int, past: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         grad_z, grad_v = total.incoming(n, past)
         if captured is not None and 0 < n < plan.steps and grad_v is not None:
             assert record.tape is not None
             sums, slope = captured.pull(n, record.tape.read(n), grad_z, grad_v)
-            total.add(n, sums, (), None, slope)
+            local = None
         else:
-            traced = _trace(plan, record, n, local, c.dense is not None)
+            traced = _trace(plan, record, n, c.dense is not None)
             found = plan.scheme.pull(
-                n, traced.x, traced.z, traced.v, local, grad_z, grad_v, total.wanted, keep=bool(record.traces)
+                n, *traced, record.local_at(n), grad_z, grad_v, total.wanted, keep=bool(record.traces)
             )
-            sums = found.sums
-            slope = torch.zeros_like(z0) if traced.v is None else traced.v.detach()
-            total.add(n, sums, found.tensors, found.local, slope)
+            sums, local = found.sums, found.local
+            slope = torch.zeros_like(like) if traced.v is None else traced.v.detach()
+            total.add_tensors(found.tensors)
+        total.add(n, sums)
+        if plan.weigh:
+            total.weigh(n, sums, local, slope)
         if plan.callback is not None:
             plan.callback(plan.steps - n, plan.steps)
         return sums, slope.clone() if plan.weigh else slope
 
-    with contextlib.nullcontext() if record.traces else lease(plan, c, z0) as leased:
+    with contextlib.nullcontext() if record.traces else lease(plan, c, like) as leased:
         captured = ready(leased, plan)
         if isinstance(record.tape, Segments):
             record.tape.captured = captured
@@ -107,8 +110,8 @@ def reverse_sweep(
     return total.found(engine.weights_grad)
 
 
-def _trace(plan: Plan, record: Record, n: int, local: Tensor, dense: bool) -> Trace:
+def _trace(plan: Plan, record: Record, n: int, dense: bool) -> Trace:
     if record.traces:
         return record.traces[n]
     assert record.tape is not None
-    return traced_step(plan, n, record.tape.read(n), local, plan.needs_slope(n, dense))
+    return traced_step(plan, n, record.tape.read(n), record.local_at(n), plan.needs_slope(n, dense))

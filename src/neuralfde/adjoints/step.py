@@ -20,21 +20,29 @@ class Trace(NamedTuple):
 
 
 def arrive(
-    plan: Plan, c: Coefficients, z0: Tensor, v0: Tensor | None, n: int, past: Tensor | None, captured: Captured | None
+    plan: Plan, c: Coefficients, z0: Tensor, heads: list[Tensor], n: int, past: Tensor | None, captured: Captured | None
 ) -> Tensor:
     """From what the history contributes to row ``n`` to the row ``x`` that step ``n`` starts from."""
+    base = c.lift(z0, n) if plan.known is None else plan.known[n]
     if n == 0 or past is None:
-        sums = z0.expand(plan.scheme.sums, *z0.shape) if plan.known is None else plan.known[n]
+        sums = base.expand(plan.scheme.sums, *base.shape[-2:])
     elif captured is None:
-        sums = past.add_(z0 if plan.known is None else plan.known[n])
+        sums = past.add_(base)
     else:
-        sums = torch.add(past, z0 if plan.known is None else plan.known[n], out=captured.x)
+        sums = torch.add(past, base, out=captured.x)
     if n == 0:
         return sums
-    if c.start is not None and v0 is not None:
+    if heads:
         sums = sums.clone() if past is None else sums
-        sums[0].addcmul_(c.start[n, :, None], v0)
-    return plan.scheme.locate(plan.field, n, sums, c.local)
+        add_heads(sums, c.start, heads, n)
+    return plan.scheme.locate(plan.field, n, sums, c.local_at(n))
+
+
+def add_heads(sums: Tensor, start: Tensor | None, heads: list[Tensor], n: int) -> None:
+    """Add what the starting weights give the first slopes in row ``n`` of the first sum."""
+    if start is not None and n > 0:
+        for j, v in enumerate(heads[:n]):
+            sums[0].addcmul_(start[j, n, :, None], v)
 
 
 def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool, captured: Captured | None = None) -> Trace:

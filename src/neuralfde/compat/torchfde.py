@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import tableaux
 from ..api import fdeint as _solve
 from ..errors import InputError, nearest
 from ..history import Window
 from ..schemes import ABM, GrunwaldLetnikov, Scheme
 from ..schemes.implicit import OneStage
+from ..special import series_reciprocal
 from ..structure import tensors_in
 from ..tableaux import Kernel
 from . import _legacy
@@ -162,13 +162,13 @@ class _MultiTerm(OneStage):
     orders: Tensor = field(default_factory=lambda: torch.ones(1))
     shares: Tensor = field(default_factory=lambda: torch.ones(1))
 
-    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
         beta, shares = self.orders.cpu().double(), self.shares.cpu().double()
         m = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
         c = torch.cat([torch.ones_like(beta)[None], torch.cumprod(1 - (1 + beta) / m, dim=0)])
         total = (c * shares * torch.exp(-beta * math.log(step))).sum(-1, keepdim=True)
-        w = tableaux.reciprocal(total)
+        w = series_reciprocal(total)
         return Kernel(torch.cat([torch.zeros_like(w[:1]), w[:-1]])[None], torch.zeros_like(w[0]))
 
     def expected_order(self, order: float, smooth: bool) -> float:

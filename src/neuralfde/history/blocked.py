@@ -58,6 +58,13 @@ class Toeplitz:
         self.padded = torch.nn.functional.pad(lags, (pad, pad))
         self.flipped = self.padded.flip(-1)
 
+    def correlate(self, grad: Tensor, inner: Tensor, own: Tensor, times: Tensor, reach: int) -> None:
+        """Add the inner products ⟨v_i, μ_{i'}⟩, (groups, own, times), to the gradient of the weight of lag i - i'."""
+        lag = own[:, None] - times
+        lag = torch.where(lag > reach, 0, lag).clamp_(min=0).reshape(-1)
+        grad.index_add_(-1, lag, inner.flatten(1))
+        grad[..., 0] = 0  # where the pairs that no weight joins were gathered
+
     def block(self, first: int, count: int, a: int, b: int, latest_first: bool) -> Tensor:
         """Weights of times [a, b) in rows first … first+count-1: (sums, groups, count, b - a), in memory order."""
         if latest_first:  # column q is time b-1-q, hence lag r-b+1+q
@@ -71,6 +78,32 @@ class Toeplitz:
         top = min(size, self.lags.shape[-1])
         lags = self.lags[:, 0]
         return [(lags[:, 1 : k + 1] if latest_first else lags[:, 1 : k + 1].flip(-1)).contiguous() for k in range(top)]
+
+
+class Triangular:
+    """A lower triangular matrix that is not Toeplitz, weights (sums, rows, columns, groups), by the same blocks.
+
+    A reverse sweep counts time from the end, where the transposed matrix is lower triangular again.
+    """
+
+    def __init__(self, weights: Tensor, backward: bool) -> None:
+        lower = weights.movedim(-1, 1).tril(-1)  # the slope of the step itself belongs to the local stage
+        self.lags = lower.flip(-2, -1).transpose(-2, -1) if backward else lower
+        self.backward = backward
+        self._latest_first = self.lags.flip(-1)
+
+    def block(self, first: int, count: int, a: int, b: int, latest_first: bool) -> Tensor:
+        """See :meth:`Toeplitz.block`."""
+        if not latest_first:
+            return self.lags[..., first : first + count, a:b]
+        size = self.lags.shape[-1]
+        return self._latest_first[..., first : first + count, size - b : size - a]
+
+    def correlate(self, grad: Tensor, inner: Tensor, own: Tensor, times: Tensor, reach: int) -> None:
+        """Add the inner products ⟨v_i, μ_{i'}⟩ to the gradient of weight (row i', column i) of the forward matrix."""
+        size = self.lags.shape[-1] - 1
+        inner = torch.where(own[:, None] > times, inner, 0.0)
+        grad[:, (size - times)[None, :], (size - own)[:, None]] += inner
 
 
 class Blocked:
@@ -87,7 +120,7 @@ class Blocked:
 
     def __init__(
         self,
-        toeplitz: Toeplitz,
+        toeplitz: Toeplitz | Triangular,
         inputs: Sequence[Rows],
         steps: int,
         levels: tuple[int, ...],
@@ -110,8 +143,11 @@ class Blocked:
         self._slots: list[list[Tensor]] = []
         # one group and one input: the thin products inside a block are single calls on flat views
         self._flat = toeplitz.lags.shape[1] == 1 and len(inputs) == 1 and (reach is None or reach >= levels[0])
+        self._flat &= isinstance(toeplitz, Toeplitz)
         self._block: Tensor | None = None
-        self._near = toeplitz.near(levels[0], inputs[0].backward) if self._flat else []
+        self._near: list[Tensor] = []
+        if self._flat and isinstance(toeplitz, Toeplitz):
+            self._near = toeplitz.near(levels[0], inputs[0].backward)
 
     def recall(self, n: int) -> Tensor | None:
         """What the rows recorded so far contribute to row ``n``: (outputs, groups, width); None if nothing yet.
@@ -232,6 +268,7 @@ class Blocked:
         return own if far is None else own.add_(far)
 
     def _fft_product(self, first: int, count: int, a: int, b: int) -> Tensor:
+        assert isinstance(self.toeplitz, Toeplitz)
         lags = self.toeplitz.lags[..., : first + count - a]
         size = _fast_length(lags.shape[-1] + max(0, b - first))
         spectrum = torch.fft.rfft(lags, size)[..., None]  # (sums, groups, frequency, 1)
@@ -260,12 +297,9 @@ class Blocked:
         times = torch.arange(a, end, device=slopes.device)
         own = torch.arange(first, end, device=slopes.device)
         times = times.flip(0) if self.inputs[0].backward else times
-        lag = own[:, None] - times
-        lag = torch.where(lag > (self.reach or self.steps), 0, lag).clamp_(min=0).reshape(-1)
         for k, rows in enumerate(self.inputs):
             inner = slopes.permute(1, 0, 2) @ rows.slice(a, end).permute(1, 2, 0)  # (groups, own, times)
-            self.weights_grad[k].index_add_(-1, lag, inner.flatten(1))
-        self.weights_grad[..., 0] = 0  # where the pairs that no weight joins were gathered
+            self.toeplitz.correlate(self.weights_grad[k], inner, own, times, self.reach or self.steps)
 
 
 def _matmul(weights: Tensor, past: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import History
-from .blocked import Blocked, Rows, Toeplitz
+from .blocked import Blocked, Rows, Toeplitz, Triangular
 
 
 @dataclass(frozen=True)
@@ -72,4 +72,5 @@ def _open(
     if spare is not None:
         buffers.insert(0, spare)
     inputs = [Rows(b, backward) for b in buffers]
-    return Blocked(Toeplitz(weights, levels[-1]), inputs, steps, levels, backward, weigh=weigh)
+    matrix = Toeplitz(weights, levels[-1]) if weights.ndim == 3 else Triangular(weights, backward)
+    return Blocked(matrix, inputs, steps, levels, backward, weigh=weigh)

@@ -4,6 +4,7 @@ from .base import Cotangents, Scheme
 from .differences import L1, GrunwaldLetnikov
 from .implicit import OneStage
 from .krylov import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
+from .multistep import Multistep
 from .predictor import Predictor
 from .trapezoid import ABM, Trapezoid
 
@@ -14,6 +15,7 @@ __all__ = [
     "Cotangents",
     "FixedPoint",
     "GrunwaldLetnikov",
+    "Multistep",
     "NewtonKrylov",
     "OneStage",
     "Predictor",

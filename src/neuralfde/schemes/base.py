@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..tableaux import Kernel
 
 #: ``field(n, z)`` evaluates the right-hand side at grid point ``n``.
@@ -30,15 +31,24 @@ class Scheme(ABC):
         implicit: the new state appears on both sides and an equation is solved at every step.
         sums: how many history sums a step needs.
         uses_next_slope: continuous output between nodes needs the slope at the right-hand node.
+        max_order: the largest order it can be used for.
     """
 
     implicit: bool
     sums: int = 1
     uses_next_slope: bool = False
+    max_order: float = 1.0
 
     @abstractmethod
-    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """The weights for orders of shape (groups,), differentiable in them."""
+
+    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
+        """The weights on increasing times (steps + 1, groups); orders (1 or steps + 1, groups), one for each row."""
+        raise InputError(
+            f"{type(self).__name__} is defined on uniform grids only. On a graded grid use method='predictor', "
+            "'predictor-implicit', 'trapezoid', 'abm' or 'l1', or drop grading=."
+        )
 
     @abstractmethod
     def expected_order(self, order: float, smooth: bool) -> float:

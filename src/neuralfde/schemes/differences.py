@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import tableaux
+from .. import meshes, tableaux
 from ..tableaux import Kernel
 from .implicit import OneStage
 
@@ -21,10 +21,11 @@ class GrunwaldLetnikov(OneStage):
     """
 
     implicit: bool = True
+    max_order = 2.0
 
-    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        return _shifted(tableaux.grunwald_letnikov(order, step, steps), self.implicit)
+        return convolution(tableaux.grunwald_letnikov(order, step, steps), self.implicit)
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -41,16 +42,23 @@ class L1(OneStage):
 
     implicit: bool = True
 
-    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        return _shifted(tableaux.l1(order, step, steps), self.implicit)
+        return convolution(tableaux.l1(order, step, steps), self.implicit)
+
+    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
+        """See :class:`Scheme`."""
+        w = meshes.l1(order, times)
+        if not self.implicit:
+            w = torch.cat([w[:, 1:], torch.zeros_like(w[:, :1])], dim=1)
+        return meshes.kernel_of(w, first=int(self.implicit))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
         return 2.0 - order if smooth and self.implicit else 1.0
 
 
-def _shifted(w: Tensor, implicit: bool) -> Kernel:
+def convolution(w: Tensor, implicit: bool) -> Kernel:
     """Implicit: as it is, without ``v_0``. Explicit: every slope one step later."""
     if implicit:
         return Kernel(w[None], w[0], first=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import tableaux
+from .. import meshes, tableaux
 from ..tableaux import Kernel
 from .implicit import OneStage
 
@@ -20,7 +20,9 @@ class Predictor(OneStage):
     its right end. Order 1; at β = 1 the explicit and the implicit Euler method.
     """
 
-    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+    max_order = 2.0
+
+    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
         if self.implicit:
             w = tableaux.rectangle(order, step, steps + 1)[1:]
@@ -29,12 +31,16 @@ class Predictor(OneStage):
             tableaux.rectangle(order, step, steps)[None], torch.zeros_like(order), dense=_cells(order, step, steps, 0)
         )
 
+    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
+        """See :class:`Scheme`."""
+        return meshes.kernel_of(meshes.rectangle(order, times, self.implicit), first=int(self.implicit))
+
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
         return 1.0
 
 
-def _cells(order: Tensor, step: float, steps: int, shift: int):  # type: ignore[no-untyped-def]
+def _cells(order: Tensor, step: float | Tensor, steps: int, shift: int):  # type: ignore[no-untyped-def]
     """Weights of the slopes at a position between nodes: each cell up to it, the last one in part."""
 
     def row(position: float) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import tableaux
+from .. import meshes, tableaux
 from ..errors import InputError
 from ..tableaux import Kernel
 from .base import Scheme, Slope
@@ -24,15 +24,20 @@ class Trapezoid(OneStage):
 
     implicit: bool = True
     uses_next_slope = True
+    max_order = 2.0
 
     def __post_init__(self) -> None:
         if not self.implicit:
             raise InputError("Trapezoid(implicit=False): the explicit trapezoid method is method='abm'.")
 
-    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
         w, s = tableaux.trapezoid(order, step, steps)
-        return Kernel(w[None], w[0], s, dense=_hats(order, step, steps))
+        return Kernel(w[None], w[0], s[None], dense=_hats(order, step, steps))
+
+    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
+        """See :class:`Scheme`."""
+        return meshes.kernel_of(meshes.trapezoid(order, times))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -52,6 +57,7 @@ class ABM(Scheme):
     implicit = False
     sums = 2
     uses_next_slope = True
+    max_order = 2.0
 
     def __post_init__(self) -> None:
         if isinstance(self.corrections, bool) or not isinstance(self.corrections, int) or self.corrections < 1:
@@ -59,11 +65,15 @@ class ABM(Scheme):
                 f"ABM(corrections={self.corrections!r}): at least one correction; 0 is method='predictor'."
             )
 
-    def kernel(self, order: Tensor, step: float, steps: int) -> Kernel:
+    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
         w, s = tableaux.trapezoid(order, step, steps)
         both = torch.stack([w, tableaux.rectangle(order, step, steps)])
-        return Kernel(both, w[0], s, dense=_hats(order, step, steps))
+        return Kernel(both, w[0], s[None], dense=_hats(order, step, steps))
+
+    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
+        """See :class:`Scheme`."""
+        return meshes.kernel_of(meshes.trapezoid(order, times), meshes.rectangle(order, times, implicit=False))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -82,7 +92,7 @@ class ABM(Scheme):
         return z, field(n, z) if slope else None
 
 
-def _hats(order: Tensor, step: float, steps: int):  # type: ignore[no-untyped-def]
+def _hats(order: Tensor, step: float | Tensor, steps: int):  # type: ignore[no-untyped-def]
     """Weights of the slopes at a position between nodes: the integral of the piecewise linear slope up to it."""
 
     def row(position: float) -> Tensor:

@@ -1,0 +1,163 @@
+"""What the numbers are worth: orders of convergence, a published table, weights and gradients. ``make bench-accuracy``.
+
+``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients]`` writes ``benchmarks/results/accuracy-<part>.json``
+and ``.md``; without arguments all parts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import mpmath as mp
+import torch
+
+from neuralfde import FixedPoint, InputError, fdeint, tableaux
+from neuralfde.choices import METHODS
+from neuralfde.problems import problem
+
+RESULTS = Path(__file__).parent / "results"
+ORDERS = (0.2, 0.5, 0.8, 1.0)
+LATE = ("bdf2", "flmm-trapezoid")  # the next power in their error is only a little higher
+
+
+def grading(method: str, order: float) -> float:
+    """What brings a generic solution to the full order of the scheme."""
+    return (2 - order) / order if method.startswith("l1") else 2.5 / (1 + order)
+
+
+def theory(method: str, order: float, kind: str, graded: bool) -> float:
+    scheme = METHODS[method]
+    if graded and kind == "generic" and method in ("trapezoid", "l1"):
+        return scheme.expected_order(order, smooth=True)
+    return scheme.expected_order(order, kind == "smooth")
+
+
+def observed(method: str, order: float, kind: str, graded: bool) -> tuple[list[int], list[float]]:
+    p = problem("smooth" if kind == "smooth" else "relaxation", order=order)
+    steps = [100, 200, 400] if graded else [640, 1280, 2560] if method in LATE else [320, 640, 1280]
+    options = {"solver": FixedPoint(tol=1e-14)} if METHODS[method].implicit else {}
+    if graded:
+        options["grading"] = grading(method, order)
+    with torch.no_grad():
+        return steps, [p.error(fdeint(p.func, p.z0, p.t, order, steps=n, method=method, **options)) for n in steps]
+
+
+def orders() -> list[dict]:
+    rows = []
+    for method in METHODS:
+        for graded in (False, True):
+            for kind in ("smooth", "generic"):
+                for order in ORDERS:
+                    try:
+                        steps, errors = observed(method, order, kind, graded)
+                    except InputError:
+                        continue  # this scheme has no graded grids
+                    rate = math.log2(errors[-2] / errors[-1]) if errors[-1] > 0 else math.inf
+                    want = theory(method, order, kind, graded)
+                    rows.append(
+                        {
+                            "method": method,
+                            "grid": f"graded r={grading(method, order):.2f}" if graded else "uniform",
+                            "solution": kind,
+                            "order β": order,
+                            "theory": want,
+                            "observed": round(rate, 3),
+                            "off": round(rate - want, 3),
+                            "steps": steps[-1],
+                            "error": f"{errors[-1]:.3e}",
+                        }
+                    )
+    return rows
+
+
+def dff() -> list[dict]:
+    printed = {
+        0.25: (2.50e-1, 1.81e-2, 3.61e-3, 1.45e-3, 6.58e-4, 2.97e-4),
+        1.25: (5.53e-3, 1.59e-3, 4.33e-4, 1.14e-4, 2.97e-5, 7.66e-6),
+    }
+    rows = []
+    for order, values in printed.items():
+        p = problem("diethelm-ford-freed", order=order)
+        for k, value in enumerate(values):
+            error = p.error(fdeint(p.func, p.z0, 1.0, order, steps=10 * 2**k, method="abm", **p.options))
+            same = f"{error:.2e}" == f"{value:.2e}"
+            rows.append(
+                {"β": order, "h": f"1/{10 * 2**k}", "printed": f"{value:.2e}", "ours": f"{error:.4e}", "same": same}
+            )
+    return rows
+
+
+def weights(steps: int = 1_000_000) -> list[dict]:
+    lags = (1, 2, 3, 10, 31, 32, 33, 100, 4095, 65_536, 524_289, 999_999)
+    rows = []
+    mp.mp.dps = 60
+    for order in (0.05, 0.2, 0.5, 0.8, 0.99, 1.0):
+        beta, b = torch.tensor([order], dtype=torch.float64), mp.mpf(order)
+        rectangle = tableaux.rectangle(beta, 1.0, steps)[:, 0]
+        trapezoid = tableaux.trapezoid(beta, 1.0, steps)[0][:, 0]
+        binomial = tableaux.grunwald_letnikov(beta, 1.0, steps)[:, 0]
+        exact = {
+            "predictor": (rectangle, lambda m, b=b: (mp.mpf(m) ** b - mp.mpf(m - 1) ** b) / mp.gamma(b + 1)),
+            "trapezoid": (
+                trapezoid,
+                lambda m, b=b: (
+                    (mp.mpf(m + 1) ** (b + 1) - 2 * mp.mpf(m) ** (b + 1) + mp.mpf(m - 1) ** (b + 1)) / mp.gamma(b + 2)
+                ),
+            ),
+            "gl": (binomial, lambda m, b=b: mp.gamma(m + b) / mp.gamma(b) / mp.gamma(m + 1)),
+        }
+        for name, (w, true) in exact.items():
+            worst = max(abs(mp.mpf(float(w[m])) / true(m) - 1) for m in lags)
+            rows.append({"weights": name, "β": order, "N": steps, "worst relative error": mp.nstr(worst, 3)})
+    return rows
+
+
+def gradients() -> list[dict]:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.orders.cases import CASES
+    from tests.orders.gradients import differences, distance, projected
+    from tests.orders.gradients import gradients as found
+
+    rows = []
+    for case in CASES:
+        exact = found(case, "exact")
+        direct = distance(exact, found(case, "direct"))
+        central = distance(projected(exact), differences(case))
+        for name in exact:
+            rows.append(
+                {
+                    "case": case.name,
+                    "method": case.method,
+                    "gradient of": name,
+                    "from direct": f"{direct[name]:.1e}",
+                    "from differences": f"{central[name]:.1e}",
+                }
+            )
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    return "\n".join(lines + ["| " + " | ".join(str(r[k]) for k in head) + " |" for r in rows]) + "\n"
+
+
+PARTS = {"orders": orders, "dff": dff, "weights": weights, "gradients": gradients}
+
+
+def main() -> None:
+    RESULTS.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or PARTS:
+        start = time.perf_counter()
+        rows = PARTS[name]()
+        (RESULTS / f"accuracy-{name}.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        (RESULTS / f"accuracy-{name}.md").write_text(table(rows))
+        print(f"{name}: {len(rows)} rows in {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

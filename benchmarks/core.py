@@ -1,0 +1,299 @@
+"""The figures of the core in one run: gradient error, speed on the CPU, growth of the cost, memory, import.
+
+    python benchmarks/core.py                 # everything, about three minutes
+    python benchmarks/core.py --only speed    # one part
+
+Writes benchmarks/results/core.json and core.md. Times are ratios within one run on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import neuralfde
+from neuralfde import FFT, Full, Window, choices, fdeint
+
+RESULTS = Path(__file__).parent / "results"
+F64 = torch.float64
+
+
+class MLP(nn.Module):
+    """32-64-32 with a tanh."""
+
+    def __init__(self, width: int = 32, hidden: int = 64, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(width, hidden, dtype=dtype), nn.Tanh(), nn.Linear(hidden, width, dtype=dtype)
+        )
+
+    def forward(self, t: Tensor, z: Tensor, u: Tensor | float = 0.0) -> Tensor:
+        return self.net(z) + u
+
+
+def best_of(repeats: int, *jobs: Callable[[], object]) -> list[float]:
+    """The least time of each job over interleaved repeats, so that all see the same machine."""
+    best = [math.inf] * len(jobs)
+    for _ in range(repeats):
+        for k, job in enumerate(jobs):
+            start = time.perf_counter()
+            job()
+            best[k] = min(best[k], time.perf_counter() - start)
+    return best
+
+
+def gradient_errors() -> dict:
+    """Exact against direct in float64 over schemes × history × structure × loss."""
+    torch.manual_seed(0)
+    worst: dict[str, float] = {"explicit": 0.0, "implicit": 0.0}
+    cases = 0
+    net = MLP(3, 8, F64)
+    for name, scheme in choices.METHODS.items():
+        for history in (Full(), Full(8), FFT(4, 2), Window(7)):
+            for nested in (False, True):
+                for t in (1.0, torch.tensor([0.0, 0.25, 0.7, 1.0], dtype=F64)):
+                    found = [_gradient(net, name, history, nested, t, a) for a in ("exact", "direct")]
+                    error = float((found[0] - found[1]).norm() / found[1].norm())
+                    kind = "implicit" if scheme.implicit else "explicit"
+                    worst[kind] = max(worst[kind], error)
+                    cases += 1
+    return {"worst relative error": worst, "cases": cases, "target": {"explicit": 1e-12, "implicit": 1e-10}}
+
+
+def _gradient(net: MLP, method: str, history: object, nested: bool, t: object, adjoint: str) -> Tensor:
+    z = torch.linspace(-1, 1, 6, dtype=F64).reshape(2, 3).requires_grad_()
+    u = torch.full((3,), 0.3, dtype=F64, requires_grad=True)
+    beta = torch.tensor(0.6, dtype=F64, requires_grad=True)
+    f = (lambda s, x, u: {"a": net(s, x["a"], u), "b": (-x["b"][0],)}) if nested else net
+    z0 = {"a": z, "b": (z.sum(0),)} if nested else z
+    y = fdeint(
+        f, z0, t, beta, args=(u,), params=list(net.parameters()), method=method, history=history, steps=40,
+        adjoint=adjoint,
+    )  # fmt: skip
+    parts = [y["a"], y["b"][0]] if nested else [y]
+    loss = sum((p * torch.arange(p.numel(), dtype=F64).reshape(p.shape).cos()).sum() for p in parts)
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, [z, u, beta, *net.parameters()])])
+
+
+def analytic() -> dict:
+    """Convergence of value, ∂z/∂λ and ∂z/∂β of E_β(λ t^β) at t = 1, λ = -1 to the values of mpmath."""
+    exact = {
+        0.3: (0.456594408330, 0.257722663434, -0.145254250880),
+        0.5: (0.427583576156, 0.273212014784, -0.144070581343),
+        0.7: (0.399611978116, 0.300561923413, -0.132926289765),
+        0.9: (0.376066021425, 0.342387553085, -0.0969861613397),
+    }
+    rows = []
+    for method in ("predictor", "abm", "trapezoid", "gl", "l1"):
+        for beta, want in exact.items():
+            errors = []
+            for steps in (160, 320):
+                b = torch.tensor(beta, dtype=F64, requires_grad=True)
+                k = torch.tensor(-1.0, dtype=F64, requires_grad=True)
+                z = fdeint(
+                    lambda t, z, k: k * z, torch.ones((), dtype=F64), 1.0, b, args=(k,), method=method, steps=steps
+                )
+                got = (z.detach(), *torch.autograd.grad(z, [k, b]))
+                errors.append([abs(float(g) - w) for g, w in zip(got, want, strict=True)])
+            rates = [math.log2(a / b) for a, b in zip(*errors, strict=True)]
+            order = choices.METHODS[method].expected_order(beta, smooth=False)
+            rows.append({"method": method, "beta": beta, "declared": order, "observed (z, ∂λ, ∂β)": rates})
+    return {"rows": rows}
+
+
+def textbook(net: MLP, z0: Tensor, beta: float, h: float, steps: int) -> Tensor:
+    """The loop of a textbook: one multiply-add for each term of the history."""
+    gain = h**beta / math.gamma(beta + 1)
+    zero = torch.zeros(())
+    z, slopes = z0, []
+    for n in range(1, steps + 1):
+        slopes.append(net(zero, z))
+        z = z0
+        for j, v in enumerate(slopes):
+            z = z + gain * ((n - j) ** beta - (n - 1 - j) ** beta) * v
+    return z
+
+
+def speed() -> dict:
+    """N = 2000, MLP 32-64-32, batch 64, float32, forward and backward."""
+    torch.manual_seed(0)
+    net, z0, beta, steps, h = MLP(), torch.randn(64, 32), 0.5, 2000, 1e-3
+    weights = list(net.parameters())
+    zero = torch.zeros(())
+
+    def bare() -> None:
+        with torch.no_grad():
+            for _ in range(steps):
+                net(zero, z0)
+        for _ in range(steps):
+            z = z0.detach().requires_grad_()
+            torch.autograd.grad(net(zero, z), [z, *weights], z0)
+
+    def ours(n: int = steps) -> None:
+        fdeint(net, z0.clone().requires_grad_(), n * h, beta, step=h).sum().backward()
+
+    def loop() -> None:
+        textbook(net, z0.clone().requires_grad_(), beta, h, steps).sum().backward()
+
+    ours(), bare()
+    t_bare, t_ours = best_of(5, bare, ours)
+    (t_loop,) = best_of(1, loop)
+    row = {
+        "bare kernels s": t_bare, "ours s": t_ours, "textbook loop s": t_loop,
+        "ours / bare": t_ours / t_bare, "loop / ours": t_loop / t_ours, "threads": torch.get_num_threads(),
+        "target": {"ours / bare": 1.4, "loop / ours": 12, "FDEint / ours at N=1000": 20},
+    }  # fmt: skip
+    return row | _fdeint_pypi(net, z0, beta, h, lambda: ours(1000))
+
+
+def _fdeint_pypi(net: MLP, z0: Tensor, beta: float, h: float, ours: Callable[[], None]) -> dict:
+    try:
+        from fdeint import FDEint
+    except ImportError:
+        return {"FDEint / ours at N=1000": "FDEint is not installed (pip install FDEint)"}
+    n = 1000
+    grid = torch.linspace(0, n * h, n + 1).repeat(z0.shape[0], 1)
+
+    def peer() -> None:
+        start = z0.clone().requires_grad_()
+        solver = FDEint(
+            lambda t, y: net(t, y), grid, start, torch.full((1,), beta), h=torch.tensor(h), dtype=torch.float32
+        )
+        out = solver.solve() if hasattr(solver, "solve") else solver
+        out[:, -1].sum().backward()
+
+    try:
+        t_peer, t_ours = best_of(1, peer, ours)
+    except Exception as error:  # the peer's call changes between releases; a failure is a finding, not a crash
+        return {"FDEint / ours at N=1000": f"failed: {error!r}"}
+    return {"FDEint s at N=1000": t_peer, "ours s at N=1000": t_ours, "FDEint / ours at N=1000": t_peer / t_ours}
+
+
+def growth() -> dict:
+    """Cost against N with a cheap right-hand side, state of 64 numbers, history by FFT."""
+    rows = []
+    for steps in (1000, 3162, 10_000, 31_623, 100_000):
+        z0 = torch.randn(64)
+
+        def job(z0: Tensor = z0, steps: int = steps) -> None:
+            fdeint(lambda t, z: -z, z0.clone().requires_grad_(), 1.0, 0.5, steps=steps, history="fft").sum().backward()
+
+        job() if steps == 1000 else None
+        rows.append({"N": steps, "s": best_of(2 if steps < 50_000 else 1, job)[0]})
+    x = torch.log(torch.tensor([float(r["N"]) for r in rows]))
+    y = torch.log(torch.tensor([r["s"] for r in rows]))
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    return {"rows": rows, "log-log slope": slope, "target": 1.15}
+
+
+MEMORY = """
+import resource, sys, torch
+sys.path[:0] = {path!r}
+from neuralfde import fdeint
+from core import MLP
+steps, batch = {steps}, 4096
+net = MLP(); z0 = torch.randn(batch, 32)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+fdeint(net, z0.clone().requires_grad_(), 1.0, 0.5, steps=8, history="full", storage="device").sum().backward()
+before = peak()
+fdeint(net, z0.clone().requires_grad_(), 1.0, 0.5, steps=steps, history="full", storage="device").sum().backward()
+print(peak() - before, steps * z0.numel() * 4)
+"""
+
+
+def memory() -> dict:
+    """Growth of the peak resident size over one training step with full + device, in a process of its own."""
+    here = Path(__file__).parent
+    code = MEMORY.format(path=[str(here), str(here.parent / "src")], steps=2000)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    extra, rows = int(out[0]), int(out[1])
+    return {"N·d·itemsize bytes": rows, "extra bytes": extra, "ratio": extra / rows, "target": 1.1}
+
+
+def imports() -> dict:
+    """What importing the package adds to torch."""
+    code = (
+        "import sys, time, torch; before = set(sys.modules); start = time.perf_counter(); import neuralfde; "
+        "took = time.perf_counter() - start; "
+        "new = {m.split('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names) - {'neuralfde', 'torch'}; "
+        "print(took, sorted(new))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seconds, modules = out.strip().split(" ", 1)
+    return {"seconds after torch": float(seconds), "further packages": modules}
+
+
+PARTS = {f.__name__: f for f in (gradient_errors, analytic, speed, growth, memory, imports)}
+
+
+def machine() -> dict:
+    """Date, hardware and versions."""
+    cpu = next(
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
+    )
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"), "cpu": cpu, "cores": torch.get_num_threads(),
+        "python": platform.python_version(), "torch": torch.__version__, "neuralfde": neuralfde.__version__,
+    }  # fmt: skip
+
+
+def markdown(found: dict) -> str:
+    """The table of benchmarks/README.md."""
+    lines = ["| figure | target | measured |", "| --- | --- | --- |"]
+    if g := found.get("gradient_errors"):
+        w = g["worst relative error"]
+        lines.append(
+            f"| exact vs direct, float64, {g['cases']} cases | ≤ 1e-12 (implicit ≤ 1e-10) | {w['explicit']:.1e} (implicit {w['implicit']:.1e}) |"
+        )
+    if a := found.get("analytic"):
+        gap = max(abs(r - row["declared"]) for row in a["rows"] for r in row["observed (z, ∂λ, ∂β)"])
+        lines.append(f"| observed order of z, ∂z/∂λ, ∂z/∂β of E_β(λt^β) | the scheme's order | largest gap {gap:.2f} |")
+    if s := found.get("speed"):
+        lines.append(f"| N=2000, MLP, forward + backward: textbook loop / ours | ≥ 12 | {s['loop / ours']:.1f} |")
+        lines.append(f"| the same: ours / bare N·f + N·(f + VJP) | ≤ 1.4 | {s['ours / bare']:.2f} |")
+        peer = s["FDEint / ours at N=1000"]
+        lines.append(
+            f"| N=1000: FDEint (PyPI) / ours | ≥ 20 | {peer if isinstance(peer, str) else format(peer, '.0f')} |"
+        )
+    if g := found.get("growth"):
+        lines.append(f"| growth of the cost with `fft`, N = 10³ … 10⁵ | slope ≤ 1.15 | {g['log-log slope']:.2f} |")
+    if m := found.get("memory"):
+        lines.append(f"| extra memory of a training step, full + device | ≤ 1.1 N·d | {m['ratio']:.2f} N·d |")
+    if i := found.get("imports"):
+        lines.append(f"| import: packages beside torch and the standard library | none | {i['further packages']} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=sorted(PARTS), action="append")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    path = options.out / "core.json"
+    found = json.loads(path.read_text()) if options.only and path.exists() else {}
+    for name in options.only or PARTS:
+        print(f"{name} …", flush=True)
+        found[name] = PARTS[name]()
+        print(json.dumps(found[name], indent=1, default=str, ensure_ascii=False), flush=True)
+    found["machine"] = machine()
+    options.out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1, default=str, ensure_ascii=False) + "\n")
+    (options.out / "core.md").write_text(markdown(found) + "\n")
+    print(markdown(found))
+    print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The contract of an operator: the left-hand side of an equation, read into the weights of a scheme."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..schemes import Scheme
+from ..tableaux import Kernel
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The grid as the weights see it: each group of numbers has its own time, ``horizon · (t - t_0)``.
+
+    Attributes:
+        steps: the number of steps.
+        elapsed: (steps + 1,), the times since the start, before they are multiplied by the horizon.
+        start: the initial time, before it is multiplied.
+        uniform: whether all steps have one length.
+        horizon: (groups,), the factor of each group.
+        velocity: whether ``z'_0`` is given too.
+    """
+
+    steps: int
+    elapsed: Tensor
+    start: float
+    uniform: bool
+    horizon: Tensor
+    velocity: bool
+
+    @property
+    def step(self) -> Tensor:
+        """The (mean) length of a step in each group, (groups,)."""
+        return self.elapsed[-1] / self.steps * self.horizon
+
+    @property
+    def times(self) -> Tensor:
+        """The time since the start of each point in each group, (steps + 1, groups)."""
+        return self.elapsed[:, None] * self.horizon
+
+    def at(self, position: float) -> Tensor:
+        """The time since the start at a position counted in steps, (groups,)."""
+        low = min(int(position), self.steps - 1)
+        between = self.elapsed[low] + (position - low) * (self.elapsed[low + 1] - self.elapsed[low])
+        return between * self.horizon
+
+
+class Operator(ABC):
+    """A linear fractional operator ``D`` in ``D z = f(t, z)``; a frozen description, exported and given as ``order=``.
+
+    Attributes:
+        toeplitz: its weights depend on the lag alone, on a uniform grid.
+    """
+
+    toeplitz: bool = True
+
+    @abstractmethod
+    def numbers(self) -> dict[str, Any]:
+        """What defines it: numbers or tensors that broadcast to the state, by name; gradients flow to them."""
+
+    @abstractmethod
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """The weights for these numbers, each (groups,)."""
+
+
+def plain(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
+    """The scheme's own weights for one order in each group, with the initial values it needs."""
+    check_order(order, scheme, mesh.velocity)
+    if mesh.uniform:
+        kernel = scheme.kernel(order, mesh.step, mesh.steps)
+    else:
+        kernel = scheme.kernel_on(order[None], mesh.times)
+    if not mesh.velocity:
+        return kernel
+    second = (order > 1).to(torch.float64)  # an order up to 1 has one initial value
+
+    def line(t: Tensor) -> Tensor:
+        return torch.stack([torch.ones_like(t), t * second])
+
+    return replace(kernel, base=line(mesh.times), dense_base=lambda p: line(mesh.at(p)))
+
+
+def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0.0, name: str = "order") -> None:
+    """Raise unless every order can be used with this scheme and these initial values."""
+    values = order.detach()
+    bad = ~(torch.isfinite(values) & (values > lowest) & (values <= 2))
+    if bool(bad.any()):
+        raise InputError(
+            f"{name}={float(values[bad][0]):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
+            "For a higher order write the equation as a system of orders in that range."
+        )
+    top = float(values.max())
+    if top > scheme.max_order:
+        raise InputError(
+            f"{name}={top:g} is outside (0, {scheme.max_order:g}], the orders of {type(scheme).__name__}. "
+            "Orders up to 2 need method='predictor', 'abm', 'trapezoid' or 'gl'."
+        )
+    if top > 1 and not velocity:
+        raise InputError(
+            f"{name}={top:g} is outside (0, 1] and needs a second initial value: pass velocity= with z'(0), "
+            "in the structure of z0 (zeros for a start at rest), or write the equation as a system of orders up to 1."
+        )
+    if top <= 1 and velocity:
+        raise InputError(f"velocity= is given, but {name}={top:g} takes one initial value. Drop velocity=.")
+
+
+def stacked(numbers: dict[str, Tensor], prefix: str) -> Tensor:
+    """The numbers ``prefix[0]``, ``prefix[1]``, … as one tensor (count, groups)."""
+    return torch.stack([x for name, x in numbers.items() if name.startswith(prefix + "[")])
+
+
+def items(name: str, values: Any) -> list[Any]:
+    """A sequence of numbers or tensors as a list; a tensor is taken apart along its first axis."""
+    if isinstance(values, Tensor) and values.ndim > 0:
+        return list(values.unbind(0))
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return list(values)
+    raise InputError(f"{name} must be a sequence of numbers or a tensor with one entry per term, got {values!r}.")

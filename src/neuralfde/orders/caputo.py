@@ -1,0 +1,85 @@
+"""Caputo's derivative, and its tempered variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..schemes import Scheme
+from ..tableaux import Kernel
+from .base import Mesh, Operator, plain
+
+
+@dataclass(frozen=True)
+class Caputo(Operator):
+    """``D^β z (t) = 1/Γ(m-β) ∫₀ᵗ (t-s)^{m-β-1} z^{(m)}(s) ds``, m = ⌈β⌉, 0 < β ≤ 2.
+
+    A plain ``order=β`` means ``Caputo(β)``. β is a number, a tensor that broadcasts to the state (one order per
+    channel; ``(batch, 1)`` for one per sample), or one of these for each part of a structured state.
+    """
+
+    order: Any
+
+    def numbers(self) -> dict[str, Any]:
+        """See :class:`Operator`."""
+        return {"order": self.order}
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See :class:`Operator`."""
+        return plain(numbers["order"], scheme, mesh)
+
+
+@dataclass(frozen=True)
+class Tempered(Operator):
+    """``D^{β,λ} z = e^{-λt} D^β (e^{λt} z)``, λ ≥ 0: memory that fades exponentially (Li, Deng and Zhao 2019).
+
+    Every weight is multiplied by ``e^{-λ(t_n - t_j)}`` and the initial value by ``e^{-λ t_n}``; for β > 1 the initial
+    values contribute ``e^{-λt} [z_0 + t (z'_0 + λ z_0)]``. The rate may be a tensor like the order.
+    """
+
+    order: Any
+    rate: Any
+
+    def numbers(self) -> dict[str, Any]:
+        """See :class:`Operator`."""
+        return {"order": self.order, "rate": self.rate}
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See :class:`Operator`."""
+        order, rate = numbers["order"], numbers["rate"]
+        if bool((rate.detach() < 0).any()) or not bool(torch.isfinite(rate.detach()).all()):
+            raise InputError(
+                f"Tempered(rate={float(rate.detach().min()):g}): the rate must be finite and not negative; "
+                "0 is no tempering."
+            )
+        kernel, t = plain(order, scheme, mesh), mesh.times
+        fade = torch.exp(-rate * t)
+        weights = kernel.weights * (fade if mesh.uniform else torch.exp(-rate * (t[:, None] - t).clamp(min=0)))
+        start = None if kernel.start is None else kernel.start * _late(fade, kernel.start.shape[0])
+        dense, own = kernel.dense, kernel.dense
+
+        if own is not None:
+
+            def dense(p: float) -> Tensor:
+                return own(p) * torch.exp(-rate * (mesh.at(p) - t).clamp(min=0))
+
+        def line(s: Tensor) -> Tensor:
+            one = torch.exp(-rate * s)
+            if not mesh.velocity:
+                return one[None]
+            second = torch.where(order > 1, s, 0.0) * one
+            return torch.stack([one + rate * second, second])
+
+        return replace(
+            kernel, weights=weights, start=start, dense=dense, base=line(t), dense_base=lambda p: line(mesh.at(p))
+        )
+
+
+def _late(fade: Tensor, starts: int) -> Tensor:
+    """``e^{-λ(t_n - t_j)}`` for the slopes j < starts on a uniform grid, (starts, steps + 1, groups)."""
+    rows = fade.shape[0]
+    return torch.stack([torch.cat([torch.ones_like(fade[:j]), fade[: rows - j]]) for j in range(starts)])

@@ -1,0 +1,65 @@
+"""A kernel of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..schemes import Scheme
+from ..tableaux import Kernel
+from .base import Mesh, Operator
+
+
+@dataclass(frozen=True)
+class CustomKernel(Operator):
+    """``z_n = z_0 + Σ_{j≤n} w_{n-j} v_j`` with any weights ``w_0, w_1, …, w_N``: any memory, by the same door.
+
+    With an implicit method (``'gl'``, ``'l1'``, ``'trapezoid'``, ``'predictor-implicit'``: here they mean the same) the
+    stage ``z = c + w_0 f(t, z)`` is solved; an explicit one (``'predictor'``) needs ``w_0 = 0``.
+
+    Args:
+        weights: a sequence or a tensor of at least N + 1 weights, which may require grad, further axes broadcasting to
+            the state being no part of it; or a callable ``(order, h, n) -> weights`` that returns ``w_0 … w_n``.
+        order: passed on to the callable as a float64 tensor (groups,); weights may then be (n + 1, groups).
+    """
+
+    weights: Sequence[float] | Tensor | Callable[[Tensor, Tensor, int], Tensor]
+    order: Any = None
+
+    def numbers(self) -> dict[str, Any]:
+        """See :class:`Operator`."""
+        return {} if self.order is None else {"order": self.order}
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See :class:`Operator`."""
+        if scheme.sums != 1 or not mesh.uniform or mesh.velocity:
+            raise InputError(
+                "CustomKernel has one row of weights on a uniform grid and one initial value: use method='predictor' "
+                "(explicit) or 'gl' (implicit), without grading= and velocity=."
+            )
+        w = self._weights(numbers, mesh)
+        if not scheme.implicit and bool((w.detach()[0] != 0).any()):
+            raise InputError(
+                f"CustomKernel has w_0={float(w.detach()[0, 0]):g}, a weight of the slope at the new point itself. "
+                "Use an implicit method such as 'gl', or weights that begin with 0."
+            )
+        return Kernel(w[None], w[0])
+
+    def _weights(self, numbers: dict[str, Tensor], mesh: Mesh) -> Tensor:
+        count, groups = mesh.steps + 1, mesh.horizon.shape[0]
+        given: Any = self.weights
+        if callable(given):
+            given = given(numbers.get("order", torch.ones(groups, dtype=torch.float64)), mesh.step, mesh.steps)
+        w = torch.as_tensor(given).to(device="cpu", dtype=torch.float64)
+        w = w[:, None] if w.ndim == 1 else w
+        if w.ndim != 2 or w.shape[0] < count or w.shape[1] not in (1, groups):
+            raise InputError(
+                f"CustomKernel has weights of shape {tuple(w.shape)}; {mesh.steps} steps need at least {count}, "
+                f"(n + 1,) or (n + 1, {groups})."
+            )
+        return w[:count].expand(count, groups)

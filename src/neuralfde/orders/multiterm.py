@@ -1,0 +1,142 @@
+"""Sums and integrals of derivatives of several orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..meshes import gauss_legendre
+from ..schemes import GrunwaldLetnikov, Scheme
+from ..schemes.differences import convolution
+from ..special import binomial_series, series_product, series_reciprocal
+from ..tableaux import Kernel
+from .base import Mesh, Operator, check_order, items, stacked
+
+
+@dataclass(frozen=True)
+class MultiTerm(Operator):
+    """``Σ_i c_i D^{β_i} z = f`` with Caputo derivatives, 0 ≤ β_i ≤ 2 (order 0 is ``z`` itself).
+
+    With ``method='gl'`` the weights are coefficients of ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}`` (Lubich 1986): order 1.
+    What is convolved is ``z - z_0 - t z'_0``, and a term of order ≤ 1 then lacks ``z'_0 t^{1-β_i}/Γ(2-β_i)``, which is
+    taken to the right-hand side. If every order is ≤ 1 there is no ``z'_0``.
+
+    Args:
+        orders: the orders β_i, a sequence of numbers or tensors, or one tensor with a term in each row.
+        weights: the factors c_i, likewise.
+    """
+
+    orders: Any
+    weights: Any
+
+    def numbers(self) -> dict[str, Any]:
+        """See :class:`Operator`."""
+        orders, weights = items("MultiTerm orders", self.orders), items("MultiTerm weights", self.weights)
+        if len(orders) != len(weights) or not orders:
+            raise InputError(
+                f"MultiTerm has {len(orders)} orders and {len(weights)} weights; each term needs one of both."
+            )
+        return {
+            **{f"orders[{i}]": b for i, b in enumerate(orders)},
+            **{f"weights[{i}]": c for i, c in enumerate(weights)},
+        }
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See :class:`Operator`."""
+        return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
+
+
+@dataclass(frozen=True)
+class DistributedOrder(Operator):
+    """``∫ φ(β) D^β z dβ = f``: the integral by a quadrature rule, then a :class:`MultiTerm` (Diethelm and Ford 2009).
+
+    Args:
+        nodes: the orders of the rule, a sequence or a tensor; or, with ``density``, the number of Gauss-Legendre nodes.
+        weights: the weights of the rule times the density at its nodes.
+        density: φ, called with a float64 tensor of orders; its own parameters get gradients.
+        interval: where φ lives, within [0, 2].
+    """
+
+    nodes: Any = 16
+    weights: Any = None
+    density: Callable[[Tensor], Tensor] | None = None
+    interval: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if (self.density is None) == (self.weights is None):
+            raise InputError("DistributedOrder takes nodes and weights=, or a density=; give exactly one of the two.")
+        if self.density is not None and (isinstance(self.nodes, bool) or not isinstance(self.nodes, int)):
+            raise InputError(
+                f"DistributedOrder(density=…, nodes={self.nodes!r}): with a density, nodes is the number of "
+                "Gauss-Legendre nodes."
+            )
+        low, high = self.interval
+        if not 0 <= low < high <= 2:
+            raise InputError(f"DistributedOrder(interval={self.interval}): orders lie within [0, 2].")
+
+    def terms(self) -> MultiTerm:
+        """The sum that stands for the integral."""
+        if self.density is None:
+            return MultiTerm(self.nodes, self.weights)
+        x, w = gauss_legendre(self.nodes)
+        low, high = self.interval
+        orders = low + (high - low) * x
+        values = torch.as_tensor(self.density(orders), dtype=torch.float64).expand_as(orders)
+        return MultiTerm(orders, (high - low) * w * values)
+
+    def numbers(self) -> dict[str, Any]:
+        """See :class:`Operator`."""
+        return self.terms().numbers()
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See :class:`Operator`."""
+        return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
+
+
+def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
+    """The kernel of ``Σ_i c_i D^{β_i}``, orders and factors (terms, groups)."""
+    if not isinstance(scheme, GrunwaldLetnikov) or not mesh.uniform:
+        raise InputError(
+            "an operator of several orders is discretised by its generating function, on a uniform grid: use "
+            "method='gl' or 'gl-explicit'"
+            + ("." if mesh.uniform else " without grading=.")
+            + f" The method here is {type(scheme).__name__}."
+        )
+    check_order(orders, scheme, mesh.velocity, lowest=-1e-300, name="orders")
+    if bool((orders.detach().amax(0) <= 0).any()):
+        raise InputError("MultiTerm needs at least one order above 0; with order 0 alone nothing is differentiated.")
+    count = mesh.steps + 1
+    # the smallest power is taken out by hand: its reciprocal is known without error growing with the lag
+    least = orders.detach().amin(0)
+    gains = factors * torch.exp(-orders * torch.log(mesh.step))
+    series = (gains * binomial_series(least - orders, count)).sum(1)
+    kernel = convolution(series_product(series_reciprocal(series), binomial_series(least, count)), scheme.implicit)
+    return _with_initial_values(kernel, orders, factors, mesh)
+
+
+def _with_initial_values(kernel: Kernel, orders: Tensor, factors: Tensor, mesh: Mesh) -> Kernel:
+    """What terms of order 0 and, with ``z'_0``, of order up to 1 have too little goes to the right-hand side."""
+    t = mesh.times
+    constant = torch.where(orders == 0, factors, 0.0).sum(0).expand_as(t)
+    bases, missing = [torch.ones_like(t)], [constant]
+    if mesh.velocity:
+        low = orders <= 1
+        power = torch.where(low, 1 - orders, 1.0)[:, None]
+        ramp = torch.where(t > 0, t.clamp(min=1e-300) ** power, (power == 0).to(t)) / torch.exp(torch.lgamma(1 + power))
+        bases.append(t)
+        missing.append((torch.where(low, factors, 0.0)[:, None] * ramp).sum(0))
+    elif not bool((orders == 0).any()):
+        return kernel
+    weights = torch.cat([kernel.local[None], kernel.weights[0, 1:]])
+    entering = (torch.arange(t.shape[0]) >= kernel.first)[:, None]
+    lines = [b - series_product(weights, torch.where(entering, m, 0.0)) for b, m in zip(bases, missing, strict=True)]
+    second = torch.where(orders.detach().amax(0) > 1, 1.0, 0.0)
+    if mesh.velocity:
+        lines[1] = lines[1] * second
+    base = torch.stack([torch.cat([b[:1], line[1:]]) for b, line in zip(bases, lines, strict=True)])
+    return replace(kernel, base=base)

@@ -1,0 +1,81 @@
+"""An order that changes with time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError
+from ..schemes import Scheme
+from ..tableaux import Kernel
+from .base import Mesh, Operator, check_order
+
+
+@dataclass(frozen=True)
+class VariableOrder(Operator):
+    """``z(t) = z_0 + 1/Γ(β(t)) ∫₀ᵗ (t-s)^{β(t)-1} f(s, z(s)) ds`` (Samko 1995): row ``n`` uses the order ``β(t_n)``.
+
+    The weights are a full triangular matrix, so it needs ``history='full'`` and N² numbers of memory.
+
+    Args:
+        fn: β as a function of time: called once with the grid times, a float64 tensor (steps + 1,), it returns as many
+            orders in (0, 1]. If it is a module, or uses tensors that require grad, they get gradients.
+    """
+
+    fn: Callable[[Tensor], Tensor]
+    toeplitz = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InputTypeError(f"VariableOrder takes a function of time, got {type(self.fn).__name__}.")
+
+    def numbers(self) -> dict[str, Any]:
+        """See :class:`Operator`."""
+        return {}
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See :class:`Operator`."""
+        orders = self._orders(mesh)
+        check_order(orders[1:], scheme, mesh.velocity, name="VariableOrder fn(t)")
+        if float(orders.detach()[1:].max()) > 1:
+            raise InputError("VariableOrder has orders in (0, 1] only; use Caputo with velocity= for a constant one.")
+        rows = mesh.steps + 1
+        groups = mesh.horizon.shape[0]
+        if not mesh.uniform:
+            return scheme.kernel_on(orders[:, None].expand(rows, groups), mesh.times)
+        step = mesh.step.expand(rows, groups).reshape(-1)
+        found = scheme.kernel(orders[:, None].expand(rows, groups).reshape(-1), step, mesh.steps)
+        return _by_rows(found, rows, groups)
+
+    def _orders(self, mesh: Mesh) -> Tensor:
+        orders = self.fn(mesh.start + mesh.elapsed)
+        if not isinstance(orders, Tensor) or orders.shape not in ((mesh.steps + 1,), ()):
+            got = tuple(orders.shape) if isinstance(orders, Tensor) else type(orders).__name__
+            raise InputError(
+                f"VariableOrder: fn must return one order for each of the {mesh.steps + 1} times it gets, got {got}."
+            )
+        orders = orders.to(device="cpu", dtype=torch.float64).expand(mesh.steps + 1)
+        # no row uses the order at the start; where it is 0 there, weights would divide by it
+        return torch.cat([orders[1:2], orders[1:]])
+
+
+def _by_rows(kernel: Kernel, rows: int, groups: int) -> Kernel:
+    """A matrix whose row ``n`` has the lag weights of "group" ``n``: each row was read as a group of its own."""
+    n = torch.arange(rows)
+    lag = (n[:, None] - n).clamp(min=0)
+    weights = kernel.weights.reshape(-1, rows, rows, groups)[:, lag, n[:, None]] * (n[:, None] >= n)[..., None]
+    if kernel.start is not None:
+        start = kernel.start.reshape(-1, rows, rows, groups)[:, n, n].permute(1, 0, 2)  # (rows, starts, groups)
+        extra = torch.zeros_like(weights[0])
+        extra[:, : start.shape[1]] = start[:, :rows]
+        weights = weights + torch.stack(
+            [torch.tril(extra.permute(2, 0, 1), -1).permute(1, 2, 0)]
+            + [torch.zeros_like(extra) for _ in range(weights.shape[0] - 1)]
+        )
+    local = kernel.local.reshape(-1, rows, groups)
+    local = local[0] if local.shape[0] == 1 else local[n, n]
+    return Kernel(weights, local, first=kernel.first)

@@ -1,0 +1,133 @@
+"""Nonlinear systems without closed solutions; reference values come from ``benchmarks/references.py``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import Problem, vector
+
+
+def _each(*parts: Tensor) -> Tensor:
+    return torch.stack(parts, dim=-1)
+
+
+def brusselator() -> Problem:
+    """``D^β x = 1 - 5x + x²y``, ``D^β y = 4x - x²y``: an autocatalytic reaction with a limit cycle."""
+
+    def func(t: Tensor, z: Tensor) -> Tensor:
+        x, y = z.unbind(-1)
+        return _each(1 - 5 * x + x * x * y, 4 * x - x * x * y)
+
+    return Problem(
+        "brusselator",
+        func,
+        vector(1.2, 2.8),
+        1.0,
+        0.8,
+        "Wang and Li 2007; Garrappa 2015",
+        reference=vector(0.42737488360899, 3.9447983589572),
+    )
+
+
+def lorenz() -> Problem:
+    """Lorenz's equations, σ = 10, ρ = 28, β = 8/3, with derivatives of order 0.985."""
+
+    def func(t: Tensor, z: Tensor) -> Tensor:
+        x, y, w = z.unbind(-1)
+        return _each(10 * (y - x), 28 * x - y - x * w, x * y - 8 / 3 * w)
+
+    return Problem(
+        "lorenz",
+        func,
+        vector(1.0, 1.0, 1.0),
+        0.25,
+        0.985,
+        "Grigorenko and Grigorenko 2003",
+        reference=vector(12.180747806593, 23.362222653974, 13.54099963253),
+    )
+
+
+def chua() -> Problem:
+    """Chua's circuit with a cubic nonlinearity, α = 12.75, β = 100/7, derivatives of order 0.9."""
+
+    def func(t: Tensor, z: Tensor) -> Tensor:
+        x, y, w = z.unbind(-1)
+        return _each(12.75 * (y + (x - 2 * x**3) / 7), x - y + w, -100 / 7 * y)
+
+    return Problem(
+        "chua",
+        func,
+        vector(0.2, -0.1, 0.1),
+        0.5,
+        0.9,
+        "Hartley, Lorenzo and Qammer 1995",
+        reference=vector(0.4982696483325, 0.10691538763589, -0.036093062771333),
+    )
+
+
+def sir() -> Problem:
+    """An epidemic with memory: susceptible, infected, recovered; rates 1.5 and 0.5. Their sum stays 1."""
+
+    def func(t: Tensor, z: Tensor) -> Tensor:
+        s, i, _ = z.unbind(-1)
+        return _each(-1.5 * s * i, 1.5 * s * i - 0.5 * i, 0.5 * i)
+
+    return Problem(
+        "sir",
+        func,
+        vector(0.99, 0.01, 0.0),
+        5.0,
+        0.9,
+        "Diethelm 2013; Demirci, Unal and Özalp 2011",
+        reference=vector(0.42435315271445, 0.28140263736276, 0.2942442099228),
+    )
+
+
+def predator_prey() -> Problem:
+    """``D^β x = x(1 - x - y)``, ``D^β y = y(2x - 1)``."""
+
+    def func(t: Tensor, z: Tensor) -> Tensor:
+        x, y = z.unbind(-1)
+        return _each(x * (1 - x - y), y * (2 * x - 1))
+
+    return Problem(
+        "predator-prey",
+        func,
+        vector(0.8, 0.6),
+        2.0,
+        0.8,
+        "Ahmed, El-Sayed and El-Saka 2007",
+        reference=vector(0.46294184984378, 0.74299055598127),
+    )
+
+
+def riccati() -> Problem:
+    """``D^β z = 1 + 2z - z²``, z(0) = 0."""
+    return Problem(
+        "riccati",
+        lambda t, z: 1 + 2 * z - z * z,
+        vector(0.0),
+        1.0,
+        0.7,
+        "Odibat and Momani 2008",
+        reference=vector(1.8227906501752),
+    )
+
+
+def van_der_pol() -> Problem:
+    """``D^β x = y``, ``D^β y = -x + (1 - x²) y``."""
+
+    def func(t: Tensor, z: Tensor) -> Tensor:
+        x, y = z.unbind(-1)
+        return _each(y, -x + (1 - x * x) * y)
+
+    return Problem(
+        "van-der-pol",
+        func,
+        vector(1.0, 0.0),
+        1.0,
+        0.9,
+        "Barbosa, Machado, Vinagre and Calderón 2007",
+        reference=vector(0.39393625662051, -1.1146300944918),
+    )
