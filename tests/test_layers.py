@@ -12,12 +12,13 @@ SOURCE = Path(neuralfde.__file__).parent
 #: Each part may import the parts of earlier rows, and its own row's only where it is the same part.
 ROWS = [
     {"errors"},
-    {"special", "grid", "structure"},
+    {"special", "grid", "structure", "watch"},
     {"operators"},
     {"tableaux"},
     {"meshes", "starting"},
     {"history", "storage", "field"},
-    {"schemes"},
+    {"schemes", "automatic"},
+    {"streaming"},
     {"orders"},
     {"loop"},
     {"adjoints"},

@@ -41,13 +41,14 @@ class FFT(History):
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self._levels(steps))
+        return _open(weights, steps, row, self.levels(steps))
 
     def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self._levels(steps), spare, weigh, backward=True)
+        return _open(weights, steps, row, self.levels(steps), spare, weigh, backward=True)
 
-    def _levels(self, steps: int) -> tuple[int, ...]:
+    def levels(self, steps: int) -> tuple[int, ...]:
+        """Block sizes for this many steps, growing."""
         sizes = [self.block]
         while sizes[-1] * self.growth * 2 <= steps:
             sizes.append(sizes[-1] * self.growth)
