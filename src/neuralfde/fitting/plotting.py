@@ -66,4 +66,4 @@ def _profile(fit: Fit, ax: Any) -> None:
     ax.axhline(p.threshold, color=COLOURS[1], ls="--", label="95 % threshold")
     ax.axvspan(*p.interval, color=COLOURS[4], alpha=0.25, label="compatible orders")
     ax.set(xlabel="order", ylabel="least loss", title="profile over the order")
-    ax.legend(frameon=False, loc="upper center")
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
