@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from .result import Fit
 
@@ -39,7 +37,7 @@ def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
 
 
 def _curves(fit: Fit, ax: Any, labels: list[str] | None) -> None:
-    times = torch.linspace(float(fit.times[0]), float(fit.times[-1]), 201, dtype=torch.float64)
+    times = fit.grid()
     curves = fit.predict(times)
     shown = min(fit.observed.shape[1], 2)
     for m in range(fit.observed.shape[2]):
@@ -66,4 +64,4 @@ def _profile(fit: Fit, ax: Any) -> None:
     ax.axhline(p.threshold, color=COLOURS[1], ls="--", label="95 % threshold")
     ax.axvspan(*p.interval, color=COLOURS[4], alpha=0.25, label="compatible orders")
     ax.set(xlabel="order", ylabel="least loss", title="profile over the order")
-    ax.legend(frameon=False, loc="upper center")
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
