@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check lint types docs build bench clean bench-accuracy
+.PHONY: setup demo test check lint types docs build smoke bench clean bench-accuracy
 
 setup: $(STAMP)
 
@@ -18,10 +18,25 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python examples/demo.py
 
-test: setup lint types
+test: setup lint types docs
 	$(BIN)/python -m pytest -m "not gpu"
 
 check: test
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+
+build: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	@test -z "$$(find dist -name '*.whl' -size +300k)" || { echo "the wheel is larger than 300 kB"; exit 1; }
+
+# The wheel in an environment with torch alone. TORCH_FROM may point pip at another index or a folder of wheels.
+smoke: build
+	rm -rf build/smoke
+	$(PYTHON) -m venv build/smoke
+	build/smoke/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) -c constraints.txt torch dist/*.whl
+	cd build && smoke/bin/python ../tests/smoke.py
 
 lint: setup
 	$(BIN)/ruff check .

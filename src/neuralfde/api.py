@@ -276,6 +276,11 @@ def _refuse_surroundings(func: Callable[..., Any]) -> None:
             "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
             "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
         )
+    if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
+        raise UnsupportedError(
+            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
+            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once a pass."
+        )
 
 
 def _params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:

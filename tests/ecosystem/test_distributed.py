@@ -9,7 +9,7 @@ from torch import distributed as dist
 from torch import multiprocessing as mp
 from torch import nn
 
-from neuralfde import FDEBlock
+from neuralfde import FDEBlock, UnsupportedError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not built")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -71,6 +71,10 @@ def sharded(rank, half, dtype):
         wrapped(half).square().mean().backward()
         got = {n: p.grad.full_tensor() for n, p in wrapped.named_parameters()}
         compare(got, reference(case, dtype), dtype)
+    inner = model({}, dtype)
+    fully_shard(inner[1].func)
+    with pytest.raises(UnsupportedError, match="to the FDEBlock"):
+        inner(half)
 
 
 def worker(rank, port, job):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,11 +18,9 @@ from torch import Tensor, nn
 from ..api import fdeint as _solve
 from ..errors import InputError, nearest
 from ..history import Window
+from ..orders import MultiTerm
 from ..schemes import ABM, GrunwaldLetnikov, Scheme
-from ..schemes.implicit import OneStage
-from ..special import series_reciprocal
 from ..structure import tensors_in
-from ..tableaux import Kernel
 from . import _legacy
 
 _log = logging.getLogger(__name__)
@@ -137,13 +134,10 @@ def _terms(beta: float | Tensor, name: str, shares: Any) -> tuple[Tensor, Tensor
     return orders, weights
 
 
-def _scheme(name: str, orders: Tensor, shares: Tensor, corrections: int) -> tuple[str | Scheme, Tensor]:
-    """The Caputo scheme behind torchfde's name, and the order to call it with."""
+def _scheme(name: str, orders: Tensor, shares: Tensor, corrections: int) -> tuple[str | Scheme, Any]:
+    """The Caputo scheme behind torchfde's name, and the order or operator to call it with."""
     if name == "glmulti":
-        order = orders.mean()
-        if shares.requires_grad and not order.requires_grad:
-            order = order + 0 * shares.sum()  # tells the solver that its weights need a gradient
-        return _MultiTerm(orders=orders, shares=shares), order
+        return GrunwaldLetnikov(implicit=False), MultiTerm(orders, shares)
     table: dict[str, str | Scheme] = {
         "predictor": "predictor",
         "corrector": ABM(corrections=corrections),
@@ -153,27 +147,6 @@ def _scheme(name: str, orders: Tensor, shares: Tensor, corrections: int) -> tupl
         "trap": "l1-explicit",
     }
     return table[name], orders[0]
-
-
-@dataclass(frozen=True)
-class _MultiTerm(OneStage):
-    """``Σ_i c_i D^{β_i} y = f`` by Grünwald and Letnikov: weights from ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}``."""
-
-    orders: Tensor = field(default_factory=lambda: torch.ones(1))
-    shares: Tensor = field(default_factory=lambda: torch.ones(1))
-
-    def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
-        """See :class:`Scheme`."""
-        beta, shares = self.orders.cpu().double(), self.shares.cpu().double()
-        m = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
-        c = torch.cat([torch.ones_like(beta)[None], torch.cumprod(1 - (1 + beta) / m, dim=0)])
-        total = (c * shares * torch.exp(-beta * math.log(step))).sum(-1, keepdim=True)
-        w = series_reciprocal(total)
-        return Kernel(torch.cat([torch.zeros_like(w[:1]), w[:-1]])[None], torch.zeros_like(w[0]))
-
-    def expected_order(self, order: float, smooth: bool) -> float:
-        """See :class:`Scheme`."""
-        return 1.0
 
 
 def leaves(func: Callable[[Tensor, Any], Any], y0: Any) -> list[Tensor]:

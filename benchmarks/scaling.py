@@ -1,0 +1,140 @@
+"""What data parallelism costs: step times and traffic of one and two processes on this machine's CPU.
+
+    python benchmarks/scaling.py --out benchmarks/results/scaling-cpu.json
+
+The model is a 256-wide network solved for 50 steps; the batch of 512 is split between the processes. Each process gets
+one thread. Times are medians: on the wall, which other work on the machine disturbs, and of the process. Traffic is
+counted from the tensors handed to the collectives, per process and step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import statistics
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch import multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neuralfde import FDEBlock
+
+WIDTH, BATCH, STEPS = 256, 512, 50
+
+
+class Slope(nn.Module):
+    """A two-layer network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, t: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """f(t, z)."""
+        return self.net(z) - z
+
+
+class Traffic(TorchDispatchMode):
+    """Counts calls and bytes of collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Look at ``c10d`` operations, run everything."""
+        if func.namespace == "c10d":
+            self.calls[func.name().split("::")[1]] += 1
+            tensors = [x for x in torch.utils._pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+            self.bytes += max(x.numel() * x.element_size() for x in tensors)
+        return func(*args, **(kwargs or {}))
+
+
+def build(how: str) -> nn.Module:
+    torch.manual_seed(0)
+    block = FDEBlock(Slope(), order=0.6, t=5.0, steps=STEPS)
+    model = nn.Sequential(nn.Linear(32, WIDTH), block, nn.Linear(WIDTH, 10))
+    if how == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    if how == "fsdp2":
+        fully_shard(model[1])
+        fully_shard(model)
+    return model
+
+
+def measure(how: str, rank: int, world: int, rounds: int) -> dict[str, object]:
+    model = build(how)
+    x = torch.randn(BATCH // world, 32, generator=torch.Generator().manual_seed(rank))
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).square().mean().backward()
+
+    step()
+    wall, busy = [], []
+    for _ in range(rounds):
+        begin = time.perf_counter(), time.process_time()
+        step()
+        wall.append(time.perf_counter() - begin[0])
+        busy.append(time.process_time() - begin[1])
+    with Traffic() as traffic:
+        step()
+    held = sum(_local(p).numel() * 4 for p in model.parameters())
+    return {
+        "how": how,
+        "processes": world,
+        "wall_seconds": round(statistics.median(wall), 3),
+        "cpu_seconds": round(statistics.median(busy), 3),
+        "collectives": dict(traffic.calls),
+        "bytes": traffic.bytes,
+        "parameter_bytes": held,
+    }
+
+
+def _local(p: torch.Tensor) -> torch.Tensor:
+    return p.to_local() if hasattr(p, "to_local") else p
+
+
+def worker(rank: int, world: int, port: int, rounds: int, out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    rows = [measure(how, rank, world, rounds) for how in (["alone"] if world == 1 else ["ddp", "fsdp2"])]
+    if rank == 0:
+        Path(out).write_text(json.dumps(rows))
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Measure one and two processes; write rows as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for world in (1, 2):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        part = f"{options.out or 'scaling.json'}.part"
+        mp.spawn(worker, (world, port, options.rounds, part), nprocs=world)
+        rows += json.loads(Path(part).read_text())
+        os.remove(part)
+    found = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
+    text = json.dumps({"machine": found, "rows": rows}, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

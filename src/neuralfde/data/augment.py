@@ -1,0 +1,81 @@
+"""Random changes of image batches, computed on the device for the whole batch at once."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from neuralfde.errors import InputError, nearest
+
+AUGMENTATIONS = ("none", "crop", "flip", "affine", "erase")
+
+
+def augment(images: Tensor, kinds: str, pad: int, generator: torch.Generator) -> Tensor:
+    """Apply the named changes in their order.
+
+    Args:
+        images: grey values in [0, 1], background 0.
+        kinds: names joined by ``+``: ``crop`` (shift by up to ``pad`` pixels), ``flip`` (left to right), ``affine``
+            (turn, scale and shear a little), ``erase`` (a random square becomes 0), ``none``.
+        pad: pixels of padding before the crop.
+        generator: the source of random numbers, on the device of the images.
+
+    Shapes:
+        (batch, 1, rows, columns) to the same.
+    """
+    for kind in kinds.split("+"):
+        if kind == "crop":
+            images = random_crop(images, pad, generator)
+        elif kind == "flip":
+            images = random_flip(images, generator)
+        elif kind == "affine":
+            images = random_affine(images, generator)
+        elif kind == "erase":
+            images = random_erase(images, generator)
+        elif kind != "none":
+            raise InputError(f"unknown augmentation {kind!r}. {nearest(kind, AUGMENTATIONS)}")
+    return images
+
+
+def random_crop(images: Tensor, pad: int, generator: torch.Generator) -> Tensor:
+    """Pad with background, then cut the original size out at a random place."""
+    count, _, rows, columns = images.shape
+    shift = torch.randint(0, 2 * pad + 1, (2, count, 1), generator=generator, device=images.device)
+    y = shift[0] + torch.arange(rows, device=images.device)
+    x = shift[1] + torch.arange(columns, device=images.device)
+    which = torch.arange(count, device=images.device)[:, None, None]
+    padded = F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
+    return padded[which, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror half of the images."""
+    mirrored = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device) < 0.5
+    return torch.where(mirrored, images.flip(-1), images)
+
+
+def random_affine(
+    images: Tensor, generator: torch.Generator, degrees: float = 12.0, scale: float = 0.12, shear: float = 0.15
+) -> Tensor:
+    """Turn by up to ``degrees``, scale each axis by ``1 ± scale`` and shear by up to ``shear``, about the middle."""
+    drawn = 2 * torch.rand(4, len(images), generator=generator, device=images.device) - 1
+    angle = drawn[0] * math.radians(degrees)
+    cos, sin, skew = torch.cos(angle), torch.sin(angle), drawn[3] * shear
+    sx, sy = 1 + scale * drawn[1], 1 + scale * drawn[2]
+    zero = torch.zeros_like(angle)
+    turn = torch.stack([cos * sx, (skew * cos - sin) * sy, zero, sin * sx, (skew * sin + cos) * sy, zero], -1)
+    grid = F.affine_grid(turn.view(-1, 2, 3), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False)
+
+
+def random_erase(images: Tensor, generator: torch.Generator, share: float = 0.35) -> Tensor:
+    """Blank a square of up to ``share`` of the side at a random place in every image."""
+    count, _, rows, columns = images.shape
+    drawn = torch.rand(3, count, 1, generator=generator, device=images.device)
+    half = drawn[0] * share * rows / 2
+    y = (torch.arange(rows, device=images.device) - drawn[1] * rows).abs() < half
+    x = (torch.arange(columns, device=images.device) - drawn[2] * columns).abs() < half
+    return images.masked_fill((y[:, :, None] & x[:, None, :])[:, None], 0.0)

@@ -1,0 +1,232 @@
+"""What F-GRAND costs on large graphs: time and memory of inference and training (tab:model_arxiv, tab:model_products).
+
+The graphs are synthetic and of the size of ogbn-arxiv and ogbn-products; T = 10, h = 1. Products is cut into sampled
+subgraphs. ``direct`` differentiates through the same loop with the same right-hand side; ``exact`` and ``paper`` are
+the adjoints. The paper's own figures (RTX A5000) stand in the same table, marked ``source: paper``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from ..data.samplers import NodeSampler, RandomWalkSampler
+from ..data.synthetic import synthetic_graph
+from ..errors import InputError
+from ..models.graph import FGrand
+from ..models.message_passing import Graph
+from .runtime import Report, option
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+EXAMPLES = (
+    "neuralfde run graph-cost --graph arxiv",
+    "neuralfde run graph-cost --graph products --batches 10000,20000,80000",
+    "neuralfde run graph-cost --graph products --largest direct,exact --cap-gib 24",
+)
+
+#: seconds and MB: inference, training; adj-F-GRAND then F-GRAND
+PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
+    ("arxiv", "l", "paper"): (0.102, 3982, 0.319, 5570),
+    ("arxiv", "l", "direct"): (0.102, 3982, 0.352, 8527),
+    ("arxiv", "nl", "paper"): (0.185, 4314, 0.785, 9086),
+    ("arxiv", "nl", "direct"): (0.185, 4314, 0.806, 18180),
+    ("products", "l", "paper"): (34.39, 2678, 34.04, 6602),
+    ("products", "l", "direct"): (34.39, 2678, 35.15, 7950),
+    ("products", "nl", "paper"): (36.11, 4468, 43.24, 11238),
+    ("products", "nl", "direct"): (36.11, 4468, 44.41, 17210),
+}
+SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
+STATUS = Path("/proc/self/status")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which graph, which methods, how large."""
+
+    graph: str = option("arxiv", "arxiv or products: the size of the synthetic graph")
+    variants: str = option("l,nl", "variants to measure")
+    adjoints: str = option("direct,exact,paper", "methods to compare")
+    scale: float = option(1.0, "multiplies the number of nodes and edges")
+    batches: str = option("10000,20000,80000", "nodes of a sampled subgraph (products only)")
+    sampler: str = option("node", "walk or node")
+    largest: str = option("", "methods whose largest batch is looked for, by doubling (products only)")
+    cap_gib: float = option(0.0, "GPU memory allowed when looking for the largest batch; 0: all of it")
+    hidden: int = option(128, "width of the state")
+    heads: int = option(4, "attention heads")
+    order: float = option(0.9, "order of the derivative")
+    t: float = option(10.0, "integration time")
+    step: float = option(1.0, "step size")
+    storage: str = option("device", "where exact and paper keep their rows; direct always keeps them on the device")
+    history: str = option("auto", "history engine")
+    repeats: int = option(3, "measured repetitions after one that warms up")
+    device: str = option("auto", "auto, cpu or cuda")
+    seed: int = option(0, "of the graph, the batches and the weights")
+
+
+def run(config: Config, report: Report | None = None) -> list[Row]:
+    """One row for each variant, method and batch; a row that fails says why and the others go on."""
+    report = Report() if report is None else report
+    if config.graph not in ("arxiv", "products") or config.sampler not in SAMPLERS:
+        raise InputError("graph must be arxiv or products, and sampler walk or node.")
+    device = torch.device(config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+    whole = synthetic_graph(config.graph, scale=config.scale, seed=config.seed)
+    parts = [int(b) for b in config.batches.split(",") if b]
+    sizes = parts if config.graph == "products" else [int(whole.num_nodes)]
+    draw = _batches(config, whole)
+    pairs = list(itertools.product(config.variants.split(","), config.adjoints.split(",")))
+    for size in sizes:
+        data = draw(size)
+        for variant, adjoint in pairs:
+            attempt = functools.partial(_attempt, config, data, variant, adjoint, device)
+            report.case(f"{config.graph} {variant} {adjoint} {size}", attempt)
+    if config.largest and config.graph == "products":
+        for variant, adjoint in itertools.product(config.variants.split(","), config.largest.split(",")):
+            search = functools.partial(largest_batch, config, draw, variant, adjoint, device)
+            report.case(f"largest batch {variant} {adjoint}", search)
+    for row in papers_rows(config):
+        report.case(f"paper's {config.graph} {row['variant']} {row['adjoint']}", functools.partial(dict, row))
+    return report.rows
+
+
+def papers_rows(config: Config) -> list[Row]:
+    """The paper's figures for the same graph and variants."""
+    names = ("inference_s", "inference_mib", "training_s", "training_mib")
+    return [
+        {"source": "paper", "graph": f"ogbn-{graph}", "variant": variant, "adjoint": adjoint}
+        | dict(zip(names, values, strict=True))
+        for (graph, variant, adjoint), values in PAPER.items()
+        if graph == config.graph and variant in config.variants.split(",")
+    ]
+
+
+def _batches(config: Config, whole: Data) -> Callable[[int], Data]:
+    """A function from a number of nodes to the first sampled subgraph of that size."""
+    if config.graph != "products":
+        return lambda size: whole
+    sampler = SAMPLERS[config.sampler](whole, 1, seed=config.seed)
+
+    @functools.cache
+    def draw(size: int) -> Data:
+        sampler.batch_size = min(size, sampler.nodes)
+        generator = torch.Generator().manual_seed(config.seed + size)
+        return sampler.subgraph(sampler.draw(generator).sort().values)
+
+    return draw
+
+
+def _attempt(config: Config, data: Data, variant: str, adjoint: str, device: torch.device) -> Row:
+    row = {"source": "measured", "graph": data.name, "variant": variant, "adjoint": adjoint}
+    row |= {"nodes": int(data.num_nodes), "edges": int(data.num_edges), "storage": config.storage}
+    try:
+        return row | measure(config, data, variant, adjoint, device)
+    except (RuntimeError, MemoryError) as error:
+        return row | {"failed": str(error).splitlines()[0][:200]}
+    finally:
+        _clear(device)
+
+
+def measure(config: Config, data: Data, variant: str, adjoint: str, device: torch.device) -> Row:
+    """Median seconds and peak MiB of inference and of a training step; the graph and the model count as memory."""
+    _clear(device)
+    torch.manual_seed(config.seed)
+    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": adjoint}
+    options |= {"history": config.history, "storage": "device" if adjoint == "direct" else config.storage}
+    model = FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options).to(device)
+    x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
+    graph = Graph.from_edge_index(data.edge_index.to(device), int(data.num_nodes))
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    @torch.no_grad()
+    def infer() -> None:
+        model.eval()(x, graph)
+
+    def train() -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(model.train()(x, graph)[mask], y[mask]).backward()
+        optimiser.step()
+
+    before = 0.0 if device.type == "cuda" else _resident("VmRSS")
+    inference, training = (_timed(call, config.repeats, device, before) for call in (infer, train))
+    return {
+        "inference_s": inference[0],
+        "inference_mib": inference[1],
+        "training_s": training[0],
+        "training_mib": training[1],
+    }
+
+
+def largest_batch(config: Config, draw: Callable[[int], Data], variant: str, adjoint: str, device: torch.device) -> Row:
+    """Double the batch until a training step no longer fits into the memory allowed, or the graph is used up."""
+    row: Row = {"source": "measured", "graph": "synthetic-products", "variant": variant, "adjoint": adjoint}
+    if device.type != "cuda":
+        return row | {"failed": "the largest batch is looked for on a GPU only"}
+    total = torch.cuda.get_device_properties(device).total_memory
+    cap = config.cap_gib * 2**30 or total
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap / total), device)
+    size, fits, peak, one = 10_000, 0, 0.0, replace(config, repeats=1)
+    try:
+        while True:
+            data = draw(size)
+            found = _attempt(one, data, variant, adjoint, device)
+            if "failed" in found:
+                break
+            fits, peak = int(data.num_nodes), found["training_mib"]
+            if fits < size:
+                break
+            size *= 2
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    return row | {"cap_gib": round(cap / 2**30, 1), "largest": fits, "training_mib": peak, "whole": fits < size // 2}
+
+
+def _timed(call: Callable[[], None], repeats: int, device: torch.device, before: float) -> tuple[float, float]:
+    """Median seconds and peak MiB above ``before``; one call first warms up."""
+    call()
+    cuda = device.type == "cuda"
+    _clear(device)
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        if cuda:
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_allocated(device) / 2**20 if cuda else _resident("VmHWM") - before
+    return round(statistics.median(taken), 4), round(peak, 1)
+
+
+def _clear(device: torch.device) -> None:
+    """Give memory back and let the peak start again."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    elif STATUS.exists():
+        with contextlib.suppress(OSError, AttributeError):  # glibc: keep no freed blocks, or the peak counts them
+            ctypes.CDLL("libc.so.6").mallopt(-3, 2**18)
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _resident(field: str) -> float:
+    """MiB of this process that are resident now (VmRSS) or were at most (VmHWM); Linux only, elsewhere 0."""
+    if not STATUS.exists():
+        return 0.0
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024

@@ -1,0 +1,184 @@
+"""Train F-GRAND on splits of one graph, several at once, and say how well it does; full batch."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data.graphs import load_graph, set_random_split
+from ..errors import InputError, nearest
+from ..models.graph import FGrand
+from ..models.graph_ensemble import FGrandEnsemble
+from .graph_settings import Settings, has_random_splits
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+Masks = tuple[Tensor, Tensor, Tensor]
+OPTIMISERS: dict[str, Any] = {"adam": torch.optim.Adam, "adamax": torch.optim.Adamax, "adamw": torch.optim.AdamW}
+SPARSE_BELOW = 0.1
+"""Features with fewer non-zeros than this are kept sparse."""
+CHECK_EVERY = 10
+"""Evaluations between two looks at the validation accuracies; each look waits for the device."""
+
+
+def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool = False, **options: Any) -> FGrand:
+    """The model of these settings for a graph."""
+    return FGrand(
+        data.x.shape[1],
+        data.num_classes,
+        hidden=s.hidden,
+        variant=variant,
+        heads=s.heads,
+        attention=s.attention,
+        attention_width=s.attention_width or None,
+        normalise=s.normalise,
+        order=min(s.order, 0.99) if learn_order else s.order,
+        learn_order=learn_order,
+        t=s.t,
+        step=s.step,
+        input_dropout=s.input_dropout,
+        dropout=s.dropout,
+        source=s.source,
+        adjoint=adjoint,
+        **options,
+    )
+
+
+def optimiser_for(model: nn.Module, s: Settings) -> torch.optim.Optimizer:
+    """The optimiser of these settings; an order that is learned does not decay."""
+    if s.optimiser not in OPTIMISERS:
+        raise InputError(f"optimiser={s.optimiser!r} is unknown. {nearest(s.optimiser, OPTIMISERS)}")
+    free = [p for name, p in model.named_parameters() if name.endswith("raw_order")]
+    held = [p for name, p in model.named_parameters() if not name.endswith("raw_order")]
+    groups = [{"params": held, "weight_decay": s.weight_decay}, {"params": free, "weight_decay": 0.0}]
+    return OPTIMISERS[s.optimiser](groups[: 1 + bool(free)], lr=s.lr)
+
+
+def train_splits(
+    dataset: str,
+    s: Settings,
+    seeds: Sequence[int],
+    *,
+    variant: str = "l",
+    adjoint: str = "exact",
+    learn_order: bool = False,
+    device: str = "cpu",
+    root: str | None = None,
+    evaluate_every: int = 2,
+) -> list[dict[str, Any]]:
+    """Train on the splits ``seeds`` at once, each from the initialisation of its seed.
+
+    The epoch is the one of the best validation accuracy, of equal ones that of the lowest validation loss; the test
+    accuracy reported is that epoch's and decides nothing.
+    """
+    data = graph_of(dataset, root, device)
+    masks = [split_of(data, seed) for seed in seeds]
+    model = _model(data, s, seeds, variant, adjoint, learn_order).to(device)
+    optimiser = optimiser_for(model, s)
+    began = time.perf_counter()
+    marks: list[Tensor] = []
+    for epoch in range(1, s.epochs + 1):
+        model.train()
+        optimiser.zero_grad()
+        logits = _each(model(data))
+        sum(F.cross_entropy(z[m[0]], data.y[m[0]]) for z, m in zip(logits, masks, strict=True)).backward()  # type: ignore[union-attr]
+        optimiser.step()
+        if epoch % evaluate_every == 0 or epoch == s.epochs:
+            marks.append(evaluate(model, data, masks))
+            if len(marks) % CHECK_EVERY == 0 and all(_stop(marks, s.patience // evaluate_every)):
+                break
+    seconds = (time.perf_counter() - began) / len(seeds)
+    stops = _stop(marks, s.patience // evaluate_every)
+    found = torch.stack(marks).cpu()
+    rows = []
+    for k, seed in enumerate(seeds):
+        best = _best(found[: stops[k] or len(found), k])
+        val, _, test, order = (float(v) for v in found[best, k])
+        row = {"dataset": dataset, "variant": variant, "seed": seed, "order": round(order, 4)}
+        row |= {"val": round(100 * val, 3), "test": round(100 * test, 3)}
+        rows.append(row | {"epoch": min((best + 1) * evaluate_every, epoch), "seconds": round(seconds, 2)})
+    return rows
+
+
+def _model(
+    data: Data, s: Settings, seeds: Sequence[int], variant: str, adjoint: str, learn: bool
+) -> FGrand | FGrandEnsemble:
+    """One model, or an ensemble of as many as there are seeds."""
+    if learn and len(seeds) > 1:
+        raise InputError("models that learn their order are trained one at a time.")
+    members = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        # Finiteness shows in the validation loss; checking it in the solver would wait for the device at every call.
+        members.append(build(data, s, variant, adjoint, learn, check_finite=False))
+    return members[0] if len(members) == 1 else FGrandEnsemble(members)
+
+
+def _each(logits: Tensor) -> Tensor:
+    return logits if logits.dim() == 3 else logits[None]
+
+
+@torch.no_grad()
+def evaluate(model: FGrand | FGrandEnsemble, data: Data, masks: Sequence[Masks]) -> Tensor:
+    """Validation accuracy and loss, test accuracy and order of each member, ``(S, 4)``, without waiting."""
+    model.eval()
+    order = model.order.detach().to(data.y.device).double()
+    rows = []
+    for logits, (_, val, test) in zip(_each(model(data)), masks, strict=True):
+        right = (logits.argmax(1) == data.y).double()
+        loss = F.cross_entropy(logits[val], data.y[val]).double()
+        rows.append(torch.stack([right[val].mean(), loss, right[test].mean(), order]))
+    return torch.stack(rows)
+
+
+def _best(marks: Tensor) -> int:
+    return max(range(len(marks)), key=lambda k: (float(marks[k, 0]), -float(marks[k, 1])))
+
+
+def _stop(marks: list[Tensor], patience: int) -> list[int]:
+    """For each member the number of evaluations after which it had not improved for ``patience`` of them, or 0."""
+    seen, stops = torch.stack(marks).cpu(), []
+    for member in seen.unbind(1):
+        best, stop = 0, 0
+        for k in range(len(member)):
+            best = k if member[k, 0] > member[best, 0] else best
+            if k - best >= patience or not bool(torch.isfinite(member[k, 1])):
+                stop = k + 1
+                break
+        stops.append(stop)
+    return stops
+
+
+def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
+    """How many models fit at once into a quarter of the free memory (2 GiB on the CPU), by a rough count."""
+    free = torch.cuda.mem_get_info()[0] / 4 if device.startswith("cuda") else 2**31
+    nodes, edges = int(data.num_nodes), int(data.num_edges) + int(data.num_nodes)
+    state = 4 * nodes * s.hidden * (s.t / s.step + 16)
+    per_edge = 4 * edges * (16 + 8 * s.heads * (variant == "nl") + 4 * s.heads)
+    features = 8 * data.x._nnz() if data.x.is_sparse else 8 * data.x.numel()
+    return max(1, int(free / (state + per_edge + 4 * features)))
+
+
+@functools.lru_cache(maxsize=2)
+def graph_of(dataset: str, root: str | None, device: str) -> Data:
+    """The graph on the device, kept for the next split; features that are mostly zeros are made sparse."""
+    data = load_graph(dataset, root)
+    if torch.count_nonzero(data.x) < SPARSE_BELOW * data.x.numel():
+        data.x = data.x.to_sparse()
+    return data.to(device)
+
+
+def split_of(data: Data, seed: int) -> Masks:
+    """Indices of training, validation and test nodes of a split."""
+    if has_random_splits(data.name):
+        set_random_split(data, seed)
+    device = data.y.device
+    train, val, test = (mask.nonzero()[:, 0].to(device) for mask in (data.train_mask, data.val_mask, data.test_mask))
+    return train, val, test

@@ -1,0 +1,226 @@
+"""How the loss of a fit is brought down: Levenberg-Marquardt for small problems, L-BFGS, Adam for networks."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import NonFiniteError
+from .problem import Problem
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One iteration, as a callback sees it. ``state`` is what ``fit(resume=...)`` goes on from."""
+
+    iteration: int
+    total: int
+    loss: float
+    validation: float | None
+    values: Tensor
+    state: dict[str, Any]
+
+
+@dataclass
+class Path:
+    """Where an optimiser went."""
+
+    free: Tensor
+    history: list[float] = field(default_factory=list)
+    converged: bool = False
+    message: str = "the iterations were used up"
+
+
+#: ``watch(iteration, total, free, loss, state)``; returns True to stop early.
+Watch = Callable[[int, int, Tensor, float, dict[str, Any]], bool]
+
+
+class Optimiser(Protocol):
+    """Moves the unconstrained vector."""
+
+    def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
+        """From ``free``, or from a saved ``state``, to a minimum of ``problem.loss``."""
+
+
+@dataclass(frozen=True)
+class LevenbergMarquardt:
+    """Damped Gauss-Newton on the exact Jacobian: a handful of iterations for up to some dozens of unknowns.
+
+    Attributes:
+        iterations: the most accepted or refused steps.
+        tolerance: stop once a step improves the loss, or moves the unknowns, by less than this fraction.
+    """
+
+    iterations: int = 50
+    tolerance: float = 1e-9
+
+    def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
+        """See :class:`Optimiser`."""
+        begin, damping, path = 0, 1e-3, Path(free)
+        if state is not None:
+            begin, damping, path = state["iteration"], state["damping"], Path(state["free"], list(state["history"]))
+        try:
+            residual, matrix = self._linearise(problem, path.free)
+        except NonFiniteError as error:
+            raise NonFiniteError(
+                f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds=, "
+                "or stages=(0.1, 0.3, 1.0), which fits early data first, may help."
+            ) from error
+        cost = float(residual.square().sum())
+        count = max(1, len(residual))
+        path.history = path.history or [cost / count]
+        for k in range(begin, self.iterations):
+            normal, gradient = matrix.T @ matrix, matrix.T @ residual
+            diagonal = normal.diagonal().clamp(min=1e-12 * float(normal.diagonal().max()) + 1e-300)
+            move = torch.linalg.lstsq(normal + damping * torch.diag(diagonal), -gradient[:, None]).solution[:, 0]
+            trial = path.free + move
+            trial_cost = self._cost(problem, trial)
+            expected = -float(move @ gradient) * 2 - float(move @ normal @ move)
+            gained = cost - trial_cost
+            small = float(move.norm()) <= self.tolerance * (float(path.free.norm()) + self.tolerance)
+            if gained >= 0:
+                path.free = trial
+                flat = gained <= self.tolerance * cost or trial_cost <= 1e-28
+                cost = trial_cost
+                damping = max(damping * (0.1 if gained > 0.75 * expected else 0.5), 1e-12)
+                path.converged = flat or small
+            else:
+                damping *= 8
+                # no direction improves the loss any more at the precision of the arithmetic
+                path.converged = small or expected <= self.tolerance * cost
+                if damping > 1e12 and not path.converged:
+                    path.message = "no step improves the loss; the model may be discontinuous in its parameters"
+                    break
+            path.history.append(cost / count)
+            saved = {"iteration": k + 1, "damping": damping, "free": path.free, "history": [*path.history]}
+            stop = watch(k + 1, self.iterations, path.free, cost / count, saved)
+            if path.converged or stop:
+                path.message = "converged" if path.converged else "stopped early"
+                break
+            if gained >= 0:
+                residual, matrix = self._linearise(problem, path.free)
+        return path
+
+    def _linearise(self, problem: Problem, free: Tensor) -> tuple[Tensor, Tensor]:
+        residual, matrix = problem.jacobian(problem.unknowns.to_value(free))
+        return residual, matrix * problem.unknowns.slope(free)
+
+    def _cost(self, problem: Problem, free: Tensor) -> float:
+        try:
+            with torch.no_grad():
+                cost = float(problem.residuals(problem.unknowns.to_value(free)).square().sum())
+        except (NonFiniteError, ValueError):  # the step left the region where the equation can be solved
+            return math.inf
+        return cost if math.isfinite(cost) else math.inf
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Quasi-Newton with a strong Wolfe line search on the exact gradient, for some hundreds of unknowns."""
+
+    iterations: int = 100
+    tolerance: float = 1e-9
+    memory: int = 10
+
+    def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
+        """See :class:`Optimiser`."""
+        begin, path = 0, Path(free)
+        if state is not None:
+            begin, path = state["iteration"], Path(state["free"], list(state["history"]))
+        u = path.free.clone().requires_grad_()
+        inner = torch.optim.LBFGS(
+            [u], lr=1.0, max_iter=1, max_eval=25, history_size=self.memory, line_search_fn="strong_wolfe",
+            tolerance_grad=1e-12,
+        )  # fmt: skip
+        if state is not None:
+            inner.load_state_dict(state["optimiser"])
+
+        def closure() -> Tensor:
+            inner.zero_grad()
+            try:
+                loss = problem.loss(problem.unknowns.to_value(u))
+            except NonFiniteError:
+                u.grad = torch.zeros_like(u)
+                return torch.tensor(1e300, dtype=u.dtype)
+            loss.backward()
+            return loss
+
+        for k in range(begin, self.iterations):
+            before = u.detach().clone()
+            path.history.append(float(inner.step(closure).detach()))
+            path.free = u.detach().clone()
+            moved = float((path.free - before).norm())
+            path.converged = moved <= self.tolerance * (float(before.norm()) + self.tolerance)
+            saved = {"iteration": k + 1, "free": path.free, "history": [*path.history]}
+            saved["optimiser"] = copy.deepcopy(inner.state_dict())  # the optimiser goes on changing its own
+            stop = watch(k + 1, self.iterations, path.free, path.history[-1], saved)
+            if path.converged or stop:
+                path.message = "converged" if path.converged else "stopped early"
+                break
+        return path
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam over shuffled minibatches of trajectories.
+
+    Attributes:
+        epochs: passes over the trajectories.
+        lr: learning rate, in the unconstrained numbers.
+        batch_size: trajectories in a step; default: all of them.
+        seed: of the shuffling.
+        stop_below: a loss at which the fit counts as converged.
+    """
+
+    epochs: int = 500
+    lr: float = 0.01
+    batch_size: int | None = None
+    seed: int = 0
+    stop_below: float = 0.0
+
+    def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
+        """See :class:`Optimiser`."""
+        begin, path = 0, Path(free)
+        generator = torch.Generator().manual_seed(self.seed)
+        if state is not None:
+            begin, path = state["iteration"], Path(state["free"], list(state["history"]))
+            generator.set_state(state["generator"])
+        u = path.free.clone().requires_grad_()
+        inner = torch.optim.Adam([u], lr=self.lr)
+        if state is not None:
+            inner.load_state_dict(state["optimiser"])
+        batch = problem.initial.shape[0]
+        size = batch if self.batch_size is None else min(self.batch_size, batch)
+        for k in range(begin, self.epochs):
+            total = 0.0
+            for rows in torch.randperm(batch, generator=generator).split(size):
+                inner.zero_grad()
+                whole = len(rows) == batch
+                loss = problem.loss(problem.unknowns.to_value(u), None if whole else rows)
+                loss.backward()
+                inner.step()
+                total += float(loss.detach()) * len(rows)
+            path.free = u.detach().clone()
+            path.history.append(total / batch)
+            saved = {
+                "iteration": k + 1,
+                "free": path.free,
+                "history": [*path.history],
+                "optimiser": copy.deepcopy(inner.state_dict()),  # the optimiser goes on changing its own
+                "generator": generator.get_state(),
+            }
+            stop = watch(k + 1, self.epochs, path.free, path.history[-1], saved)
+            path.converged = path.history[-1] <= self.stop_below
+            if path.converged or stop:
+                path.message = "converged" if path.converged else "stopped early"
+                break
+        return path
+
+
+OPTIMISERS: dict[str, Optimiser] = {"lm": LevenbergMarquardt(), "lbfgs": LBFGS(), "adam": Adam()}

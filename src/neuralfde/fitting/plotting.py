@@ -1,0 +1,69 @@
+"""The picture of a fit. Imported only when one is drawn, since matplotlib is optional."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from .result import Fit
+
+#: Colours that stay apart in grey and for colour-blind readers (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
+    """See :meth:`Fit.plot`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = 2 if fit.profile is None else 3
+    figure = Figure(figsize=(4.6 * panels, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels)
+    _curves(fit, axes[0], labels)
+    history = fit.history
+    axes[1].semilogy(range(1, len(history) + 1), history, color=COLOURS[0], marker="o" if len(history) < 40 else None)
+    axes[1].set(xlabel="iteration", ylabel="loss", title="loss")
+    axes[1].xaxis.get_major_locator().set_params(integer=True)
+    if fit.profile is not None:
+        _profile(fit, axes[2])
+    for ax in axes:
+        ax.grid(alpha=0.25)
+        ax.spines[["top", "right"]].set_visible(False)
+    if path is not None:
+        figure.savefig(path, dpi=130)
+    return figure
+
+
+def _curves(fit: Fit, ax: Any, labels: list[str] | None) -> None:
+    times = torch.linspace(float(fit.times[0]), float(fit.times[-1]), 201, dtype=torch.float64)
+    curves = fit.predict(times)
+    shown = min(fit.observed.shape[1], 2)
+    for m in range(fit.observed.shape[2]):
+        colour = COLOURS[m % len(COLOURS)]
+        for b in range(shown):
+            first = b == 0
+            name = labels[m] if labels else f"variable {m}"
+            ax.plot(fit.times, fit.observed[:, b, m], "o", ms=4, color=colour, alpha=1 if first else 0.4)
+            ax.plot(
+                times, curves[:, b, m], "-" if first else "--", color=colour, alpha=1 if first else 0.5,
+                label=name if first else None,
+            )  # fmt: skip
+    more = fit.observed.shape[1] - shown
+    title = f"data (points) and fit, order {fit.order:.3f}"
+    ax.set(xlabel="time", title=title + (f"; {more} more trajectories" if more else ""))
+    ax.title.set_size(10)
+    ax.legend(frameon=False)
+
+
+def _profile(fit: Fit, ax: Any) -> None:
+    assert fit.profile is not None
+    p = fit.profile
+    ax.semilogy(p.orders, p.losses, "o-", color=COLOURS[0], ms=4)
+    ax.axhline(p.threshold, color=COLOURS[1], ls="--", label="95 % threshold")
+    ax.axvspan(*p.interval, color=COLOURS[4], alpha=0.25, label="compatible orders")
+    ax.set(xlabel="order", ylabel="least loss", title="profile over the order")
+    ax.legend(frameon=False, loc="upper center")

@@ -1,0 +1,183 @@
+"""A fit as a function of a flat vector: predictions, residuals and their Jacobian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vmap
+
+from ..api import fdeint
+from ..errors import InputError
+from .data import Data
+from .unknowns import INITIAL, ORDER, Unknowns
+
+#: The step of the central difference in the order; its error is about 1e-10 in float64.
+_DELTA = 1e-5
+
+
+class Named(nn.Module):
+    """A function of (t, z, **params) as a module."""
+
+    def __init__(self, func: Callable[..., Tensor], params: Mapping[str, float | Tensor]) -> None:
+        super().__init__()
+        self.func = func
+        for name, value in params.items():
+            setattr(self, name, nn.Parameter(torch.as_tensor(value, dtype=torch.float64).clone()))
+
+    def forward(self, t: Tensor, z: Tensor) -> Tensor:
+        """The function with the parameters filled in."""
+        return self.func(t, z, **{n: p for n, p in self._parameters.items() if p is not None})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is fitted to what. All arithmetic is in float64, whatever the model's own precision.
+
+    ``initial`` has shape (trajectories, variables); the model sees states of that shape, or with fewer trajectories.
+    """
+
+    model: nn.Module
+    data: Data
+    unknowns: Unknowns
+    initial: Tensor
+    order: float
+    observe: Callable[[Tensor], Tensor]
+    options: dict[str, Any]
+    fixed: dict[str, Tensor] = field(default_factory=dict)  # buffers and frozen parameters, in float64
+
+    @property
+    def names(self) -> list[str]:
+        """The unknowns that belong to the model."""
+        return [n for n in self.unknowns.shapes if n not in (INITIAL, ORDER)]
+
+    def field_of(self, t: Tensor, z: Tensor, *values: Tensor) -> Tensor:
+        """The right-hand side with the model's unknowns as arguments."""
+        named = dict(zip(self.names, values, strict=True))
+        if isinstance(self.model, Named):
+            return self.model.func(t, z, **named)
+        out: Tensor = functional_call(self.model, {**self.fixed, **named}, (t, z))
+        return out
+
+    def solve(
+        self, named: Mapping[str, Tensor], times: Tensor | None = None, rows: Tensor | None = None, **changes: Any
+    ) -> Tensor:
+        """States at the times, (T, B, d); ``rows`` picks trajectories."""
+        z0 = named.get(INITIAL, self.initial)
+        z0 = z0 if rows is None else z0[rows]
+        order = named.get(ORDER, self.order)
+        times = self.data.times if times is None else times
+        values = tuple(named[n] for n in self.names)
+        states: Tensor = fdeint(self.field_of, z0, times, order, args=values, **{**self.options, **changes})
+        return states
+
+    def predict(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
+        """What would be measured, (T, B, m), from natural numbers; differentiable."""
+        return self._observed(self.solve(self.unknowns.split(flat), rows=rows))
+
+    def residuals(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Scaled differences (T, B, m), zero where nothing was measured."""
+        values, scale = self.data.values, self.data.scale
+        if rows is not None:
+            values, scale = values[:, rows], scale[:, rows]
+        return scale * (self.predict(flat, rows) - values)
+
+    def loss(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The mean of the squared residuals."""
+        seen = self.data.scale if rows is None else self.data.scale[:, rows]
+        return self.residuals(flat, rows).square().sum() / (seen > 0).sum().clamp(min=1)
+
+    def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers.
+
+        Columns of the model and of the initial state solve the sensitivity equation
+        ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the same scheme, which gives the derivative of
+        the discrete solution itself. The column of the order is a central difference.
+        """
+        with torch.no_grad():
+            named = self.unknowns.split(flat)
+            states, directions = self._sensitivities(named)
+            columns = vmap(lambda s: jvp(self._observed, (states,), (s,))[1])(directions.movedim(1, 0))
+            seen = self.data.seen
+            predicted = self._observed(states)
+            residual = (self.data.scale * (predicted - self.data.values))[seen]
+            found = self._arrange(named, columns)
+            if ORDER in self.unknowns.shapes:
+                found.append(self._order_column(named, predicted)[None])
+            matrix = torch.cat(found) * self.data.scale
+            return residual, matrix[:, seen].T.contiguous()
+
+    def _sensitivities(self, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        z0 = named.get(INITIAL, self.initial)
+        sizes = [named[n].numel() for n in self.names]
+        count, width = sum(sizes), z0.shape[-1] if INITIAL in named else 0
+        values = tuple(named[n] for n in self.names)
+        shapes = [v.shape for v in values]
+        units = torch.eye(count, dtype=z0.dtype)
+        units = torch.cat([units, units.new_zeros(width, count)])
+        seeds = z0.new_zeros(count + width, *z0.shape)
+        if width:
+            seeds[count:] = torch.eye(width, dtype=z0.dtype)[:, None, :]
+
+        def augmented(t: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            # implicit schemes hand over states with further leading axes
+            z, directions = state[0].reshape(z0.shape), state[1].reshape(seeds.shape)
+
+            def along(unit: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+                parts = tuple(p.reshape(s) for p, s in zip(unit.split(sizes), shapes, strict=True))
+                pair = jvp(lambda x, *v: self.field_of(t, x, *v), (z, *values), (direction, *parts))
+                return pair[0], pair[1]
+
+            slope, moved = vmap(along, out_dims=(None, 0))(units, directions)  # type: ignore[arg-type]
+            return slope, moved
+
+        order = named.get(ORDER, self.order)
+        options = {k: v for k, v in self.options.items() if k != "adjoint"}
+        if not len(seeds):
+            return self.solve(named), z0.new_zeros(len(self.data.times), 0, *z0.shape)
+        found: tuple[Tensor, Tensor] = fdeint(augmented, (z0, seeds), self.data.times, order, **options)
+        return found
+
+    def _arrange(self, named: Mapping[str, Tensor], columns: Tensor) -> list[Tensor]:
+        """Columns in the order of the unknowns; an initial value moves its own trajectory only."""
+        count = sum(named[n].numel() for n in self.names)
+        found = [columns[:count]]
+        if INITIAL in named:
+            batch, width = named[INITIAL].shape
+            block = columns.new_zeros(batch, width, *columns.shape[1:])
+            for b in range(batch):
+                block[b, :, :, b] = columns[count:, :, b]
+            found.append(block.flatten(0, 1))
+        return found
+
+    def _order_column(self, named: Mapping[str, Tensor], here: Tensor) -> Tensor:
+        beta = float(named[ORDER])
+
+        def at(order: float) -> Tensor:
+            return self._observed(self.solve({**named, ORDER: torch.tensor(order, dtype=torch.float64)}))
+
+        if beta + _DELTA <= 1:
+            return (at(beta + _DELTA) - at(beta - _DELTA)) / (2 * _DELTA)
+        return (3 * here - 4 * at(beta - _DELTA) + at(beta - 2 * _DELTA)) / (2 * _DELTA)
+
+    def _observed(self, states: Tensor) -> Tensor:
+        seen = self.observe(states)
+        expected = (*states.shape[:2], self.data.values.shape[-1])
+        if seen.shape != expected:
+            raise InputError(
+                f"the model predicts observations of shape {tuple(seen.shape)}, the data need {expected} "
+                "(times, trajectories, variables). Use observe= to say which part of the state was measured."
+            )
+        return seen
+
+
+def default_steps(times: Tensor) -> int:
+    """A grid that meets equally spaced times, with at least 100 steps; 200 steps for irregular times."""
+    gaps = times[1:] - times[:-1]
+    if bool(((gaps - gaps[0]).abs() <= 1e-9 * gaps[0].abs()).all()):
+        return len(gaps) * max(1, math.ceil(100 / len(gaps)))
+    return 200

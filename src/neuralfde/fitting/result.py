@@ -1,0 +1,125 @@
+"""What a fit returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .problem import Problem
+from .profile import Profile
+from .unknowns import ORDER
+
+
+class IdentifiabilityWarning(UserWarning):
+    """The data are compatible with a wide range of orders; the one returned means little."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Estimates, how sure they are, and how the fit went.
+
+    Attributes:
+        estimates: every unknown by name, with an index where it is not a scalar.
+        order: the order, fitted or given.
+        intervals: 95 % intervals by name; empty if none were asked for.
+        covariance: of the unknowns, in the order of ``estimates``; None if none was asked for.
+        noise: the standard deviation of the residuals, in units of ``noise=`` where that was given.
+        loss: the mean squared scaled residual.
+        history: the loss after every iteration.
+        converged: the optimiser met its tolerance.
+        message: why it stopped.
+        times, observed, predicted: (T,), (T, B, m), (T, B, m); NaN where nothing was measured.
+        identifiable: whether the data determine the order; None where it was given.
+        profile: the profile of the loss over the order, where one was computed.
+        model: the model, holding the estimates.
+        seconds: wall time.
+    """
+
+    estimates: dict[str, float]
+    order: float
+    intervals: dict[str, tuple[float, float]]
+    covariance: Tensor | None
+    noise: float
+    loss: float
+    history: list[float]
+    converged: bool
+    message: str
+    times: Tensor
+    observed: Tensor
+    predicted: Tensor
+    identifiable: bool | None
+    profile: Profile | None
+    model: nn.Module
+    seconds: float
+    problem: Problem = field(repr=False)
+    flat: Tensor = field(repr=False)
+
+    @property
+    def residuals(self) -> Tensor:
+        """Observed minus predicted, (T, B, m); NaN where nothing was measured."""
+        return self.observed - self.predicted
+
+    def predict(self, times: Tensor, initial: Tensor | None = None, states: bool = False) -> Tensor:
+        """Observations (or whole states) at other times, from the fitted or other initial states; (T, B, m).
+
+        The first of ``times`` may lie after the initial time of the data; the step is at most that of the fit.
+        """
+        times = torch.as_tensor(times, dtype=torch.float64)
+        start, h = float(self.times[0]), self._step()
+        if times.ndim != 1 or float(times[0]) < start:
+            raise InputError(f"times must be one row that does not begin before the initial time {start:g}.")
+        late = float(times[0]) > start
+        asked = torch.cat([self.times[:1], times]) if late else times
+        named = self.problem.unknowns.split(self.flat)
+        if initial is not None:
+            given = torch.as_tensor(initial, dtype=torch.float64)
+            named = {**named, "initial": given[None] if given.ndim == 1 else given}
+        steps = max(1, math.ceil((float(asked[-1]) - start) / h - 1e-9))
+        with torch.no_grad():
+            found = self.problem.solve(named, asked, step=None, steps=steps)
+            found = found if states else self.problem.observe(found)
+        return found[1:] if late else found
+
+    def _step(self) -> float:
+        options, span = self.problem.options, float(self.times[-1] - self.times[0])
+        return float(options["step"]) if options.get("step") is not None else span / options["steps"]
+
+    def summary(self) -> str:
+        """A table of the estimates and a few lines on how the fit went, as text."""
+        width = max([len(n) for n in self.estimates] + [9])
+        lines = [f"{'unknown':<{width}}  {'estimate':>12}  {'95 % interval':>28}"]
+        for name, value in self.estimates.items():
+            low, high = self.intervals.get(name, (math.nan, math.nan))
+            shown = "" if math.isnan(low) else f"[{low:.6g}, {high:.6g}]"
+            lines.append(f"{name:<{width}}  {value:>12.6g}  {shown:>28}")
+        if ORDER not in self.estimates:
+            lines.append(f"{'order':<{width}}  {self.order:>12.6g}  {'(given)':>28}")
+        count = int((~self.observed.isnan()).sum())
+        lines.append(f"loss {self.loss:.4g} over {count} values, residual deviation {self.noise:.4g}")
+        lines.append(f"{self.message} after {len(self.history)} iterations, {self.seconds:.1f} s")
+        if self.identifiable is False:
+            lines.append("the order is NOT identifiable from these data" + self._range())
+        elif self.identifiable:
+            lines.append("the order is identifiable from these data" + self._range())
+        return "\n".join(lines)
+
+    def _range(self) -> str:
+        if self.profile is None:
+            return ""
+        low, high = self.profile.interval
+        return f": orders from {low:.3f} to {high:.3f} are compatible with them"
+
+    def plot(self, path: str | Path | None = None, labels: list[str] | None = None) -> Any:
+        """Data and fitted curves, the loss, and the profile over the order where there is one; a matplotlib figure.
+
+        With ``path`` the figure is saved there and closed.
+        """
+        from .plotting import draw
+
+        return draw(self, path, labels)

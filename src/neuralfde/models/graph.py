@@ -1,0 +1,196 @@
+"""F-GRAND: attention diffusion on a graph with memory of a fractional order, for node classification."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neuralfde.errors import InputError, InputTypeError, nearest
+from neuralfde.models.diffusion import diffuse
+from neuralfde.models.message_passing import Graph, attention
+from neuralfde.nn import FDEBlock
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+VARIANTS = ("l", "nl")
+SCORES = ("scaled_dot", "cosine", "exp_kernel")
+
+
+class EdgeAttention(nn.Module):
+    """Multi-head attention over edges and self loops, each target's weights averaged over heads and adding to 1.
+
+    Chamberlain et al., "GRAND: Graph Neural Diffusion", ICML 2021; see
+    :func:`neuralfde.models.message_passing.attention` for the formula. As in GRAND the query and key maps start almost
+    at zero, so that diffusion starts as a plain average over neighbours.
+
+    Args:
+        features: width of the state.
+        width: width of queries and keys, over all heads.
+        heads: number of heads.
+        kind: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
+        normalise: ``"softmax"`` or ``"squareplus"``.
+
+    Shapes:
+        z ``(N, features)``, result ``(E,)`` in the graph's order of edges.
+    """
+
+    START = 1e-5
+
+    def __init__(self, features: int, width: int, heads: int, kind: str, normalise: str) -> None:
+        super().__init__()
+        if kind not in SCORES:
+            raise InputError(f"attention={kind!r} is no attention score. {nearest(kind, SCORES)}")
+        if heads < 1 or width % heads:
+            raise InputError(f"heads={heads} does not divide attention_width={width}. Change one of the two.")
+        self.heads, self.kind, self.normalise = heads, kind, normalise
+        self.query = nn.Linear(features, width)
+        self.key = nn.Linear(features, width)
+        for map_ in (self.query, self.key):
+            nn.init.constant_(map_.weight, self.START)
+        if kind == "exp_kernel":
+            self.lengthscale = nn.Parameter(torch.ones(()))
+            self.variance = nn.Parameter(torch.ones(()))
+
+    def forward(self, graph: Graph, z: Tensor) -> Tensor:
+        """One weight per edge."""
+        kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
+        q, k = self.query, self.key
+        return attention(graph, z, q.weight, q.bias, k.weight, k.bias, self.heads, self.kind, self.normalise, **kernel)
+
+
+class Diffusion(nn.Module):
+    """The right-hand side ``f(Z) = σ(a) (A - I) Z + b Z_0`` with scalars ``a`` and ``b`` learned from zero.
+
+    Args:
+        attention: makes ``A`` from the state at every evaluation; without one ``A`` is an argument of the call.
+        source: whether there is the term ``b Z_0``.
+    """
+
+    def __init__(self, attention: EdgeAttention | None, source: bool) -> None:
+        super().__init__()
+        self.attention = attention
+        self.a = nn.Parameter(torch.zeros(()))
+        self.b = nn.Parameter(torch.zeros(())) if source else None
+
+    def forward(self, t: Tensor, z: Tensor, graph: Graph, weight: Tensor | None, z0: Tensor | None) -> Tensor:
+        """``weight`` ``(E,)`` where attention was computed before; ``z0`` where there is a source."""
+        if self.attention is not None:
+            weight = self.attention(graph, z)
+        assert weight is not None
+        strength = None if self.b is None else self.b[None]
+        return diffuse(graph, weight, z, torch.sigmoid(self.a)[None], None if self.b is None else z0, strength)
+
+
+class FGrand(nn.Module):
+    """Fractional graph neural diffusion between a linear encoder and a linear decoder.
+
+    Kang et al., "Unleashing the potential of fractional calculus in graph neural networks with FROND", ICLR 2024, and
+    Kang et al., "Efficient training of neural fractional-order differential equation via adjoint backpropagation",
+    AAAI 2025:
+
+        Z_0 = W_e dropout(X) + c_e,   D^β Z = σ(a) (A - I) Z + b Z_0,   logits = W_d dropout(relu(Z(T))) + c_d
+
+    with ``A`` the attention of :class:`EdgeAttention`. Variant ``"l"`` computes ``A`` once, from ``Z_0``, and the
+    equation is linear; ``"nl"`` computes it from ``Z`` at every evaluation. Gradients are exact for both.
+
+    Args:
+        in_features: width of the node features.
+        classes: number of classes.
+        hidden: width of the state Z.
+        variant: ``"l"`` or ``"nl"``.
+        heads: attention heads.
+        attention: the score: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
+        attention_width: width of queries and keys over all heads; default: ``hidden``.
+        normalise: ``"softmax"`` or ``"squareplus"``.
+        order: β in (0, 1]; with ``learn_order`` its initial value.
+        learn_order: train the order too.
+        t, step: the time T and the step h.
+        input_dropout, dropout: in front of the encoder and of the decoder.
+        source: whether the equation has the term ``b Z_0``.
+        options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
+
+    Shapes:
+        x ``(N, in_features)``, dense or sparse COO (bags of words are mostly zeros), edge_index ``(2, E)``, result
+        ``(N, classes)``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        classes: int,
+        hidden: int = 64,
+        variant: str = "l",
+        heads: int = 4,
+        attention: str = "scaled_dot",
+        attention_width: int | None = None,
+        normalise: str = "softmax",
+        order: float = 0.9,
+        learn_order: bool = False,
+        t: float = 4.0,
+        step: float | None = 1.0,
+        input_dropout: float = 0.0,
+        dropout: float = 0.0,
+        source: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if variant not in VARIANTS:
+            raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
+        self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
+        self.encoder = nn.Linear(in_features, hidden)
+        self.decoder = nn.Linear(hidden, classes)
+        edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise)
+        self.attention = edges if variant == "l" else None
+        func = Diffusion(None if variant == "l" else edges, source)
+        self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)
+        self._prepared: tuple[Tensor, int, Graph] | None = None
+
+    @property
+    def order(self) -> Tensor:
+        """The order β in use."""
+        return self.block.order
+
+    def forward(self, x: Data | Tensor, edge_index: Tensor | Graph | None = None) -> Tensor:
+        """Logits of every node, from ``model(data)``, ``model(x, edge_index)`` or ``model(x, graph)``."""
+        features = x if isinstance(x, Tensor) else x.x
+        edges = x.edge_index if edge_index is None and not isinstance(x, Tensor) else edge_index
+        if not isinstance(features, Tensor) or edges is None:
+            raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
+        graph = self.prepare(edges, features.shape[0])
+        z = self.encode(features)
+        weight = None if self.attention is None else self.attention(graph, z)
+        z = self.block(z, graph, weight, z if self.source else None)
+        return self.decoder(F.dropout(F.relu(z), self.dropout, self.training))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""
+        if not x.is_sparse:
+            return self.encoder(F.dropout(x, self.input_dropout, self.training))
+        x = x.coalesce()
+        row, column = x.indices()
+        starts = torch.searchsorted(row, torch.arange(x.shape[0], device=row.device))
+        values = F.dropout(x.values(), self.input_dropout, self.training)
+        bags = F.embedding_bag(column, self.encoder.weight.t(), starts, mode="sum", per_sample_weights=values)
+        return bags + self.encoder.bias
+
+    def prepare(self, edges: Tensor | Graph, nodes: int) -> Graph:
+        """The graph of ``edges``; that of the last ``edge_index`` is kept, since sorting it costs more than a step."""
+        if isinstance(edges, Graph):
+            if edges.num_nodes != nodes:
+                raise InputError(f"the graph has {edges.num_nodes} nodes, x has {nodes} rows.")
+            return edges
+        if self._prepared is not None:
+            last, version, graph = self._prepared
+            if last is edges and version == edges._version and graph.num_nodes == nodes:
+                return graph
+        graph = Graph.from_edge_index(edges, nodes)
+        if not edges.is_inference():
+            self._prepared = (edges, edges._version, graph)
+        return graph
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_prepared": None}  # type: ignore[misc]

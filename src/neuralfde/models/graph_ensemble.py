@@ -1,0 +1,145 @@
+"""Several F-GRAND models of one shape side by side: one solve for all of them, each with its own weights.
+
+Small graphs leave a GPU idle between kernels. ``S`` members on ``S`` copies of the graph are one state of ``S N`` rows,
+so that each kernel does the work of all members; their parameters are stacked and their gradients stay apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neuralfde.errors import InputError
+from neuralfde.models.diffusion import diffuse
+from neuralfde.models.graph import FGrand
+from neuralfde.models.message_passing import Graph, edge_scores, edge_softmax, edge_squareplus
+from neuralfde.nn import FDEBlock
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+def stacked(name: str, members: Sequence[nn.Module]) -> nn.Parameter:
+    """The parameter ``name`` of every member, stacked first."""
+    return nn.Parameter(torch.stack([m.get_parameter(name).detach() for m in members]))
+
+
+class _Attention(nn.Module):
+    """See :class:`neuralfde.models.graph.EdgeAttention`; every tensor has a first axis of members."""
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        super().__init__()
+        first = members[0]
+        self.heads, self.kind, self.normalise = first.heads, first.kind, first.normalise
+        self.query, self.query_bias = stacked("query.weight", members), stacked("query.bias", members)
+        self.key, self.key_bias = stacked("key.weight", members), stacked("key.bias", members)
+        if self.kind == "exp_kernel":
+            self.lengthscale, self.variance = stacked("lengthscale", members), stacked("variance", members)
+
+    def forward(self, graph: Graph, z: Tensor) -> Tensor:
+        """``z`` is (S, N, F); edges come member by member."""
+        members = len(z)
+        q = torch.baddbmm(self.query_bias[:, None], z, self.query.mT).view(graph.num_nodes, self.heads, -1)
+        k = torch.baddbmm(self.key_bias[:, None], z, self.key.mT).view(graph.num_nodes, self.heads, -1)
+        if self.kind == "exp_kernel":
+            each = z.shape[1]
+            length, variance = (v.repeat_interleave(each)[:, None, None] for v in (self.lengthscale, self.variance))
+            # variance² exp(-d² / 2 length²) with the length scale taken into queries and keys
+            scores = edge_scores(graph, q / length, k / length, self.kind)
+            scores = scores * variance[graph.row.long(), :, 0] ** 2
+        else:
+            scores = edge_scores(graph, q, k, self.kind)
+        if self.normalise == "softmax":
+            return edge_softmax(graph, scores).mean(1)
+        # squareplus depends on the largest score, which is each member's own; zero is then the largest of all
+        apart = scores.view(members, -1, self.heads)
+        top = apart.flatten(1).amax(1)[:, None, None]
+        return edge_squareplus(graph, (apart - top).view_as(scores)).mean(1)
+
+
+class _Diffusion(nn.Module):
+    """See :class:`neuralfde.models.graph.Diffusion`."""
+
+    def __init__(self, members: Sequence[Any], attention: _Attention | None) -> None:
+        super().__init__()
+        self.attention = attention
+        self.a = stacked("a", members)
+        self.b = stacked("b", members) if members[0].b is not None else None
+
+    def forward(self, t: Tensor, z: Tensor, graph: Graph, weight: Tensor | None, z0: Tensor | None) -> Tensor:
+        """``z`` is (S, N, F)."""
+        if self.attention is not None:
+            weight = self.attention(graph, z)
+        assert weight is not None
+        flat, rate = z.reshape(graph.num_nodes, -1), torch.sigmoid(self.a)
+        source = None if self.b is None or z0 is None else z0.reshape(graph.num_nodes, -1)
+        return diffuse(graph, weight, flat, rate, source, self.b).view_as(z)
+
+
+class FGrandEnsemble(nn.Module):
+    """``S`` models trained at once. Dropout is drawn for each; a sum of their losses keeps their gradients apart.
+
+    Args:
+        members: :class:`FGrand` models that differ in nothing but their weights; their order is fixed, not learned.
+
+    Shapes:
+        as :class:`FGrand`, and the result is ``(S, N, classes)``.
+    """
+
+    def __init__(self, members: Sequence[FGrand]) -> None:
+        super().__init__()
+        first = members[0]
+        if any(m.block.learn_order or m.block.extra_repr() != first.block.extra_repr() for m in members):
+            raise InputError("members of an ensemble have one fixed order and the same settings.")
+        self.size, self.variant, self.source = len(members), first.variant, first.source
+        self.input_dropout, self.dropout = first.input_dropout, first.dropout
+        self.encoder, self.encoder_bias = stacked("encoder.weight", members), stacked("encoder.bias", members)
+        self.decoder, self.decoder_bias = stacked("decoder.weight", members), stacked("decoder.bias", members)
+        inner: list[Any] = [m.block.func for m in members]
+        parts = [m.attention if first.variant == "l" else f.attention for m, f in zip(members, inner, strict=True)]
+        attention = _Attention(parts)
+        self.attention = attention if first.variant == "l" else None
+        func = _Diffusion(inner, None if first.variant == "l" else attention)
+        self.block = FDEBlock(func, order=float(first.order), t=first.block.t, **first.block.options)
+        self._prepared: tuple[Tensor, Graph] | None = None
+
+    @property
+    def order(self) -> Tensor:
+        """The order β of all members."""
+        return self.block.order
+
+    def forward(self, data: Data) -> Tensor:
+        """Logits of every member and node."""
+        graph = self.prepare(data.edge_index, data.x.shape[0])
+        z = self.encode(data.x)
+        weight = None if self.attention is None else self.attention(graph, z)
+        z = self.block(z, graph, weight, z if self.source else None)
+        z = F.dropout(F.relu(z), self.dropout, self.training)
+        return torch.baddbmm(self.decoder_bias[:, None], z, self.decoder.mT)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """``Z_0`` of every member, (S, N, F)."""
+        nodes, features = x.shape
+        if not x.is_sparse:
+            dropped = F.dropout(x.expand(self.size, nodes, features), self.input_dropout, self.training)
+            return torch.baddbmm(self.encoder_bias[:, None], dropped, self.encoder.mT)
+        row, column = x.coalesce().indices()
+        shift = torch.arange(self.size, device=row.device)[:, None]
+        rows, columns = (row + nodes * shift).view(-1), (column + features * shift).view(-1)
+        starts = torch.searchsorted(rows, torch.arange(self.size * nodes, device=row.device))
+        values = F.dropout(x.coalesce().values().repeat(self.size), self.input_dropout, self.training)
+        table = self.encoder.mT.reshape(self.size * features, -1)
+        bags = F.embedding_bag(columns, table, starts, mode="sum", per_sample_weights=values)
+        return bags.view(self.size, nodes, -1) + self.encoder_bias[:, None]
+
+    def prepare(self, edge_index: Tensor, nodes: int) -> Graph:
+        """``S`` copies of the graph side by side, kept for the next call with the same ``edge_index``."""
+        if self._prepared is None or self._prepared[0] is not edge_index:
+            shift = nodes * torch.arange(self.size, device=edge_index.device)[:, None]
+            copies = torch.stack([(edge_index[k] + shift).view(-1) for k in range(2)])
+            self._prepared = (edge_index, Graph.from_edge_index(copies, self.size * nodes))
+        return self._prepared[1]

@@ -1,0 +1,41 @@
+"""Every Python block of the documentation and of the README runs, page by page, from top to bottom."""
+
+import re
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<body>.*?)^(?P=indent)```\s*$", re.M | re.S)
+SHELL = {"bash", "console", "text", "toml", "yaml", "bibtex", ""}
+
+
+def blocks(page):
+    for match in FENCE.finditer(page.read_text()):
+        line = page.read_text()[: match.start("body")].count("\n")
+        body = re.sub(f"^{match['indent']}", "", match["body"], flags=re.M)
+        yield match["language"], line, body
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_blocks_run(page, tmp_path, monkeypatch):
+    mpl.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    namespace = {"__name__": "page"}
+    for language, line, body in blocks(page):
+        if language in SHELL:
+            continue
+        assert language == "python", f"{page.name}:{line}: a block of an unknown language {language!r}"
+        code = compile("\n" * line + body, str(page), "exec")  # tracebacks point at the page
+        exec(code, namespace)
+
+
+def test_pages_have_no_empty_links():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if not target.startswith(("http", "mailto")):
+                assert (page.parent / target).resolve().exists(), f"{page.relative_to(ROOT)}: {target}"

@@ -1,0 +1,184 @@
+"""The graph experiments on a tiny synthetic graph; on Cora where its files are; on two processes."""
+
+import os
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from neuralfde.data.samplers import NodeSampler
+from neuralfde.data.synthetic import GraphSize, synthetic_graph
+from neuralfde.errors import InputError
+from neuralfde.experiments import graph_cost, graph_training, graphs
+from neuralfde.experiments.graph_sampled import accuracies, train_epoch, wrap
+from neuralfde.experiments.graph_settings import PAPER, candidates, canonical, settings_for
+from neuralfde.experiments.runtime import FolderReport
+from neuralfde.models.graph import FGrand
+
+TINY = GraphSize(1700, 5000, 12, 3, 0.5, 0.2, 0.9)
+QUICK = {"t": 2.0, "step": 1.0, "hidden": 8, "heads": 2, "epochs": 12, "lr": 0.02, "evaluate_every": 3}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A synthetic graph under Cora's name, so that random splits are drawn on it."""
+
+    def load(name, root=None):
+        data = synthetic_graph(TINY)
+        data.name = name
+        return data
+
+    monkeypatch.setattr(graph_training, "load_graph", load)
+    graph_training.graph_of.cache_clear()
+    yield
+    graph_training.graph_of.cache_clear()
+
+
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_a_run_chooses_the_order_and_reports_every_split(tiny, variant):
+    config = graphs.Config(variant=variant, seeds=3, orders="0.6,1.0", choose_on=2, device="cpu", **QUICK)
+    rows = {r["case"]: r for r in graphs.run(config)}
+    chosen = rows["chosen order"]["order"]
+    assert chosen == max((0.6, 1.0), key=lambda o: rows["chosen order"][f"val at {o:g}"])
+    splits = [rows[f"order {chosen:g}, seed {s}"] for s in range(3)]
+    summary = rows["summary"]
+    assert summary["test"] == pytest.approx(sum(r["test"] for r in splits) / 3, abs=0.01)
+    assert summary["test"] > 60
+    assert summary["paper"] == (85.0 if variant == "l" else 82.6)
+
+
+def test_choices_do_not_look_at_the_test_nodes(tiny, monkeypatch):
+    config = graphs.Config(seeds=2, orders="0.6,1.0", tune=1, device="cpu", **QUICK)
+    honest = {r["case"]: r for r in graphs.run(config)}
+    real = graph_training.evaluate
+
+    def misleading(*args):
+        marks = real(*args)
+        marks[:, 2] = 1 - marks[:, 2]
+        return marks
+
+    monkeypatch.setattr(graph_training, "evaluate", misleading)
+    misled = {r["case"]: r for r in graphs.run(config)}
+    assert honest["chosen order"] == misled["chosen order"]
+    assert honest["chosen settings"] == misled["chosen settings"]
+    assert honest["summary"]["val"] == misled["summary"]["val"]
+    assert honest["summary"]["test"] + misled["summary"]["test"] == pytest.approx(100, abs=0.02)
+
+
+def test_side_by_side_is_one_by_one(tiny):
+    s = settings_for(
+        "cora", **{k: v for k, v in QUICK.items() if k != "evaluate_every"}, input_dropout=0.0, dropout=0.0
+    )
+    together = graph_training.train_splits("cora", s, [0, 1, 2])
+    alone = [graph_training.train_splits("cora", s, [k])[0] for k in range(3)]
+    for a, b in zip(together, alone, strict=True):
+        assert a["val"] == pytest.approx(b["val"], abs=0.5)
+        assert a["test"] == pytest.approx(b["test"], abs=0.5)
+
+
+def test_the_order_can_be_learned(tiny):
+    rows = graphs.run(graphs.Config(seeds=1, order=0.7, learn_order=True, device="cpu", **QUICK))
+    assert rows[-1]["learned"]
+    assert rows[0]["order"] != 0.7
+
+
+def test_a_run_goes_on_where_it_stopped(tiny, tmp_path, monkeypatch):
+    config = graphs.Config(seeds=2, order=0.8, together=1, device="cpu", **QUICK)
+    first = FolderReport(tmp_path, "graphs", config)
+    graphs.run(config, first)
+    first.finish("interrupted")
+    monkeypatch.setattr(graphs, "train_splits", lambda *a, **k: pytest.fail("trained again"))
+    again = graphs.run(config, FolderReport(tmp_path, "graphs", config, resume=True))
+    assert again[-1]["test"] == first.rows[-1]["test"]
+
+
+def test_settings_are_the_papers_table():
+    assert (PAPER["cora"].hidden, PAPER["cora"].t, PAPER["cora"].step, PAPER["cora"].lr) == (80, 4.0, 0.2, 0.005)
+    assert canonical("CoauthorCS") == canonical("CS") == "coauthor-cs"
+    assert settings_for("Physics", dropout=0.1).dropout == 0.1
+    assert candidates(PAPER["cora"], 5, 1) == candidates(PAPER["cora"], 5, 1)
+    with pytest.raises(InputError, match="heads=3 does not divide"):
+        settings_for("cora", heads=3)
+    with pytest.raises(InputError, match="'coraa' has no settings"):
+        settings_for("coraa")
+    with pytest.raises(InputError, match="settings='mine'"):
+        settings_for("cora", "mine")
+    with pytest.raises(InputError, match="at least 1"):
+        graphs.run(graphs.Config(seeds=0))
+
+
+def test_cost_rows_and_the_papers_beside_them():
+    small = {"repeats": 1, "hidden": 8, "heads": 2, "t": 3.0, "device": "cpu", "variants": "l"}
+    rows = graph_cost.run(graph_cost.Config(scale=0.005, **small))
+    measured = [r for r in rows if r["source"] == "measured"]
+    assert [r["adjoint"] for r in measured] == ["direct", "exact", "paper"]
+    assert all(r["training_s"] > 0 and "synthetic" in r["graph"] for r in measured)
+    assert sum(r["source"] == "paper" for r in rows) == 2
+    rows = graph_cost.run(
+        graph_cost.Config(graph="products", scale=0.001, batches="300,600", largest="exact", adjoints="exact", **small)
+    )
+    assert [r["nodes"] for r in rows if "nodes" in r] == [300, 600]
+    with pytest.raises(InputError, match="arxiv or products"):
+        graph_cost.run(graph_cost.Config(graph="paper"))
+
+
+def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
+    monkeypatch.setattr(graph_cost, "measure", lambda *a: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    config = graph_cost.Config(scale=0.005, variants="l", device="cpu")
+    assert [r.get("failed") for r in graph_cost.run(config)[:3]] == ["out of memory"] * 3
+
+
+def sampled_gradients(rank, world, port, out):
+    """Gradients of the first step of two batches, dealt out to the processes."""
+    torch.set_num_threads(1)
+    if world > 1:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
+    data, device = synthetic_graph(TINY), torch.device("cpu")
+    data.x = data.x.double()
+    torch.manual_seed(rank)  # other weights on every rank, until DDP spreads those of rank 0
+    model = FGrand(12, 3, hidden=8, heads=2, variant="nl", t=2.0, step=1.0).double()
+    wrapped = wrap(model, device)
+    sampler = NodeSampler(data, 200, batches=2, seed=3, rank=rank, world=world)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    loss = train_epoch(wrapped, sampler, optimiser, device, per_step=2)
+    if rank == 0:
+        torch.save(
+            {"loss": loss, "steps": [b - p.detach() for b, p in zip(before, model.parameters(), strict=True)]}, out
+        )
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
+def test_two_processes_have_the_gradient_of_one(tmp_path):
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    sampled_gradients(0, 1, port, tmp_path / "one.pt")
+    mp.spawn(sampled_gradients, args=(2, port, tmp_path / "two.pt"), nprocs=2)
+    one, two = (torch.load(tmp_path / f"{n}.pt", weights_only=True) for n in ("one", "two"))
+    assert one["loss"] == pytest.approx(two["loss"], rel=1e-12)
+    for a, b in zip(one["steps"], two["steps"], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    assert max(a.abs().max() for a in one["steps"]) > 0
+
+
+def test_sampled_training_learns_and_refuses_uneven_shares():
+    data, device = synthetic_graph(TINY), torch.device("cpu")
+    torch.manual_seed(0)
+    model = FGrand(12, 3, hidden=8, heads=2, t=2.0, step=1.0)
+    sampler, optimiser = NodeSampler(data, 400, batches=4), torch.optim.Adam(model.parameters(), lr=0.02)
+    losses = [train_epoch(model, sampler, optimiser, device) for _ in range(6)]
+    assert losses[-1] < losses[0]
+    assert accuracies(model, sampler, device, 600)["test"] > 0.6
+    with pytest.raises(InputError, match="per_step=3"):
+        train_epoch(model, sampler, optimiser, device, per_step=3)
+
+
+@pytest.mark.skipif("NEURALFDE_DATA" not in os.environ, reason="NEURALFDE_DATA names no data folder")
+def test_a_short_run_on_cora():
+    config = graphs.Config(dataset="Cora", settings="tuned", seeds=1, order=0.9, t=4.0, epochs=16, device="cpu")
+    assert graphs.run(config)[-1]["test"] > 70

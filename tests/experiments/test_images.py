@@ -1,0 +1,162 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from neuralfde import InputError
+from neuralfde.data.augment import augment, random_crop
+from neuralfde.data.images import load_images
+from neuralfde.experiments import image_adjoints, image_cost, images
+from neuralfde.experiments.image_examples import Examples
+from neuralfde.experiments.image_schedules import learning_rate
+from neuralfde.experiments.image_training import Trainer
+from neuralfde.experiments.processes import Processes
+from neuralfde.experiments.runtime import FolderReport, Report
+
+TINY = images.Config(epochs=2, limit=160, batch_size=32, width=8, t=0.5, step=0.25, checkpoint_every=3, device="cpu")
+
+
+class Recorder(Report):
+    def __init__(self, start=None):
+        super().__init__()
+        self.start, self.states, self.lines = start, [], []
+
+    def restored(self, key):
+        return self.start
+
+    def checkpoint(self, key, state):
+        self.states.append(state)
+
+    def progress(self, task, done, total, loss=None, text=""):
+        self.lines.append((done, total, loss, text))
+
+
+def without_time(row):
+    row = {k: v for k, v in row.items() if k != "seconds"}
+    return row | {"curve": [{k: v for k, v in c.items() if k != "seconds"} for c in row["curve"]]}
+
+
+def test_digits_are_learned_a_little_in_seconds():
+    config = dataclasses.replace(TINY, epochs=4, limit=400, width=16, augment="none")
+    report = Recorder()
+    (row,) = images.run(config, report)
+    assert row["test_accuracy"] > 40
+    assert row["test_error"] == 100 - row["test_accuracy"]
+    assert row["curve"][-1]["loss"] < row["curve"][0]["loss"]
+    assert "accuracy" in report.lines[-1][3]
+
+
+def test_same_seed_same_run_and_resume_is_bit_for_bit():
+    whole = Recorder()
+    (row,) = images.run(dataclasses.replace(TINY, learn_order=True), whole)
+    middle = next(s for s in whole.states if s["step"] == 3)  # inside the first epoch
+    again = Recorder(middle)
+    (resumed,) = images.run(dataclasses.replace(TINY, learn_order=True), again)
+    assert without_time(resumed) == without_time(row)
+    for a, b in zip(whole.states[-1]["weights"], again.states[-1]["weights"], strict=True):
+        assert torch.equal(a, b)
+    assert row["order"] != 0.5
+
+
+def test_checkpoints_survive_a_file(tmp_path):
+    report = FolderReport(tmp_path, "images", TINY, every=0.0)
+    (row,) = images.run(TINY, report)
+    (tmp_path / "results.json").unlink()
+    back = FolderReport(tmp_path, "images", TINY, resume=True)
+    (resumed,) = images.run(TINY, back)
+    assert without_time(resumed) == without_time(row)
+
+
+def test_the_best_model_by_held_out_images_is_kept(tmp_path):
+    config = dataclasses.replace(TINY, save=str(tmp_path / "deep" / "best.pt"), tensorboard=str(tmp_path / "logs"))
+    pytest.importorskip("tensorboard")
+    (row,) = images.run(config)
+    best = min(row["curve"], key=lambda c: c["held_out_loss"])
+    assert (row["best_epoch"], row["held_out_accuracy"]) == (best["epoch"], best["held_out_accuracy"])
+    assert "head.4.weight" in torch.load(config.save, weights_only=True)
+    assert list((tmp_path / "logs" / "seed-0").iterdir())
+
+
+def test_processes_split_the_batch_of_one():
+    data, config = load_images("digits"), images.fill(TINY)
+    one = Examples(config, data, 3, Processes(torch.device("cpu")))
+    two = [Examples(config, data, 3, Processes(torch.device("cpu"), rank, 2)) for rank in range(2)]
+    x, y = one.batch(7)
+    for rank, part in enumerate(two):
+        xs, ys = part.batch(7)
+        assert torch.equal(xs, x[rank::2])
+        assert torch.equal(ys, y[rank::2])
+    assert len(one.held[1]) == 16
+    assert len(one.train[1]) == 144
+
+
+def test_coarse_steps_come_first():
+    config = images.fill(dataclasses.replace(TINY, coarse="0.5:1", holdout=0.0))
+    trainer = Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
+    seen = []
+    trainer.model.fde.register_forward_pre_hook(lambda m, _: seen.append(m.options["step"]))
+    trainer.fit(Report(), "x")
+    assert seen == [0.5] * 5 + [0.25] * 5
+    assert trainer.best["epoch"] == 2
+
+
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine", "constant"])
+def test_learning_rates_rise_and_fall(schedule):
+    rates = [learning_rate(schedule, 1.0, 0.25, k / 100) for k in range(100)]
+    assert max(rates) == pytest.approx(1.0)
+    assert rates[0] < 0.05
+    assert rates[-1] == (1.0 if schedule == "constant" else pytest.approx(0.0, abs=1e-2))
+
+
+def test_augmentation_keeps_shape_and_repeats():
+    x = torch.rand(5, 1, 8, 8)
+    draw = lambda seed: augment(x, "crop+flip+affine+erase", 2, torch.Generator().manual_seed(seed))
+    assert draw(0).shape == x.shape
+    assert torch.equal(draw(0), draw(0))
+    assert not torch.equal(draw(0), draw(1))
+    assert torch.equal(random_crop(x, 0, torch.Generator()), x)
+    with pytest.raises(InputError, match="unknown augmentation"):
+        augment(x, "croop", 2, torch.Generator())
+
+
+def test_unknown_choices_are_refused():
+    for wrong in ({"dataset": "mnits"}, {"schedule": "step"}, {"precision": "fp8"}, {"device": "tpu"}):
+        with pytest.raises(InputError):
+            images.run(dataclasses.replace(TINY, **wrong))
+
+
+@pytest.mark.gpu
+def test_mixed_precision_trains():
+    config = dataclasses.replace(TINY, epochs=1, precision="bfloat16", channels_last=True, compile=True, device="cuda")
+    (row,) = images.run(config)
+    assert row["curve"][0]["loss"] < 4
+
+
+def test_cost_table(tmp_path):
+    config = image_cost.Config(
+        horizons="1,2", variants="direct,paper,exact", step=0.5, batch_size=2, width=8, repeats=1
+    )
+    report = FolderReport(tmp_path, "image-cost", config)
+    rows = image_cost.run(config, report)
+    assert [(r["variant"], r["T"]) for r in rows] == [(v, t) for t in (1, 2) for v in ("direct", "paper", "exact")]
+    assert all(r["train_seconds"] > 0 for r in rows)
+    text = (tmp_path / "image-cost-mnist.md").read_text()
+    assert "paper's table, adjoint" in text
+    assert (tmp_path / "image-cost-mnist.png").stat().st_size > 10_000
+    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 6
+
+
+def test_a_row_that_fails_says_why():
+    config = image_cost.Config(horizons="1,2", variants="exact", step=0.3, batch_size=2, width=8, repeats=1)
+    rows = image_cost.run(config)
+    assert all("does not divide" in r["error"] for r in rows)
+
+
+def test_adjoints_are_compared_from_the_same_start(tmp_path):
+    config = image_adjoints.Config(**{**dataclasses.asdict(TINY), "variants": ""})
+    report = FolderReport(tmp_path, "image-adjoints", config)
+    rows = image_adjoints.run(config, report)
+    assert [r["variant"] for r in rows] == list(image_adjoints.VARIANTS)
+    assert rows[0]["order"] == rows[1]["order"] == 0.5 != rows[2]["order"]
+    assert (tmp_path / "image-adjoints-digits.png").exists()

@@ -1,0 +1,239 @@
+"""fit: estimates, Jacobians, intervals, and what it accepts."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import neuralfde
+from neuralfde.fitting import LBFGS, Adam, IdentifiabilityWarning, LevenbergMarquardt, fit, profile_order
+
+DOUBLE = torch.float64
+
+
+def decay(t, z, rate, source):
+    return source - rate * z
+
+
+def relaxed(times, order=0.7, start=3.0, rate=1.2, source=0.5, steps=None):
+    times = torch.as_tensor(times, dtype=DOUBLE)
+    z0 = torch.tensor([[start]], dtype=DOUBLE) if isinstance(start, float) else start
+    steps = (len(times) - 1) * 2 if steps is None else steps
+    return neuralfde.fdeint(lambda t, z: decay(t, z, rate, source), z0, times, order, steps=steps, method="abm")
+
+
+TIMES = torch.linspace(0, 4, 17, dtype=DOUBLE)
+GUESS = {"rate": 0.5, "source": 0.1}
+
+
+@pytest.mark.parametrize("optimiser", ["lm", "lbfgs", "auto", Adam(epochs=100, lr=0.2), LBFGS(iterations=30)])
+def test_recovers_parameters_from_clean_data(optimiser):
+    found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, optimiser=optimiser, steps=32)
+    near = 0.03 if isinstance(optimiser, Adam) else 1e-4
+    assert found.estimates["rate"] == pytest.approx(1.2, rel=near)
+    assert found.estimates["source"] == pytest.approx(0.5, rel=2 * near)
+    assert found.identifiable is None
+    assert found.loss < 1e-4
+
+
+def test_learns_the_order_with_the_parameters():
+    found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.9, learn_order=True, steps=32)
+    assert found.order == pytest.approx(0.7, abs=1e-5)
+    assert found.estimates["order"] == found.order
+    assert found.converged
+    assert len(found.history) < 20
+    assert found.identifiable
+
+
+def test_module_parameters_are_the_unknowns_and_receive_the_estimates():
+    class Decay(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rate = nn.Parameter(torch.tensor(0.5))
+            self.frozen = nn.Parameter(torch.tensor(0.5), requires_grad=False)
+            self.register_buffer("scale", torch.tensor(1.0))
+
+        def forward(self, t, z):
+            return self.frozen - self.rate * z * self.scale
+
+    model = Decay()
+    found = fit(model, TIMES, relaxed(TIMES), order=0.7, steps=32)
+    assert list(found.estimates) == ["rate"]
+    assert model.rate.dtype == torch.float32
+    assert float(model.rate.detach()) == pytest.approx(1.2, rel=1e-5)
+    assert float(model.frozen.detach()) == 0.5
+
+
+def test_irregular_times_of_several_trajectories_with_missing_values():
+    first, second = torch.tensor([0, 0.3, 0.5, 1.7, 2.9, 4.0]), torch.tensor([0, 0.11, 0.9, 1.3, 3.1, 3.9])
+    union = torch.unique(torch.cat([first, second]).double())
+    full = relaxed(union, start=torch.tensor([[3.0], [0.2]], dtype=DOUBLE), steps=80)
+    pick = [full[torch.searchsorted(union, t.double()), k] for k, t in enumerate((first, second))]
+    pick[0][2] = math.nan
+    found = fit(decay, [first, second], pick, params=GUESS, order=0.7, steps=80)
+    assert found.estimates["rate"] == pytest.approx(1.2, rel=1e-6)
+    assert int((~found.observed.isnan()).sum()) == 11
+    assert bool(found.residuals[3].isnan().all())
+
+
+def rotation(t, z, w):
+    return torch.stack([w * z[..., 1], -w * z[..., 0]], -1)
+
+
+@pytest.mark.parametrize("observe", [0, [0], lambda z: z[..., :1]])
+def test_partly_observed_state(observe):
+    z0 = torch.tensor([[1.0, 0.5]], dtype=DOUBLE)
+    with torch.no_grad():
+        full = neuralfde.fdeint(lambda t, z: rotation(t, z, 1.3), z0, TIMES, 0.9, steps=32, method="abm")
+    found = fit(rotation, TIMES, full[..., :1], params={"w": 1.0}, order=0.9, initial=z0, observe=observe, steps=32)
+    assert found.estimates["w"] == pytest.approx(1.3, rel=1e-6)
+    assert found.predict(TIMES, states=True).shape == (17, 1, 2)
+
+
+def test_learns_the_initial_state():
+    found = fit(
+        decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, initial=[2.0], learn_initial=True, steps=32
+    )  # fmt: skip
+    assert found.estimates["initial[0,0]"] == pytest.approx(3.0, rel=1e-6)
+
+
+def test_jacobian_is_the_derivative_of_the_residuals():
+    start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)
+    found = fit(
+        decay, TIMES, relaxed(TIMES, start=start), params=GUESS, order=0.6, learn_order=True, initial=start,
+        learn_initial=True, steps=32, optimiser=LevenbergMarquardt(iterations=1),
+    )  # fmt: skip
+    residual, matrix = found.problem.jacobian(found.flat)
+    flat = found.flat.clone().requires_grad_()
+    found.problem.residuals(flat).square().sum().backward()
+    torch.testing.assert_close(2 * matrix.T @ residual, flat.grad, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["predictor", "trapezoid", "l1"])
+def test_jacobian_holds_for_every_kind_of_scheme(method):
+    found = fit(
+        decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, method=method,
+        optimiser=LevenbergMarquardt(iterations=1),
+    )  # fmt: skip
+    residual, matrix = found.problem.jacobian(found.flat)
+    flat = found.flat.clone().requires_grad_()
+    found.problem.residuals(flat).square().sum().backward()
+    torch.testing.assert_close(2 * matrix.T @ residual, flat.grad, rtol=1e-6, atol=1e-8)
+
+
+def test_bounds_are_kept():
+    kept = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, bounds={"rate": (0.0, 1.0)})
+    assert 0.9 < kept.estimates["rate"] <= 1.0
+    free = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, bounds={"rate": (0.0, None)})
+    assert free.estimates["rate"] == pytest.approx(1.2, rel=1e-6)
+    below = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, bounds={"rate": (None, 2.0)})
+    assert below.estimates["rate"] == pytest.approx(1.2, rel=1e-6)
+
+
+def test_weights_and_noise_levels():
+    values = relaxed(TIMES)
+    spoiled = values.clone()
+    spoiled[8:] += 1.0
+    weights = torch.ones(17, 1)
+    weights[8:] = 1e-12
+    found = fit(decay, TIMES, spoiled, params=GUESS, order=0.7, steps=32, weights=weights)
+    assert found.estimates["rate"] == pytest.approx(1.2, rel=1e-4)
+    narrow = fit(decay, TIMES, values, params=GUESS, order=0.7, steps=32, noise=0.01).intervals["rate"]
+    wide = fit(decay, TIMES, values, params=GUESS, order=0.7, steps=32, noise=0.1).intervals["rate"]
+    assert (wide[1] - wide[0]) / (narrow[1] - narrow[0]) == pytest.approx(10, rel=1e-3)
+
+
+def noisy(seed, level=0.02):
+    generator = torch.Generator().manual_seed(seed)
+    values = relaxed(TIMES)
+    return values + level * torch.randn(values.shape, generator=generator, dtype=DOUBLE)
+
+
+def test_gauss_newton_and_bootstrap_intervals_agree():
+    common = {"params": GUESS, "order": 0.7, "initial": [3.0], "steps": 32}
+    smooth = fit(decay, TIMES, noisy(5), **common)
+    drawn = fit(decay, TIMES, noisy(5), intervals="bootstrap", resamples=12, seed=3, **common)
+    for name in GUESS:
+        a, b = smooth.intervals[name], drawn.intervals[name]
+        assert a[0] < smooth.estimates[name] < a[1]
+        assert 0.3 < (b[1] - b[0]) / (a[1] - a[0]) < 1.6
+    assert smooth.covariance.shape == (2, 2)
+    assert smooth.noise == pytest.approx(0.02, rel=0.5)
+
+
+def test_warns_where_the_order_is_not_identifiable():
+    times = torch.tensor([0.0, 2.0, 3.0, 4.0])
+    values = torch.tensor([3.0, 0.95, 0.83, 0.75]) + torch.tensor([0.0, 0.05, -0.05, 0.05])
+    with pytest.warns(IdentifiabilityWarning, match="not identifiable"):
+        found = fit(decay, times, values, params=GUESS, order=0.7, learn_order=True, steps=16)
+    assert found.identifiable is False
+    assert "NOT identifiable" in found.summary()
+    low, high = found.profile.interval
+    assert high - low > 0.25
+
+
+def test_profile_agrees_with_the_gauss_newton_interval():
+    common = {"params": GUESS, "initial": [3.0], "steps": 32, "order": 0.8, "learn_order": True}
+    found = fit(decay, TIMES, noisy(2, 0.003), check_order=False, **common)
+    low, high = found.intervals["order"]
+    near = [found.order + s * (high - low) / 2 for s in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)]
+    curve = profile_order(found, near)
+    assert curve.identifiable
+    assert curve.interval == pytest.approx((low, high), abs=0.3 * (high - low))
+    with pytest.raises(neuralfde.InputError, match="learn_order"):
+        profile_order(fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32))
+
+
+def test_early_stopping_on_held_out_values_and_by_callback():
+    seen = []
+    common = {"params": GUESS, "order": 0.7, "initial": [3.0], "steps": 16, "intervals": None}
+    stopped = fit(
+        decay, TIMES, noisy(3, 0.2), validation=0.3, patience=3, optimiser=Adam(epochs=200, lr=0.2),
+        callback=seen.append, **common,
+    )  # fmt: skip
+    assert stopped.message == "stopped early"
+    assert len(stopped.history) < 200
+    assert seen[0].validation is not None
+    asked = fit(decay, TIMES, noisy(3), callback=lambda p: p.iteration >= 2, optimiser="adam", **common)
+    assert len(asked.history) == 2
+
+
+@pytest.mark.parametrize("optimiser", [Adam(epochs=8, lr=0.05, batch_size=1), LBFGS(8), LevenbergMarquardt(8, 1e-14)])
+def test_a_resumed_fit_ends_where_an_uninterrupted_one_does(optimiser):
+    start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)
+    common = {"params": GUESS, "order": 0.7, "steps": 16, "optimiser": optimiser, "intervals": None}
+    values = relaxed(TIMES, start=start)
+    states = []
+    whole = fit(decay, TIMES, values, callback=lambda p: states.append(_copy(p.state)) and None, **common)
+    again = fit(decay, TIMES, values, resume=states[2], **common)
+    assert again.estimates == pytest.approx(whole.estimates, rel=1e-9)
+    assert len(again.history) == len(whole.history)
+
+
+def _copy(state):
+    import copy
+
+    return copy.deepcopy(state)
+
+
+def test_stages_rescue_a_poor_first_guess():
+    z0 = torch.tensor([[4.0, 2.0]], dtype=DOUBLE)
+    times = torch.linspace(0, 12, 25, dtype=DOUBLE)[:19]
+    with torch.no_grad():
+        full = neuralfde.fdeint(lambda t, z: rotation(t, z, 2.0), z0, times, 0.98, steps=54, method="abm")
+    common = {"params": {"w": 1.0}, "order": 0.98, "steps": 54, "intervals": None}
+    assert abs(fit(rotation, times, full, **common).estimates["w"] - 2.0) > 0.1
+    assert fit(rotation, times, full, stages=(0.1, 0.3, 1.0), **common).estimates["w"] == pytest.approx(2.0, rel=1e-6)
+
+
+def test_predicts_beyond_the_data_and_draws(tmp_path):
+    pytest.importorskip("matplotlib")
+    found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.8, learn_order=True, check_order=True, steps=32)
+    later = found.predict(torch.tensor([5.0, 6.0]))
+    torch.testing.assert_close(later, relaxed([0, 5, 6], steps=48)[1:], rtol=1e-2, atol=1e-2)
+    found.plot(tmp_path / "fit.png", labels=["z"])
+    assert (tmp_path / "fit.png").stat().st_size > 5000
+    text = found.summary()
+    assert "rate" in text
+    assert "identifiable" in text

@@ -1,0 +1,83 @@
+"""What fit refuses, and how it says so."""
+
+import math
+
+import pytest
+import torch
+
+from neuralfde import InputError, InputTypeError
+from neuralfde.fitting import fit, fit_curve
+
+
+def decay(t, z, rate):
+    return -rate * z
+
+
+TIMES = [0.0, 1.0, 2.0]
+VALUES = [3.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"params": {}}, InputError, "nothing to fit"),
+        ({"params": {"forward": 1.0}}, InputError, "reserved"),
+        ({"params": {"order": 1.0}}, InputError, "used by the fit"),
+        ({"bounds": {"rat": (0, 1)}}, InputError, "Did you mean 'rate'"),
+        ({"bounds": {"rate": (2.0, 3.0)}}, InputError, "strictly inside"),
+        ({"bounds": {"rate": (3.0, 2.0)}}, InputError, "empty"),
+        ({"optimiser": "adm"}, InputError, "Did you mean 'adam'"),
+        ({"optimiser": 3}, InputTypeError, "name or an object"),
+        ({"intervals": "boot"}, InputError, "bootstrap"),
+        ({"initial": [[1.0], [2.0]]}, InputError, "initial has shape"),
+        ({"noise": 1.0, "weights": 1.0}, InputError, "not both"),
+        ({"noise": -1.0}, InputError, "positive"),
+        ({"noise": [1.0, 1.0]}, InputError, "does not fit"),
+        ({"validation": 1.0}, InputError, "fraction"),
+        ({"order": 1.0, "learn_order": True}, InputError, "strictly inside"),
+        ({"order_bounds": (0.5, 2.0)}, InputError, "order_bounds"),
+        ({"metod": "abm"}, InputTypeError, "Did you mean 'method'"),
+        ({"stages": (1.0, 0.5)}, InputError, "increasing"),
+        ({"observe": [0, 0]}, InputError, "observe="),
+    ],
+)
+def test_arguments_that_make_no_sense(changes, error, words):
+    with pytest.raises(error, match=words):
+        fit(decay, TIMES, VALUES, **{"params": {"rate": 1.0}, "steps": 10, **changes})
+
+
+@pytest.mark.parametrize(
+    ("times", "values", "words"),
+    [
+        ([0.0, 2.0, 1.0], VALUES, "increase"),
+        ([0.0], [1.0], "at least two"),
+        (TIMES, [1.0, 2.0], "shape"),
+        (TIMES, [math.nan, 2.0, 1.0], "not measured in full"),
+        (TIMES, [math.nan] * 3, "nothing to fit"),
+        (TIMES, [1.0, math.inf, 1.0], "infinity"),
+        ([TIMES, [1.0, 2.0, 3.0]], [torch.tensor(VALUES)] * 2, "begins at"),
+        ([TIMES], [torch.tensor(VALUES)] * 2, "1 lists of times"),
+        (TIMES, [torch.ones(3, 1), torch.ones(3, 2)], "different numbers"),
+    ],
+)
+def test_data_that_cannot_be_used(times, values, words):
+    with pytest.raises(InputError, match=words):
+        fit(decay, times, values, params={"rate": 1.0}, steps=10)
+
+
+def test_things_that_are_not_models_or_numbers():
+    with pytest.raises(InputTypeError, match="model must be"):
+        fit(3, TIMES, VALUES)
+    with pytest.raises(InputError, match="plain function"):
+        fit(torch.nn.Linear(1, 1), TIMES, VALUES, params={"rate": 1.0})
+    with pytest.raises(InputTypeError, match="numbers"):
+        fit(decay, ["a", "b"], VALUES, params={"rate": 1.0})
+
+
+def test_a_curve_in_closed_form():
+    x = torch.linspace(0.1, 3, 40, dtype=torch.float64)
+    found = fit_curve(lambda x, a, b: a * x**b, x, 2 * x**-0.3, {"a": 1.0, "b": 0.5}, {"a": (0.0, None)})
+    assert found.estimates == pytest.approx({"a": 2.0, "b": -0.3}, rel=1e-6)
+    assert found.r_squared == pytest.approx(1.0)
+    with pytest.raises(InputError, match="two rows"):
+        fit_curve(lambda x, a: a * x, x, x[1:], {"a": 1.0})

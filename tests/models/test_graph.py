@@ -1,0 +1,189 @@
+"""F-GRAND against a dense reference written with matrices, its gradients, and its manners as a module."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from neuralfde.errors import InputError, InputTypeError
+from neuralfde.models.graph import SCORES, FGrand
+from neuralfde.models.graph_ensemble import FGrandEnsemble
+from neuralfde.models.message_passing import Graph
+
+
+def small(nodes=9, features=5, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    edges = torch.randint(0, nodes, (2, 20), generator=draw)
+    x = torch.randn(nodes, features, generator=draw, dtype=torch.float64)
+    return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], 1))
+
+
+def model(variant="l", seed=0, **options):
+    torch.manual_seed(seed)
+    chosen = {"hidden": 6, "heads": 2, "t": 2.0, "step": 0.5, "order": 0.7, **options}
+    made = FGrand(5, 3, variant=variant, **chosen).double()
+    with torch.no_grad():  # away from the start, where attention is uniform and the source is off
+        for p in made.parameters():
+            p.add_(0.3 * torch.randn(p.shape, dtype=p.dtype))
+    return made
+
+
+def dense_attention(m, adjacency, z):
+    att = m.attention if m.attention is not None else m.block.func.attention
+    q, k = (lin(z).view(len(z), att.heads, -1) for lin in (att.query, att.key))
+    if att.kind == "scaled_dot":
+        s = torch.einsum("ihd,jhd->ijh", q, k) / math.sqrt(q.shape[2])
+    elif att.kind == "cosine":
+        s = torch.cosine_similarity(q[:, None], k[None], dim=3)
+    else:
+        d = (q[:, None] - k[None]).square().sum(3)
+        s = att.variance**2 * torch.exp(-d / (2 * att.lengthscale**2))
+    mask = adjacency[..., None]
+    if att.normalise == "softmax":
+        return torch.softmax(s.masked_fill(~mask, -math.inf), 1).mean(2)
+    o = s - s[adjacency].max()
+    p = (o + (o**2 + 4).sqrt()) / 2 * mask
+    return (p / p.sum(1, keepdim=True)).mean(2)
+
+
+def dense_model(m, data):
+    """The predictor written as a sum over the whole past, with matrices of nodes × nodes."""
+    n = len(data.x)
+    adjacency = torch.eye(n, dtype=torch.bool)
+    adjacency[data.edge_index[1], data.edge_index[0]] = True
+    f, beta, h = m.block.func, m.order, m.block.options["step"]
+    z0 = m.encoder(data.x)
+    fixed = dense_attention(m, adjacency, z0) if m.variant == "l" else None
+    z, slopes = z0, []
+    for k in range(1, round(m.block.t / h) + 1):
+        a = dense_attention(m, adjacency, z) if fixed is None else fixed
+        slopes.append(torch.sigmoid(f.a) * (a @ z - z) + (0.0 if f.b is None else f.b * z0))
+        w = [h**beta / torch.exp(torch.lgamma(beta + 1)) * ((k - j) ** beta - (k - j - 1) ** beta) for j in range(k)]
+        z = z0 + sum(wj * v for wj, v in zip(w, slopes, strict=True))
+    return m.decoder(torch.relu(z))
+
+
+def gradients(m, out):
+    seed = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    named = dict(m.named_parameters())
+    found = torch.autograd.grad((out * seed).sum(), list(named.values()))
+    return dict(zip(named, found, strict=True))
+
+
+@pytest.mark.parametrize("normalise", ["softmax", "squareplus"])
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_forward_and_gradients_are_those_of_the_dense_model(variant, kind, normalise):
+    data = small()
+    m = model(variant, attention=kind, normalise=normalise, learn_order=True)
+    out, expected = m(data), dense_model(m, data)
+    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-11)
+    got, want = gradients(m, out), gradients(m, expected)
+    for name in want:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-10, msg=lambda s, n=name: f"{n}: {s}")
+
+
+@pytest.mark.parametrize("source", [True, False])
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_exact_adjoint_is_direct_differentiation(variant, source):
+    data = small()
+    exact, direct = (
+        gradients(m, m(data)) for m in (model(variant, adjoint=a, source=source) for a in ("exact", "direct"))
+    )
+    for name in direct:
+        torch.testing.assert_close(exact[name], direct[name], rtol=1e-10, atol=1e-10)
+        assert exact[name].abs().max() > 0
+
+
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_attention_starts_as_an_average_and_rows_add_to_one(variant):
+    data, m = small(), FGrand(5, 3, hidden=6, heads=2, variant=variant).double()
+    graph = Graph.from_edge_index(data.edge_index, len(data.x))
+    att = m.attention if variant == "l" else m.block.func.attention
+    with torch.no_grad():
+        att.query.bias.zero_()
+        weight = att(graph, m.encoder(data.x))
+    degree = torch.bincount(graph.row)
+    torch.testing.assert_close(weight, 1.0 / degree[graph.row.long()].double(), rtol=1e-4, atol=0)
+
+
+def test_calls_of_torch_geometric():
+    data, m = small(), model()
+    out = m(data)
+    torch.testing.assert_close(m(data.x, data.edge_index), out)
+    torch.testing.assert_close(m(data.x, Graph.from_edge_index(data.edge_index, 9)), out)
+    assert m.prepare(data.edge_index, 9) is m.prepare(data.edge_index, 9)
+    kept = m.prepare(data.edge_index, 9)
+    data.edge_index[0, 0] = 8
+    assert m.prepare(data.edge_index, 9) is not kept
+    with torch.inference_mode():
+        assert m(data.x, data.edge_index.clone()).shape == (9, 3)
+
+
+def test_sparse_features_are_the_same_features():
+    data, m = small(), model()
+    data.x[data.x.abs() < 0.5] = 0.0
+    data.x[4] = 0.0
+    dense, sparse = m(data), m(Data(x=data.x.to_sparse(), edge_index=data.edge_index))
+    torch.testing.assert_close(sparse, dense, rtol=1e-12, atol=1e-12)
+    got, want = gradients(m, sparse), gradients(m, dense)
+    for name in want:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-10, atol=1e-11)
+
+
+def test_copies_and_files_leave_the_graph_behind():
+    data, m = small(), model()
+    out = m(data)
+    torch.testing.assert_close(copy.deepcopy(m)(data), out)
+    buffer = io.BytesIO()
+    torch.save(m.state_dict(), buffer)
+    other = model(seed=5)
+    other.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+    torch.testing.assert_close(other(data), out)
+    assert copy.deepcopy(m)._prepared is None
+
+
+def test_dropout_only_in_training():
+    data, m = small(), model(input_dropout=0.5, dropout=0.5)
+    assert not torch.equal(m(data), m(data))
+    m.eval()
+    torch.testing.assert_close(m(data), m(data))
+
+
+def test_refusals_say_what_to_do():
+    with pytest.raises(InputError, match="variant='nll'"):
+        FGrand(5, 3, variant="nll")
+    with pytest.raises(InputError, match="attention='dot'"):
+        FGrand(5, 3, attention="dot")
+    with pytest.raises(InputError, match="heads=4 does not divide"):
+        FGrand(5, 3, hidden=6, heads=4)
+    with pytest.raises(InputTypeError, match=r"model\(x, edge_index\)"):
+        model()(small().x)
+    with pytest.raises(InputError, match="9 nodes, x has 3"):
+        model()(small().x[:3], Graph.from_edge_index(small().edge_index, 9))
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_an_ensemble_is_its_members_side_by_side(variant, kind):
+    data = small()
+    members = [model(variant, seed=k, attention=kind, normalise="squareplus") for k in range(3)]
+    together = FGrandEnsemble(members)
+    out, alone = together(data), torch.stack([m(data) for m in members])
+    torch.testing.assert_close(out, alone, rtol=1e-12, atol=1e-12)
+    sparse = Data(x=data.x.to_sparse(), edge_index=data.edge_index)
+    torch.testing.assert_close(together(sparse), out, rtol=1e-12, atol=1e-12)
+    seed = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    (out * seed).sum().backward()
+    (alone * seed).sum().backward()
+    for k, m in enumerate(members):
+        inner = m.attention if variant == "l" else m.block.func.attention
+        got = together.attention if variant == "l" else together.block.func.attention
+        torch.testing.assert_close(together.encoder.grad[k], m.encoder.weight.grad, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(together.block.func.a.grad[k], m.block.func.a.grad, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(got.query.grad[k], inner.query.weight.grad, rtol=1e-9, atol=1e-11)
+    with pytest.raises(InputError, match="one fixed order"):
+        FGrandEnsemble([model(order=0.5), model(order=0.6)])
