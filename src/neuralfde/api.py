@@ -311,10 +311,10 @@ def _solve_eagerly(
         refuse_resume(how, wanted, coefficients.base is None and horizon is None and wanted.grid.grading == 1)
     if before is not None:
         whole = Request(replace(wanted.grid, steps=before.steps + wanted.grid.steps), wanted.positions, True)
-        fixed = {k: x.detach() for k, x in known.items()}
-        kernel = operator.kernel(fixed, scheme, _mesh(whole, fixed, structure, False))
+        kernel = operator.kernel(known, scheme, _mesh(whole, known, structure, False))
         past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
-        coefficients = coefficients._replace(start=None)
+        local = kernel.local if kernel.local.ndim == 1 else kernel.local[before.steps :]
+        coefficients = coefficients._replace(start=None, local=local)
     if coefficients.base is not None:
         row0 = torch.stack([row0] + ([] if velocity is None else [_velocity(velocity, structure)]))
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
