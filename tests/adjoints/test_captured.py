@@ -177,6 +177,7 @@ def test_two_models_interleaved(pretend):
     def loss(f):
         return (nf.fdeint(f, z0, 2.0, 0.6, steps=100, adjoint=nf.Exact(batched=False)) ** 2).sum()
 
+    a.zero_grad()
     first, second = loss(a), loss(b)
     third = loss(a)  # before the first one's backward pass
     first.backward()
