@@ -55,22 +55,24 @@ class Field:
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
-        self.evaluations += 1
-        if self.noise.active:
-            self.noise.seed_step(n)
-        state = self.structure.unpack(row)
-        t = self.times[n] if self.clock is None else self.clock
-        if self.autocast is None:
-            out = self.func(t, state, *self.args)
-        else:
-            with torch.autocast(**self.autocast):
-                out = self.func(t, state, *self.args)
-            out = pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
+        out = self.at(n, self.structure.unpack(row))
         try:
             return self.structure.pack(out)
         except (RuntimeError, TypeError, ValueError, AttributeError):
             self.check(out)
             raise
+
+    def at(self, n: int, state: Any) -> Any:
+        """Evaluate at grid point ``n`` on a state in its own structure."""
+        self.evaluations += 1
+        if self.noise.active:
+            self.noise.seed_step(n)
+        t = self.times[n] if self.clock is None else self.clock
+        if self.autocast is None:
+            return self.func(t, state, *self.args)
+        with torch.autocast(**self.autocast):
+            out = self.func(t, state, *self.args)
+        return pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
 
     def batch(self, first: int, rows: Tensor) -> Tensor:
         """Slopes of consecutive rows (steps, groups, width) from grid point ``first`` on, vectorised over time."""

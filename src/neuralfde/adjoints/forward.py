@@ -68,7 +68,9 @@ def run(
             record.traces.append(traced)
         elif tape is not None:
             tape.write(n, x)
-        z, v = traced.z.detach(), None if traced.v is None else traced.v.detach()
+        z, v = traced.z, traced.v
+        if trace:
+            z, v = z.detach(), None if v is None else v.detach()
         if n in wanted:
             out[wanted[n]] = z
         if n < starts:

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from ..history import Blocked, ieee, precise
 from ..loop import sweep
+from ..schemes import Cotangents
 from . import forward
 from .again import Replay, Segments
 from .batched import UnbatchableError, log, suits, sweep_blocks
 from .forward import Record
 from .graphs import lease, ready
 from .plan import Coefficients, Plan
-from .step import Trace, traced_step
+from .step import Trace, is_plain, plain_pull, traced_step
 from .totals import Found, Totals
 
 
@@ -86,12 +87,8 @@ def reverse_sweep(
             sums, slope = captured.pull(n, record.tape.read(n), grad_z, grad_v)
             local = None
         else:
-            traced = _trace(plan, record, n, c.dense is not None)
-            found = plan.scheme.pull(
-                n, *traced, record.local_at(n), grad_z, grad_v, total.wanted, keep=bool(record.traces)
-            )
+            found, slope = pull(n, grad_z, grad_v)
             sums, local = found.sums, found.local
-            slope = torch.zeros_like(like) if traced.v is None else traced.v.detach()
             total.add_tensors(found.tensors)
         total.add(n, sums)
         if plan.weigh:
@@ -99,6 +96,17 @@ def reverse_sweep(
         if plan.callback is not None:
             plan.callback(plan.steps - n, plan.steps)
         return sums, slope.clone() if plan.weigh else slope
+
+    plain, dense = is_plain(plan) and not record.traces, c.dense is not None
+
+    def pull(n: int, grad_z: Tensor | None, grad_v: Tensor | None) -> tuple[Cotangents, Tensor]:
+        if plain and plan.needs_slope(n, dense):
+            assert record.tape is not None
+            return plain_pull(plan, n, record.tape.read(n), grad_z, grad_v, total.wanted)
+        traced = _trace(plan, record, n, dense)
+        local, keep = record.local_at(n), bool(record.traces)
+        found = plan.scheme.pull(n, *traced, local, grad_z, grad_v, total.wanted, keep)
+        return found, torch.zeros_like(like) if traced.v is None else traced.v.detach()
 
     with contextlib.nullcontext() if record.traces else lease(plan, c, like) as leased:
         captured = ready(leased, plan)
