@@ -103,7 +103,10 @@ def _engine_rows(history: History, size: Size) -> tuple[int, int]:
     if isinstance(history, Exponentials):
         terms = 0 if size.steps < 2 * history.block else history.terms or _TERMS
         return (terms + 2 * history.block) * sums, terms + history.block
-    levels = history.levels(size.steps) if isinstance(history, FFT) else (history.block,)
+    if isinstance(history, FFT):
+        levels = history.levels(size.steps)
+    else:
+        levels = history.levels(size.row_bytes // (8 if size.double else 4)) if isinstance(history, Full) else ()
     return count * sums + 2 * sums * sum(levels), count
 
 

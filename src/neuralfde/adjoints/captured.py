@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 
 from ..structure import replace_tensors, tensors_in
 from .plan import Coefficients, Plan
@@ -106,15 +108,16 @@ class Captured:
     def _capture_pull(self, has_z: bool) -> _Pull:
         plan = self._plan()
         field = plan.field.with_clock(self.clock, replace_tensors(plan.field.args, self.args))
-        supply = iter(self.args)
-        given = {id(a) for a in tensors_in(plan.field.args)}
-        wanted = [y for y in (next(supply) if id(x) in given else x for x in plan.leaves) if y.requires_grad]
+        static = dict(zip(map(id, tensors_in(plan.field.args)), self.args, strict=True))
+        own, names = own_leaves(field.func)
+        static |= {key: own[name] for key, name in names.items()}
+        wanted = [y for y in (static[id(x)] for x in plan.leaves) if y.requires_grad]
         if not self.totals:
             self.totals = [None] * len(wanted)
 
         def call() -> tuple[Tensor, Tensor]:
             x = self.x.detach().requires_grad_()
-            with torch.enable_grad():
+            with torch.enable_grad(), substituted(field.func, own):
                 z, v = plan.scheme.evaluate(field, 1, x, self.local, True)
             assert v is not None
             grad_z = self.grad_z if has_z else None
@@ -158,8 +161,12 @@ class Captured:
             for b, before in zip(buffers, kept, strict=True):
                 b.copy_(before)  # running statistics: the warm-up was no step
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-                found = call()
+            try:
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                    found = call()
+            except Exception:
+                _reset(self.stream, self.x)
+                raise
         finally:
             torch.cuda.set_stream(current)
         return graph, found
@@ -167,6 +174,32 @@ class Captured:
     def _plan(self) -> Plan:
         assert self.plan is not None
         return self.plan
+
+
+def own_leaves(func: Any) -> tuple[dict[str, Tensor], dict[int, str]]:
+    """Leaves that share the memory of a module's parameters, by name, and the names by the parameters' identity.
+
+    The nodes that gather a parameter's gradient live on the stream of whoever used it first, as long as any graph holds
+    them; a capture on another stream may not touch them. Leaves of its own have none yet.
+    """
+    if not isinstance(func, nn.Module):
+        return {}, {}
+    named = dict(func.named_parameters())
+    own = {name: p.detach().requires_grad_(p.requires_grad) for name, p in named.items()}
+    return own, {id(p): name for name, p in named.items()}
+
+
+def substituted(func: Any, own: dict[str, Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """``func`` with these leaves in place of its parameters."""
+    return _reparametrize_module(func, own, tie_weights=True) if own else contextlib.nullcontext()
+
+
+def _reset(stream: torch.cuda.Stream, like: Tensor) -> None:
+    """After a capture that failed the random generator still waits for its end; one that succeeds brings that."""
+    spare = torch.zeros_like(like)
+    torch.cuda.synchronize(like.device)
+    with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+        spare.add_(1)
 
 
 class _Pull:

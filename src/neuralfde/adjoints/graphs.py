@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError
-from .captured import Captured
+from ..structure import tensors_in
+from .captured import Captured, own_leaves
 from .plan import Coefficients, Plan
 
 log = logging.getLogger("neuralfde")
@@ -135,6 +136,10 @@ def why_not(plan: Plan, c: Coefficients, z0: Tensor) -> str | None:
         return "the weight of a step's own slope changes from step to step"
     if plan.field.noise.active:
         return "func draws random numbers, which a replayed graph would not repeat in the backward pass"
+    inputs = {id(x) for x in tensors_in(plan.field.args)}
+    owned = set(own_leaves(plan.field.func)[1])
+    if any(id(x) not in inputs and id(x) not in owned for x in plan.leaves):
+        return "params= names tensors that are no parameters of func: a capture needs leaves of its own for them"
     if torch.cuda.is_current_stream_capturing():
         return "the solve itself is being captured"
     return None
