@@ -1,8 +1,7 @@
 """Error against time, side by side with pycaputo and FDEint (both from PyPI), on three problems, in one run.
 
-``pip install pycaputo FDEint``, then ``python benchmarks/work_precision.py``: writes ``results/work-precision.json``
-and
-``.svg``. Each point is the best of three runs of the whole solve, on one thread, in float64.
+``pip install pycaputo FDEint``, ``python benchmarks/work_precision.py``: writes ``results/work-precision.json`` and
+``.svg``. Each point is the best of three runs of the whole solve in processor seconds, on one thread, in float64.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from neuralfde import FixedPoint, fdeint
 from neuralfde.problems import Problem, problem
 
 RESULTS = Path(__file__).parent / "results"
-STEPS = (50, 100, 200, 400, 800, 1600)
+STEPS = (50, 100, 200, 400, 800)
 PROBLEMS = (problem("relaxation", order=0.5), problem("brusselator"), problem("predator-prey"))
 
 
 def ours(method: str) -> Callable[[Problem, int], torch.Tensor]:
-    options = {"solver": FixedPoint(tol=1e-12)} if method in ("bdf2", "trapezoid") else {}
+    options = {"solver": FixedPoint(tol=1e-9)} if method in ("bdf2", "trapezoid") else {}
 
     def run(p: Problem, n: int) -> torch.Tensor:
         with torch.no_grad():
@@ -42,7 +41,7 @@ def ours(method: str) -> Callable[[Problem, int], torch.Tensor]:
 def with_fdeint(p: Problem, n: int) -> torch.Tensor:
     t = torch.linspace(0, p.t, n + 1, dtype=torch.float64)
     with torch.no_grad():
-        out = FDEint(p.func, t, p.z0[None], torch.tensor(p.order), h=p.t / n, dtype=torch.float64)
+        out = FDEint(p.func, t, p.z0[None], torch.tensor(p.order, dtype=torch.float64), h=p.t / n, dtype=torch.float64)
     return out[0, -1]
 
 
@@ -58,7 +57,7 @@ def with_pycaputo(p: Problem, n: int) -> torch.Tensor:
         corrector_iterations=1,
     )
     last = p.z0.numpy()
-    for event in evolve(method):
+    for event in evolve(method, dtinit=p.t / n):  # else it begins with a step of its own and misses the end
         if isinstance(event, StepCompleted):
             last = event.y
     return torch.from_numpy(np.asarray(last))
@@ -79,9 +78,9 @@ def measure() -> list[dict]:
             for n in STEPS:
                 best = float("inf")
                 for _ in range(3):
-                    start = time.perf_counter()
+                    start = time.process_time()
                     state = run(p, n)
-                    best = min(best, time.perf_counter() - start)
+                    best = min(best, time.process_time() - start)
                     if best > 5:
                         break
                 rows.append({"problem": p.name, "solver": name, "steps": n, "seconds": best, "error": p.error(state)})
@@ -113,7 +112,7 @@ def plot(rows: list[dict]) -> None:
         axis.set(title=f"{p.name}, β = {p.order}", xlabel="error at the end")
         axis.invert_xaxis()
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("seconds")
+    axes[0].set_ylabel("processor seconds")
     axes[0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(RESULTS / "work-precision.svg")

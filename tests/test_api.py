@@ -89,6 +89,17 @@ def test_nested_structures_come_back_as_they_went_in():
     assert ys["b"][1][0].shape == (3,)
 
 
+@pytest.mark.parametrize("method", list(neuralfde.choices.METHODS))
+def test_func_always_sees_the_shape_of_the_state(method):
+    def f(t, z):
+        assert z.shape == (2, 3)
+        return -z
+
+    z0 = torch.ones(2, 3, dtype=F64, requires_grad=True)
+    for solver in ("newton", "fixed-point") if neuralfde.choices.METHODS[method].implicit else (None,):
+        fdeint(f, z0, 1.0, 0.5, steps=12, method=method, solver=solver).sum().backward()
+
+
 def test_a_tuple_of_one_tensor_stays_a_tuple():
     (y,) = fdeint(lambda t, z: (-z[0],), (torch.ones(2),), 1.0, 0.5, steps=3)
     assert y.shape == (2,)

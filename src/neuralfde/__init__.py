@@ -3,13 +3,14 @@
 import logging
 
 from .adjoints import Direct, Exact, Paper
-from .api import Solution, Stats, fdeint, solve
+from .api import Solution, Stats, fdeint, plan, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
-from .history import FFT, Full, Window
+from .estimate import suggest_step
+from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
-from .storage import Device
+from .storage import Checkpoint, Device, Host
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -21,16 +22,19 @@ __all__ = [
     "L1",
     "CapturedTensorError",
     "Caputo",
+    "Checkpoint",
     "ConvergenceError",
     "CustomKernel",
     "Device",
     "Direct",
     "DistributedOrder",
     "Exact",
+    "Exponentials",
     "FDEBlock",
     "FixedPoint",
     "Full",
     "GrunwaldLetnikov",
+    "Host",
     "InputError",
     "InputTypeError",
     "MultiTerm",
@@ -47,5 +51,7 @@ __all__ = [
     "VariableOrder",
     "Window",
     "fdeint",
+    "plan",
     "solve",
+    "suggest_step",
 ]

@@ -15,7 +15,17 @@ from torch.utils import _pytree as pytree
 
 from . import tableaux
 from .adjoints import Adjoint, Coefficients, Direct, Exact, Paper, Plan, Solve
-from .choices import ADJOINTS, STORAGES, named, read_history, read_scheme, refuse_combinations
+from .automatic import Prediction, Size, choose, predict
+from .choices import (
+    ADJOINTS,
+    STORAGES,
+    named,
+    read_graphs,
+    read_history,
+    read_scheme,
+    refuse_combinations,
+    refuse_resume,
+)
 from .errors import InputError, InputTypeError, UnsupportedError, nearest
 from .field import Field
 from .grid import Request, request
@@ -23,6 +33,7 @@ from .history import Full, History, Window
 from .orders import Caputo, Mesh, Operator, read_order
 from .schemes import Scheme, StageSolver
 from .storage import Storage
+from .streaming import State
 from .structure import Structure, grouped, replace_tensors, structure_of, tensors_in
 
 _log = logging.getLogger("neuralfde")
@@ -40,15 +51,23 @@ class Stats:
     adjoint: str
     history: History
     storage: Storage
+    graphs: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Times, states in the structure of ``z0`` stacked along the first axis, and the cost."""
+    """Times, states in the structure of ``z0`` stacked along the first axis, and the cost.
+
+    ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=True`` asked for it.
+    ``state``, where ``resume=True`` asked for it, is what a later ``solve(..., resume=state)`` goes on from.
+    """
 
     ts: Tensor
     ys: Any
     stats: Stats
+    error: Any = None
+    state: State | None = None
 
 
 def fdeint(
@@ -62,7 +81,7 @@ def fdeint(
     steps: int | None = None,
     adjoint: str | Adjoint = "exact",
     history: str | History = "auto",
-    storage: str | Storage = "device",
+    storage: str | Storage = "auto",
     params: Iterable[Tensor] | None = None,
     args: tuple[Any, ...] = (),
     solver: str | StageSolver | None = None,
@@ -71,6 +90,7 @@ def fdeint(
     velocity: Any = None,
     horizon: float | Tensor | Any = None,
     grading: float = 1.0,
+    graphs: bool | str = "auto",
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -90,8 +110,9 @@ def fdeint(
         step: the step h; it must divide the interval.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
-        history: ``'auto'`` (default), ``'full'``, ``'fft'``, or an object such as ``Window(64)``.
-        storage: ``'device'``.
+        history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
+        storage: ``'auto'`` (default), ``'device'``, ``'host'``, ``'checkpoint'``, or an object such as
+            ``Host(path='/scratch')``.
         params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
         args: passed on to ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.
@@ -104,35 +125,126 @@ def fdeint(
             the weights; it gets the exact gradient.
         grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
             ``steps=`` and ``history='full'``.
+        graphs: replay steps as CUDA graphs: ``'auto'`` (default: where it is safe), ``True`` (an error where it is
+            not) or ``False``. Python code in ``func`` is then run once for all steps, not at every step.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     return _solve(
         func, z0, t, order, method, step, steps, adjoint, history, storage, params, args, solver, callback,
-        check_finite, velocity, horizon, grading,
+        check_finite, velocity, horizon, grading, graphs, None,
     )[0]  # fmt: skip
 
 
-def solve(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Solution:
+def solve(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: Any,
+    *,
+    estimate_error: bool = False,
+    resume: bool | State | None = None,
+    **options: Any,
+) -> Solution:
     """:func:`fdeint` with the same arguments, returning a :class:`Solution` with times, states and statistics.
 
     For a number T the states have one time along the first axis.
+
+    Args:
+        estimate_error: solve again with steps of twice the length; ``|z_h - z_2h| / (2^p - 1)`` estimates the error of
+            each number, p being the order of the method for a solution that is not smooth. It takes an even number of
+            steps and half as much work again.
+        resume: True keeps what a later solve needs to go on (N rows); that solve gets it as ``resume=state`` and gives
+            the trajectory of one long solve. Its ``z0`` only says what a state looks like; ``t`` is the new end. The
+            past is cut off from gradients, as truncated training wants it.
     """
-    known = set(fdeint.__kwdefaults__ or ())
-    for name in options:
-        if name not in known:
-            raise InputTypeError(f"solve() has no argument {name!r}. {nearest(name, known)}")
-    chosen = {**(fdeint.__kwdefaults__ or {}), **options}
-    ys, wanted, stats, structure = _solve(func, z0, t, order, **chosen)
+    chosen = _options("solve", options)
+    ys, wanted, stats, structure, state = _solve(func, z0, t, order, **chosen, resume=resume)
     times = [wanted.grid.at(p) for p in wanted.positions]
     ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
-    return Solution(ts, ys, stats)
+    error = None
+    if estimate_error:
+        count = wanted.grid.steps
+        if count % 2:
+            raise InputError(f"estimate_error=True compares with steps of twice the length, but there are {count}.")
+        if isinstance(resume, State):
+            raise InputError("estimate_error=True needs the whole solve again; leave resume= out.")
+        with torch.no_grad():
+            half = _solve(func, z0, t, order, **{**chosen, "step": None, "steps": count // 2}, resume=None)[0]
+        half = structure.unpack(structure.pack(half)[None]) if wanted.terminal else half
+        error = difference(ys, half, gain(stats.method, order))
+    return Solution(ts, ys, stats, error, state)
 
 
-def _solve(*given: Any, **options: Any) -> tuple[Any, Request, Stats, Structure]:
+def gain(scheme: Scheme, order: Any) -> float:
+    """``2^p - 1``, p the order for a solution that is not smooth: how much more (h, 2h) differ than h is off."""
+    operator = read_order(order)
+    if not isinstance(operator, Caputo):
+        return 1.0
+    values = [float(torch.as_tensor(x).detach().min()) for x in pytree.tree_leaves(operator.order)]
+    return max(1.0, 2.0 ** scheme.expected_order(min(values), smooth=False) - 1)
+
+
+def difference(fine: Any, coarse: Any, by: float) -> Any:
+    """``|fine - coarse| / by`` in the structure of the states, without gradients."""
+    return pytree.tree_map(lambda a, b: (a - b).detach().abs() / by, fine, coarse)
+
+
+def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
+    """What :func:`fdeint` with the same arguments will take: bytes, work, and what ``auto`` chooses; ``func``
+    is not run.
+
+    ``print(plan(...))`` reads as a short table.
+    """
+    chosen = _options("plan", options)
+    structure, wanted = structure_of(z0), request(t, chosen["step"], chosen["steps"], chosen["grading"])
+    scheme = read_scheme(chosen["method"], chosen["solver"])
+    how = named("adjoint", chosen["adjoint"], ADJOINTS, (Exact, Direct, Paper))
+    trained = [*_params(func, chosen["params"]), *tensors_in(z0), *tensors_in(order), *tensors_in(chosen["args"])]
+    train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
+    size = _size(structure, wanted, scheme, train)
+    past, kept, why = _memory(
+        chosen["history"], chosen["storage"], size, structure, wanted, how, _is_toeplitz(read_order(order), wanted)
+    )
+    stages = getattr(scheme, "corrections", 0) + 1
+    return predict(past, kept, size, structure.numel, stages, structure.device, why)
+
+
+def _options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    known = fdeint.__kwdefaults__ or {}
+    for given in options:
+        if given not in known:
+            raise InputTypeError(f"{name}() has no argument {given!r}. {nearest(given, known)}")
+    return {**known, **options}
+
+
+def _size(structure: Structure, wanted: Request, scheme: Scheme, train: bool) -> Size:
+    row_bytes = structure.numel * structure.dtype.itemsize
+    return Size(wanted.grid.steps, row_bytes, scheme.sums, train, structure.dtype == torch.float64)
+
+
+def _memory(
+    history: str | History,
+    storage: str | Storage,
+    size: Size,
+    structure: Structure,
+    wanted: Request,
+    how: Adjoint,
+    toeplitz: bool,
+) -> tuple[History, Storage, str]:
+    """History and storage as given or as chosen, and why; without Toeplitz weights every row and weight is needed."""
+    past, kept = read_history(history), named("storage", storage, STORAGES, Storage)
+    if isinstance(how, Direct) and kept is None:
+        kept = STORAGES["device"]
+    if not toeplitz and past is None:
+        past = Full()
+    return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
+
+
+def _solve(*given: Any, **options: Any) -> tuple[Any, Request, Stats, Structure, State | None]:
     """Solve outside of any graph that torch.compile is building: the solver runs as it is."""
     return (_uncompiled if torch.compiler.is_compiling() else _solve_eagerly)(*given, **options)
 
@@ -156,17 +268,21 @@ def _solve_eagerly(
     velocity: Any,
     horizon: Any,
     grading: float,
-) -> tuple[Any, Request, Stats, Structure]:
+    graphs: bool | str,
+    resume: bool | State | None,
+) -> tuple[Any, Request, Stats, Structure, State | None]:
     if not callable(func):
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
     _refuse_surroundings(func)
     structure = structure_of(z0)
-    wanted = request(t, step, steps, grading)
     scheme = read_scheme(method, solver)
+    before = resume if isinstance(resume, State) else None
+    wanted = request(t, step, steps, grading) if before is None else before.request(t, step, steps, scheme)
     how = named("adjoint", adjoint, ADJOINTS, (Exact, Direct, Paper))
-    kept = named("storage", storage, STORAGES, Storage)
     operator = read_order(order)
-    past = _history(history, operator, wanted)
+    size = _size(structure, wanted, scheme, torch.is_grad_enabled())
+    past, kept, why = _memory(history, storage, size, structure, wanted, how, _is_toeplitz(operator, wanted))
+    _refuse_history(past, operator, wanted)
     numbers = {**operator.numbers(), **({} if horizon is None else {"horizon": horizon})}
     structure = grouped(structure, numbers)
     known = {name: structure.spread(name, x) for name, x in numbers.items()}
@@ -179,15 +295,26 @@ def _solve_eagerly(
     if horizon is not None:
         func, args = _in_own_time(func, horizon, structure, args)
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
-    row0 = structure.pack(z0)
+    row0 = structure.pack(z0) if before is None else before.last
     if not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
-    field.first_evaluation(row0, [*trained, *owned, *cut])
+    # a horizon makes a new function at every call, which no cache would know again
+    graphs = read_graphs(graphs, how, structure.device) if horizon is None else False
+    field.first_evaluation(row0, [*trained, *owned, *cut], watch=graphs is not False)
 
     mesh = _mesh(wanted, known, structure, velocity is not None)
     nodes, first, coefficients = _coefficients(operator.kernel(known, scheme, mesh), wanted, past)
+    past_rows = None
+    if resume:
+        refuse_resume(how, wanted, coefficients.base is None and horizon is None and wanted.grid.grading == 1)
+    if before is not None:
+        whole = Request(replace(wanted.grid, steps=before.steps + wanted.grid.steps), wanted.positions, True)
+        kernel = operator.kernel(known, scheme, _mesh(whole, known, structure, False))
+        past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
+        local = kernel.local if kernel.local.ndim == 1 else kernel.local[before.steps :]
+        coefficients = coefficients._replace(start=None, local=local)
     if coefficients.base is not None:
         row0 = torch.stack([row0] + ([] if velocity is None else [_velocity(velocity, structure)]))
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
@@ -204,8 +331,11 @@ def _solve_eagerly(
         weigh=torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in coefficients),
         callback=callback,
         check_finite=check_finite,
-        backward_weights=_paper_weights(how, known, wanted),
+        backward_weights=_paper_weights(how, known, wanted, past),
         leaves=(*trained, *cut),
+        graphs=graphs,
+        known=past_rows,
+        slopes=[] if resume else None,
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
     field.refuse_late_noise(plan.train)
@@ -224,9 +354,17 @@ def _solve_eagerly(
         name,
         past,
         kept,
+        bool(plan.tally.get("replayed")),
+        why,
     )
+    state = None
+    if plan.slopes is not None:
+        origin = before or State(
+            wanted.grid.start, wanted.grid.step, scheme, row0.detach(), row0.detach(), row0.new_empty(0, *row0.shape)
+        )
+        state = origin.extended(plan.slopes, at_nodes.detach()[-1].clone(), wanted.grid.end)
     _log.debug("solved: %s", stats)
-    return ys, wanted, stats, structure
+    return ys, wanted, stats, structure, state
 
 
 # torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work
@@ -279,20 +417,19 @@ def _args(args: Any, structure: Structure) -> tuple[Any, ...]:
     return tuple(args)
 
 
-def _history(history: str | History, operator: Operator, wanted: Request) -> History:
-    """The history; a matrix that is not Toeplitz needs one that keeps all rows and all weights."""
-    past = read_history(history, wanted.grid.steps)
-    if operator.toeplitz and wanted.grid.grading == 1:
-        return past
-    if history == "auto":
-        return Full()
-    if not isinstance(past, Full):
+def _is_toeplitz(operator: Operator, wanted: Request) -> bool:
+    """Whether weights depend on the lag alone."""
+    return operator.toeplitz and wanted.grid.grading == 1
+
+
+def _refuse_history(past: History, operator: Operator, wanted: Request) -> None:
+    """A matrix that is not Toeplitz needs a history that keeps all rows and all weights."""
+    if not _is_toeplitz(operator, wanted) and not isinstance(past, Full):
         cause = f"grading={wanted.grid.grading:g}" if operator.toeplitz else f"order={type(operator).__name__}"
         raise InputError(
             f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not. "
             "Use history='full'."
         )
-    return past
 
 
 def _mesh(wanted: Request, known: dict[str, Tensor], structure: Structure, velocity: bool) -> Mesh:
@@ -351,17 +488,18 @@ def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tu
     if start is not None and isinstance(past, Window):
         lag = torch.arange(grid.steps + 1) - torch.arange(start.shape[0])[:, None]
         start = torch.where((lag <= past.length)[..., None], start, 0.0)
+    weights = past.tabulate(kernel.weights)
     base = kernel.base
     if base is not None and dense is not None:
         assert kernel.dense_base is not None
         base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in wanted.off_grid], dim=1)], dim=1)
-    return tuple(sorted(nodes)), kernel.first, Coefficients(kernel.weights, kernel.local, start, dense, base)
+    return tuple(sorted(nodes)), kernel.first, Coefficients(weights, kernel.local, start, dense, base)
 
 
-def _paper_weights(how: Adjoint, known: dict[str, Tensor], wanted: Request) -> Tensor | None:
+def _paper_weights(how: Adjoint, known: dict[str, Tensor], wanted: Request, past: History) -> Tensor | None:
     if not isinstance(how, Paper):
         return None
-    return tableaux.rectangle(known["order"].detach(), wanted.grid.step, wanted.grid.steps)[None]
+    return past.tabulate(tableaux.rectangle(known["order"].detach(), wanted.grid.step, wanted.grid.steps)[None])
 
 
 def _assemble(wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None) -> Tensor:

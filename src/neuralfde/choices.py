@@ -12,9 +12,9 @@ from torch import Tensor
 from .adjoints import Adjoint, Direct, Exact, Paper
 from .errors import InputError, InputTypeError, nearest
 from .grid import Request
-from .history import FFT, Full, History
+from .history import FFT, Exponentials, Full, History
 from .schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Multistep, Predictor, Scheme, StageSolver, Trapezoid
-from .storage import Device, Storage
+from .storage import Checkpoint, Device, Host, Storage
 
 METHODS: dict[str, Scheme] = {
     "predictor": Predictor(),
@@ -29,11 +29,14 @@ METHODS: dict[str, Scheme] = {
     "flmm-trapezoid": Multistep(rule="trapezoid"),
 }
 ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
-HISTORIES: dict[str, History | None] = {"auto": None, "full": Full(), "fft": FFT(), "window": None}
-STORAGES: dict[str, Storage] = {"device": Device()}
-
-#: From this many steps on, ``auto`` sums distant blocks by FFT.
-FFT_FROM = 8192
+HISTORIES: dict[str, History | None] = {
+    "auto": None,
+    "full": Full(),
+    "fft": FFT(),
+    "window": None,
+    "exponentials": Exponentials(),
+}
+STORAGES: dict[str, Storage | None] = {"auto": None, "device": Device(), "host": Host(), "checkpoint": Checkpoint()}
 
 _T = TypeVar("_T")
 
@@ -62,14 +65,22 @@ def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Schem
     return replace(scheme, solver=named("solver", solver, SOLVERS, StageSolver))  # type: ignore[type-var, call-arg]
 
 
-def read_history(history: str | History, steps: int) -> History:
-    """The history; ``auto`` picks by the number of steps."""
+def read_history(history: str | History) -> History | None:
+    """The history; None where it is left to ``auto``."""
     if history == "window":
         raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
-    chosen = named("history", history, HISTORIES, History)
-    if chosen is None:
-        return FFT() if steps >= FFT_FROM else Full()
-    return chosen
+    return named("history", history, HISTORIES, History)
+
+
+def read_graphs(graphs: bool | str, how: Adjoint, device: torch.device) -> bool | str:
+    """Whether steps may be replayed as CUDA graphs."""
+    if graphs not in (True, False, "auto"):
+        raise InputError(f"graphs={graphs!r}: use 'auto', True or False.")
+    if graphs is True and device.type != "cuda":
+        raise InputError(f"graphs=True needs a state on a CUDA device, z0 is on {device}. Use graphs='auto'.")
+    if isinstance(how, Direct) or device.type != "cuda":
+        return False
+    return graphs
 
 
 def refuse_combinations(
@@ -91,4 +102,29 @@ def refuse_combinations(
         raise InputError(
             f"history={type(past).__name__} forgets the rows that states between grid points are computed from "
             f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
+        )
+    _refuse_storage(how, past, kept)
+
+
+def refuse_resume(how: Adjoint, wanted: Request, plain: bool) -> None:
+    """Raise where a solve cannot be gone on with."""
+    if isinstance(how, Paper) or wanted.off_grid or not plain:
+        raise InputError(
+            "a solve that is resumed takes adjoint='exact' or 'direct', output times on a uniform grid "
+            f"(step {wanted.grid.step:g}), no horizon= and no velocity=; solve in one piece otherwise."
+        )
+
+
+def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
+    name = type(kept).__name__
+    if isinstance(how, Direct) and kept != Device():
+        raise InputError(
+            f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
+            "Use adjoint='exact', or storage='device'."
+        )
+    if past.keeps_rows and kept != Device():
+        raise InputError(
+            f"history={type(past).__name__} holds every row on the device in the dtype of the state, since each sum "
+            f"needs them all, and storage={kept} could not take them away. Use history='exponentials' (or a Window) "
+            "with it, or storage='device'."
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from .errors import CapturedTensorError, InputError, InputTypeError
 from .structure import Structure, tensors_in
+from .watch import Watch
 
 
 class Field:
@@ -29,9 +31,11 @@ class Field:
         self.times = times
         self.args = args
         self.evaluations = 0
+        self.clock: Tensor | None = None  # the time as a static input of a captured step
+        self.trace: tuple[Hashable, ...] | None = None  # what the first evaluation did, where that was watched
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
         self.noise = Noise(structure.device)
-        self._autocast = _autocast_state(structure.device.type)
+        self.autocast = _autocast_state(structure.device.type)
         self._owned = _owned(func)
 
     @contextlib.contextmanager
@@ -51,23 +55,44 @@ class Field:
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
-        self.evaluations += 1
-        if self.noise.active:
-            self.noise.seed_step(n)
-        state = self.structure.unpack(row)
-        if self._autocast is None:
-            out = self.func(self.times[n], state, *self.args)
-        else:
-            with torch.autocast(**self._autocast):
-                out = self.func(self.times[n], state, *self.args)
-            out = pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
+        out = self.at(n, self.structure.unpack(row))
         try:
             return self.structure.pack(out)
         except (RuntimeError, TypeError, ValueError, AttributeError):
             self.check(out)
             raise
 
-    def first_evaluation(self, row: Tensor, known: Sequence[Tensor]) -> None:
+    def at(self, n: int, state: Any) -> Any:
+        """Evaluate at grid point ``n`` on a state in its own structure."""
+        self.evaluations += 1
+        if self.noise.active:
+            self.noise.seed_step(n)
+        t = self.times[n] if self.clock is None else self.clock
+        if self.autocast is None:
+            return self.func(t, state, *self.args)
+        with torch.autocast(**self.autocast):
+            out = self.func(t, state, *self.args)
+        return pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
+
+    def batch(self, first: int, rows: Tensor) -> Tensor:
+        """Slopes of consecutive rows (steps, groups, width) from grid point ``first`` on, vectorised over time."""
+        self.evaluations += rows.shape[0]
+
+        def call(t: Tensor, row: Tensor) -> Tensor:
+            out = self.func(t, self.structure.unpack(row), *self.args)
+            return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
+
+        with torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
+            slopes: Tensor = torch.func.vmap(call)(self.times[first : first + rows.shape[0]], rows)
+        return slopes
+
+    def with_clock(self, clock: Tensor, args: tuple[Any, ...]) -> Field:
+        """The same field with time and arguments as static tensors, for capture."""
+        other = copy.copy(self)
+        other.clock, other.args = clock, args
+        return other
+
+    def first_evaluation(self, row: Tensor, known: Sequence[Tensor], watch: bool = False) -> None:
         """Call ``func`` once at the door: check what it returns, what it captures and whether it draws random numbers.
 
         With gradients enabled the call is traced, so that a captured tensor is found before any work is done.
@@ -76,8 +101,12 @@ class Field:
         traced = torch.is_grad_enabled()
         z = row.detach().requires_grad_(traced)
         mark = _sequence_number(z) if traced else 0
-        with torch.autocast(**self._autocast) if self._autocast else contextlib.nullcontext():
-            out = self.func(self.times[0], self.structure.unpack(z), *self.args)
+        start = self.times[0]
+        watched = Watch([z, self.times, *tensors_in(self.args)]) if watch else contextlib.nullcontext()
+        with watched, torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
+            out = self.func(start, self.structure.unpack(z), *self.args)
+        if isinstance(watched, Watch):
+            self.trace = tuple(watched.lines)
         self.evaluations += 1
         self.check(out)
         if traced:
@@ -115,7 +144,7 @@ class Field:
                     f"func returned a tensor on {got.device}, the state is on {self.structure.device}; "
                     "move func and its inputs to the device of z0."
                 )
-            if got.dtype != self.structure.dtype and self._autocast is None:
+            if got.dtype != self.structure.dtype and self.autocast is None:
                 raise InputTypeError(
                     f"func returned {got.dtype}, the state is {self.structure.dtype}; convert func or z0, "
                     "or use torch.autocast if lower precision in func is intended."

@@ -58,7 +58,7 @@ def _integrals(power: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     gap = times[:, None] - times[None]
     far_end = torch.where(past, gap[:, :-1], 2.0)
     near_end = torch.where(past, gap[:, 1:], 1.0)
-    length = far_end - near_end
+    length = torch.where(past, times[1:] - times[:-1], 1.0)  # not far_end - near_end: a tiny first cell would vanish
     q = power[:, None]
     close = near_end < length
     low = torch.where(close, near_end, 0.0)

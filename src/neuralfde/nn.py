@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from .api import fdeint
 from .errors import InputError, InputTypeError, nearest
+from .orders import Operator
 
 
 class FDEBlock(nn.Module):
@@ -18,7 +18,8 @@ class FDEBlock(nn.Module):
 
     Args:
         func: the right-hand side; an ``nn.Module`` so that its parameters are found.
-        order: β in (0, 1]; with ``learn_order`` its initial value, inside (0, 1).
+        order: β in (0, 1], a number or a tensor that broadcasts to the state, or an operator such as ``MultiTerm``;
+            with ``learn_order`` its initial value, inside (0, 1). Parameters inside an operator belong to the block.
         learn_order: train the order too. It is kept inside (0, 1] as a sigmoid of an unconstrained parameter.
         t: as in :func:`fdeint`: a number for the terminal state, a 1-D tensor for states at its times.
         step: as in :func:`fdeint`; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise.
@@ -30,7 +31,7 @@ class FDEBlock(nn.Module):
     def __init__(
         self,
         func: Callable[..., Any],
-        order: float | Tensor = 0.5,
+        order: float | Tensor | Operator = 0.5,
         learn_order: bool = False,
         t: float | Tensor = 1.0,
         step: float | None = None,
@@ -49,31 +50,67 @@ class FDEBlock(nn.Module):
             self.register_buffer("t", t)
         else:
             self.t = t
-        value = float(order)
-        if not 0 < value <= 1:
-            raise InputError(f"order={value:g} is outside (0, 1].")
+        self.operator = order if isinstance(order, Operator) else None
+        if isinstance(order, Operator):
+            self._own(order)
+            return
+        value = torch.as_tensor(order, dtype=torch.float64).detach().clone()
+        top = 2 if options.get("velocity") is not None and not learn_order else 1
+        if not bool(((value > 0) & (value <= top)).all()):
+            raise InputError(
+                f"order={value.tolist()} is outside (0, {top}]. For a fixed order up to 2 pass velocity= here, or "
+                "order=Caputo(...) and velocity= with every call."
+            )
         if learn_order:
-            if value == 1:
+            if bool((value == 1).any()):
                 raise InputError(
                     "learn_order=True starts from order=1, where the parametrisation has no slope. "
                     "Start a little below it, for example order=0.99."
                 )
             # one element, not none: fully_shard takes no scalar parameters
-            self.raw_order = nn.Parameter(torch.tensor([math.log(value / (1 - value))]))
+            self.raw_order = nn.Parameter(torch.logit(value.reshape(value.shape or (1,))).to(torch.get_default_dtype()))
+            self.order_shape = value.shape
         else:
             self.fixed_order: Tensor
-            self.register_buffer("fixed_order", torch.tensor(value, dtype=torch.float64), persistent=True)
+            self.register_buffer("fixed_order", value, persistent=True)
+
+    def _own(self, operator: Operator) -> None:
+        """Register the parameters and modules inside an operator, so that optimisers find them."""
+        if self.learn_order:
+            raise InputError(
+                f"learn_order=True is for a plain order. To learn {type(operator).__name__}, make the tensors in it "
+                "nn.Parameter; the block finds them."
+            )
+        for name, value in vars(operator).items():
+            if isinstance(value, nn.Module):
+                self.add_module(f"operator_{name}", value)
+            for k, x in enumerate(value if isinstance(value, list | tuple) else [value]):
+                if isinstance(x, nn.Parameter):
+                    self.register_parameter(f"operator_{name}_{k}", x)
 
     @property
-    def order(self) -> Tensor:
+    def order(self) -> Tensor | Operator:
         """The order in use; differentiable where it is learned."""
-        return torch.sigmoid(self.raw_order.double()).squeeze() if self.learn_order else self.fixed_order
+        if self.operator is not None:
+            return self.operator
+        if not self.learn_order:
+            return self.fixed_order
+        return torch.sigmoid(self.raw_order.double()).reshape(self.order_shape)
 
-    def forward(self, z: Any, *args: Any) -> Any:
-        """Solve from ``z``; further arguments are passed on to ``func`` and get gradients."""
-        return fdeint(self.func, z, self.t, self.order, args=args, **self.options)
+    def forward(self, z: Any, *args: Any, velocity: Any = None, horizon: Any = None) -> Any:
+        """Solve from ``z``; further arguments are passed on to ``func`` and get gradients.
+
+        ``velocity`` and ``horizon`` are those of :func:`fdeint`, where they differ from call to call.
+        """
+        given = {k: v for k, v in (("velocity", velocity), ("horizon", horizon)) if v is not None}
+        return fdeint(self.func, z, self.t, self.order, args=args, **{**self.options, **given})
 
     def extra_repr(self) -> str:
         """Order, time and options, as given."""
         given = ", ".join(f"{k}={v!r}" for k, v in self.options.items() if v is not None)
-        return f"order={float(self.order.detach()):.4g}, learn_order={self.learn_order}, t={self.t}, {given}"
+        order = self.order
+        if isinstance(order, Tensor):
+            shown = f"{float(order.detach()):.4g}" if order.numel() == 1 else f"{order.numel()} orders"
+        else:
+            shown = type(order).__name__
+        return f"order={shown}, learn_order={self.learn_order}, t={self.t}, {given}"

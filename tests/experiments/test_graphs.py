@@ -48,7 +48,7 @@ def test_a_run_chooses_the_order_and_reports_every_split(tiny, variant):
 
 
 def test_choices_do_not_look_at_the_test_nodes(tiny, monkeypatch):
-    config = graphs.Config(seeds=2, orders="0.6,1.0", tune=2, device="cpu", **QUICK)
+    config = graphs.Config(seeds=2, orders="0.6,1.0", tune=1, device="cpu", **QUICK)
     honest = {r["case"]: r for r in graphs.run(config)}
     real = graph_training.evaluate
 
@@ -180,5 +180,5 @@ def test_sampled_training_learns_and_refuses_uneven_shares():
 
 @pytest.mark.skipif("NEURALFDE_DATA" not in os.environ, reason="NEURALFDE_DATA names no data folder")
 def test_a_short_run_on_cora():
-    config = graphs.Config(dataset="Cora", settings="tuned", seeds=1, order=0.9, t=8.0, epochs=20, device="cpu")
+    config = graphs.Config(dataset="Cora", settings="tuned", seeds=1, order=0.9, t=4.0, epochs=16, device="cpu")
     assert graphs.run(config)[-1]["test"] > 70

@@ -277,7 +277,7 @@ def test_cuda_gives_the_numbers_of_the_cpu():
     x, w = rand(200, 16), [rand(16, 16, seed=s) for s in (2, 3)]
     results = []
     for device in ("cpu", "cuda"):
-        leaf = x.to(device).requires_grad_()
+        leaf = x.detach().clone().to(device).requires_grad_()
         g = graph.to(device)
         weight = attention(g, leaf, w[0].to(device), None, w[1].to(device), None, heads=4)
         out = aggregate(g, weight, leaf)

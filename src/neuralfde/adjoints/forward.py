@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError
-from ..history import Blocked, Engine
+from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
+from .again import Replay, Segments
+from .graphs import lease
 from .plan import Coefficients, Plan
-
-
-class Trace(NamedTuple):
-    """One step with its autograd graph: inputs ``x``, outputs ``z`` and ``v``."""
-
-    x: Tensor
-    z: Tensor
-    v: Tensor | None
+from .step import Trace, arrive, plain_step, traced_step
 
 
 @dataclass
@@ -28,7 +23,7 @@ class Record:
     """What a forward pass leaves for the backward pass; ``spent`` once its rows have been overwritten."""
 
     locals: list[Tensor]
-    tape: Tape | Replay | None = None
+    tape: Tape | Replay | Segments | None = None
     heads: list[Tensor] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     spent: bool = False
@@ -38,44 +33,6 @@ class Record:
         return self.locals[n if len(self.locals) > 1 else 0]
 
 
-class Replay:
-    """Rows computed again, block by block, from the slopes a history has kept: no second buffer is needed."""
-
-    def __init__(
-        self, plan: Plan, engine: Blocked, coefficients: Coefficients, z0: Tensor, heads: list[Tensor]
-    ) -> None:
-        self.plan = plan
-        self.engine = engine
-        self.coefficients = coefficients
-        self.z0 = z0
-        self.heads = heads
-        self.first = plan.steps + 1
-        self.sums: Tensor | None = None
-
-    def read(self, n: int) -> Tensor:
-        """Row ``n``; rows are asked for in descending order."""
-        if n < self.first or self.sums is None:
-            count = min(self.engine.levels[-1], n + 1)
-            self.first = n + 1 - count
-            base = self.coefficients.lift(self.z0, slice(self.first, n + 1))
-            self.sums = self.engine.product(self.first, count, 0, n + 1).add_(base)
-        c = self.sums[:, n - self.first]
-        _add_heads(c, self.coefficients.start, self.heads, n)
-        if n == 0:
-            return c
-        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local_at(n))
-
-    @property
-    def buffer(self) -> Tensor:
-        """The slopes; slot ``n`` is free once row ``n`` has been read."""
-        return self.engine.inputs[0].buffer
-
-    @property
-    def bytes(self) -> int:
-        """What it holds, in bytes."""
-        return self.buffer.numel() * self.buffer.element_size()
-
-
 def run(
     plan: Plan, c: Coefficients, z0: Tensor, trace: bool, check: bool = False
 ) -> tuple[Tensor, Tensor | None, Record]:
@@ -83,65 +40,58 @@ def run(
 
     With ``trace`` every step keeps its autograd graph; ``check`` raises at the first step that is not finite.
     """
+    if plan.slopes is not None:
+        plan.slopes.clear()
     record = Record([x.detach().requires_grad_(plan.weigh) for x in (c.local if c.local.ndim > 1 else c.local[None])])
     like = z0 if c.base is None else z0[0]
     engine = plan.history.forward(c.weights, plan.steps, like)
     keeps_rows = plan.history.keeps_rows
-    if plan.train and not keeps_rows and not trace:
-        shape = (plan.scheme.sums, *like.shape)
-        record.tape = plan.storage.open(plan.steps + 1, shape, z0.dtype, z0.device)
+    store = plan.train and not keeps_rows and not trace
+    tape: Tape | Segments | None = None
+    if store and plan.storage.recomputes:
+        assert isinstance(engine, Snapshots)
+        tape = Segments(plan, engine, c, z0, record.heads)
+    elif store:
+        tape = plan.storage.open(plan.steps + 1, (plan.scheme.sums, *like.shape), z0.dtype, z0.device)
     wanted = {n: k for k, n in enumerate(plan.nodes)}
     out = like.new_empty(len(plan.nodes), *like.shape)
     starts = 0 if c.start is None else c.start.shape[0]
 
     def visit(n: int, past: Tensor | None) -> tuple[Tensor, None]:
-        base = c.lift(z0, n)
-        sums = base.expand(plan.scheme.sums, *base.shape) if past is None else past.add_(base)
-        if starts and n > 0:
-            sums = sums.clone() if past is None else sums
-            _add_heads(sums, c.start, record.heads, n)
-        local = c.local_at(n)
-        x = sums if n == 0 else plan.scheme.locate(plan.field, n, sums, local)
+        x = arrive(plan, c, z0, record.heads, n, past, captured)
         slope = plan.needs_slope(n, c.dense is not None)
-        traced = traced_step(plan, n, x, record.local_at(n), slope) if trace else _plain_step(plan, n, x, local, slope)
+        if trace:
+            traced = traced_step(plan, n, x, record.local_at(n), slope)
+        else:
+            traced = plain_step(plan, n, x, c.local_at(n), slope, captured)
         if trace:
             record.traces.append(traced)
-        elif record.tape is not None:
-            record.tape.write(n, x)  # type: ignore[union-attr]
-        z, v = traced.z.detach(), None if traced.v is None else traced.v.detach()
+        elif tape is not None:
+            tape.write(n, x)
+        z, v = traced.z, traced.v
+        if trace:
+            z, v = z.detach(), None if v is None else v.detach()
         if n in wanted:
             out[wanted[n]] = z
         if n < starts:
-            record.heads.append(torch.zeros_like(z) if v is None else v)
-        if check and not bool(torch.isfinite(z).all()):
-            raise _not_finite(plan, n, "state")
-        if check and v is not None and not bool(torch.isfinite(v).all()):
-            raise _not_finite(plan, n, "value of func")
+            record.heads.append(torch.zeros_like(z) if v is None else v.clone())
+        if plan.slopes is not None and n < plan.steps:
+            plan.slopes.append(torch.zeros_like(z) if v is None else v.clone())
+        if check:
+            _check_step(plan, n, z, v)
         if plan.callback is not None:
             plan.callback(n, plan.steps)
         return (torch.zeros_like(z) if v is None else v)[None], None
 
-    with plan.field.noise.borrowed():
-        sweep(engine, range(plan.steps + 1), visit)
+    with plan.field.noise.borrowed(), contextlib.nullcontext() if trace else lease(plan, c, like) as captured:
+        sweep(precise(engine, z0), range(plan.steps + 1), visit)
     between = None if c.dense is None else _between(engine, c.dense, c.lift(z0, slice(plan.steps + 1, None)))
+    record.tape = tape
     if plan.train and keeps_rows and not trace:
         assert isinstance(engine, Blocked)
         record.tape = Replay(plan, engine, c, z0, record.heads)
-    plan.tally["history_bytes"] = _bytes(engine) + (0 if keeps_rows or record.tape is None else record.tape.bytes)
+    plan.tally["history_bytes"] = engine.bytes + (0 if tape is None else tape.bytes)
     return out, between, record
-
-
-def _plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Trace:
-    if n == 0 and slope and plan.field.first_slope is not None:
-        return Trace(x, x[0], plan.field.first_slope)
-    return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
-
-
-def traced_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Trace:
-    """Evaluate step ``n`` with gradients; only its own graph is made."""
-    x = x.detach().requires_grad_()
-    with torch.enable_grad():
-        return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
 
 
 def check_outputs(plan: Plan, c: Coefficients, z0: Tensor, outputs: tuple[Tensor | None, ...]) -> None:
@@ -152,20 +102,16 @@ def check_outputs(plan: Plan, c: Coefficients, z0: Tensor, outputs: tuple[Tensor
     raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
 
 
-def _add_heads(sums: Tensor, start: Tensor | None, heads: list[Tensor], n: int) -> None:
-    """Add what the starting weights give the first slopes in row ``n`` of the first sum."""
-    if start is not None and n > 0:
-        for j, v in enumerate(heads[:n]):
-            sums[0].addcmul_(start[j, n, :, None], v)
-
-
 def _between(engine: Engine, dense: Tensor, base: Tensor) -> Tensor:
     assert isinstance(engine, Blocked)
     return torch.einsum("ong,ngm->ogm", dense, engine.inputs[0].buffer) + base
 
 
-def _bytes(engine: Engine) -> int:
-    return sum(r.buffer.numel() * r.buffer.element_size() for r in getattr(engine, "inputs", ()))
+def _check_step(plan: Plan, n: int, z: Tensor, v: Tensor | None) -> None:
+    if not bool(torch.isfinite(z).all()):
+        raise _not_finite(plan, n, "state")
+    if v is not None and not bool(torch.isfinite(v).all()):
+        raise _not_finite(plan, n, "value of func")
 
 
 def _not_finite(plan: Plan, n: int, what: str) -> NonFiniteError:

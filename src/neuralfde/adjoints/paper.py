@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..history import precise
 from ..loop import sweep
-from .forward import Record, Replay
+from .again import Replay
+from .forward import Record
 from .plan import COEFFICIENTS, Coefficients, Plan
-from .reverse import Found
+from .totals import Found
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Paper:
                     t.add_(g, alpha=plan.step)
             return (torch.zeros_like(z) if found[0] is None else found[0])[None], None
 
-        sweep(engine, range(plan.steps, -1, -1), visit)
+        sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
         supply = iter(totals)
         placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
         return Found((None,) * COEFFICIENTS, multiplier, placed)

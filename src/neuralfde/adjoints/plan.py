@@ -57,6 +57,10 @@ class Plan:
         train: whether a backward pass may follow.
         weigh: whether it needs gradients of the coefficients, that is of the order.
         leaves: the tensors ``func`` depends on: parameters, then the tensors among ``args``, cut off from their graphs.
+        known: what is added to the history sums of each row in place of the initial row, (steps + 1, sums, groups,
+            width): the past of a resumed solve.
+        slopes: where the slopes are to be left, for a solve that goes on from here.
+        graphs: whether steps are replayed as CUDA graphs: True, False or "auto".
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
     """
 
@@ -74,6 +78,9 @@ class Plan:
     check_finite: bool = True
     backward_weights: Tensor | None = None
     leaves: tuple[Tensor, ...] = ()
+    graphs: bool | str = False
+    known: Tensor | None = None
+    slopes: list[Tensor] | None = None
     tally: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def needs_slope(self, n: int, dense: bool) -> bool:

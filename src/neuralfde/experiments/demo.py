@@ -168,8 +168,8 @@ class _Watcher(Report):
 
 def _unknown_order(config: Config, report: Report, fits: dict[str, Any]) -> Row:
     setting = lv.Config(
-        optimiser="lm", learn_order=True, noise=config.noise, trajectories=8, horizon=8.0, samples=32, steps=64,
-        method="abm", refine=4, seed=config.seed, profile=True,
+        optimiser="lm", learn_order=True, noise=config.noise, trajectories=8, horizon=4.0, samples=16, steps=64,
+        method="abm", seed=config.seed, profile=True,
     )  # fmt: skip
     if config.size == "tiny":
         setting = dataclasses.replace(setting, horizon=2.0, samples=8, steps=8, profile=False)

@@ -175,6 +175,7 @@ def largest_batch(config: Config, draw: Callable[[int], Data], variant: str, adj
     row: Row = {"source": "measured", "graph": "synthetic-products", "variant": variant, "adjoint": adjoint}
     if device.type != "cuda":
         return row | {"failed": "the largest batch is looked for on a GPU only"}
+    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     total = torch.cuda.get_device_properties(device).total_memory
     cap = config.cap_gib * 2**30 or total
     torch.cuda.set_per_process_memory_fraction(min(1.0, cap / total), device)

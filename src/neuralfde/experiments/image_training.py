@@ -140,7 +140,7 @@ class Trainer:
         weights = self.mean if judged else [p.detach() for p in self.weights]
         if len(self.examples.held[1]):
             row["held_out_accuracy"], row["held_out_loss"] = self.judge(self.examples.held, weights)
-        row |= {"order": float(self.model.fde.order.detach()), "seconds": round(self.seconds, 3)}
+        row |= {"order": float(torch.as_tensor(self.model.fde.order).detach()), "seconds": round(self.seconds, 3)}
         loss = row.get("held_out_loss", -float(row["epoch"]))  # without held-out images the last epoch is kept
         if loss <= self.best["loss"]:
             self.best = {"loss": loss, "accuracy": row.get("held_out_accuracy"), "epoch": row["epoch"]}
@@ -177,7 +177,7 @@ class Trainer:
             "test_error": 100 - tested,
             "held_out_accuracy": self.best["accuracy"],
             "best_epoch": self.best["epoch"],
-            "order": float(self.model.fde.order.detach()),
+            "order": float(torch.as_tensor(self.model.fde.order).detach()),
             "parameters": sum(p.numel() for p in self.weights),
             "epochs": self.config.epochs,
             "seconds": round(self.seconds, 3),

@@ -131,16 +131,15 @@ def draw(fits: dict[str, Fit], origin: int) -> Any:
     years, pelts = load()
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.subplots(1, 2, sharex=True)
-    times = torch.linspace(0, 20, 161, dtype=torch.float64)
     for k, (ax, name) in enumerate(zip(axes, ("hare", "lynx"), strict=True)):
         ax.plot(years, pelts[:, k], "o", ms=4, color="#555555", label="pelts")
         for (kind, found), style in zip(fits.items(), ("-", "--"), strict=False):
             label = f"{kind}, order {found.order:.2f}"
             colour = "#0072B2" if kind == "fractional" else "#D55E00"
+            times = found.grid(20.0)
             ax.plot(1900 + times, found.predict(times)[:, 0, k].exp(), style, color=colour, label=label)
         ax.axvspan(origin, 1920, color="#000000", alpha=0.06)
         ax.set(title=f"{name} (shaded: forecast)", xlabel="year", ylabel="thousands of pelts")
         ax.set_xticks([1900, 1905, 1910, 1915, 1920])
-        ax.set_ylim(0, 1.3 * float(pelts[:, k].max()))
-        ax.legend(frameon=False, loc="upper left", ncols=3, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure

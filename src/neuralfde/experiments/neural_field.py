@@ -44,7 +44,7 @@ class Config:
     order: float = option(0.8, "the true order")
     learn_order: bool = option(False, "find the order too")
     noise: float = option(0.0, "Gaussian noise, as a fraction of the root mean square of each variable")
-    target: float = option(0.05, "largest relative error of the field that counts as learned")
+    target: float = option(0.1, "largest relative error of the field that counts as learned")
     seed: int = option(0, "random seed")
 
 

@@ -114,8 +114,8 @@ def _order(rows: list[Row]) -> list[str]:
         for n, v in found["estimates"].items()
     ]
     return [
-        "<h2>Parameters and order from noisy data</h2><p>Eight trajectories with noise, made on a finer grid than the "
-        "fit uses; Levenberg-Marquardt with exact Jacobians.</p>",
+        "<h2>Parameters and order from noisy data</h2><p>Eight noisy trajectories, fitted by "
+        "Levenberg-Marquardt with exact Jacobians.</p>",
         _table(["unknown", "estimate", "95 % interval", "truth"], lines),
     ]
 

@@ -59,7 +59,7 @@ def read_data(times: Any, observations: Any, noise: Any, weights: Any) -> Data:
     blocks = []
     for t, v in series:
         block = torch.full((len(union), v.shape[1], v.shape[2]), torch.nan, dtype=torch.float64)
-        block[torch.searchsorted(union, t)] = v
+        block[torch.searchsorted(union, t.contiguous())] = v
         blocks.append(block)
     values = torch.cat(blocks, 1)
     seen = ~values.isnan()

@@ -69,8 +69,8 @@ class LevenbergMarquardt:
             residual, matrix = self._linearise(problem, path.free)
         except NonFiniteError as error:
             raise NonFiniteError(
-                f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds= or "
-                "stages=(0.1, 0.3, 1.0), which fits early data first, may help."
+                f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds=, "
+                "or stages=(0.1, 0.3, 1.0), which fits early data first, may help."
             ) from error
         cost = float(residual.square().sum())
         count = max(1, len(residual))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from .result import Fit
 
@@ -27,6 +25,7 @@ def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
     history = fit.history
     axes[1].semilogy(range(1, len(history) + 1), history, color=COLOURS[0], marker="o" if len(history) < 40 else None)
     axes[1].set(xlabel="iteration", ylabel="loss", title="loss")
+    axes[1].xaxis.get_major_locator().set_params(integer=True)
     if fit.profile is not None:
         _profile(fit, axes[2])
     for ax in axes:
@@ -38,7 +37,7 @@ def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
 
 
 def _curves(fit: Fit, ax: Any, labels: list[str] | None) -> None:
-    times = torch.linspace(float(fit.times[0]), float(fit.times[-1]), 201, dtype=torch.float64)
+    times = fit.grid()
     curves = fit.predict(times)
     shown = min(fit.observed.shape[1], 2)
     for m in range(fit.observed.shape[2]):
@@ -65,4 +64,4 @@ def _profile(fit: Fit, ax: Any) -> None:
     ax.axhline(p.threshold, color=COLOURS[1], ls="--", label="95 % threshold")
     ax.axvspan(*p.interval, color=COLOURS[4], alpha=0.25, label="compatible orders")
     ax.set(xlabel="order", ylabel="least loss", title="profile over the order")
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)

@@ -86,6 +86,12 @@ class Fit:
             found = found if states else self.problem.observe(found)
         return found[1:] if late else found
 
+    def grid(self, end: float | None = None) -> Tensor:
+        """The points the solver stepped on, up to ``end`` (default: the last time of the data)."""
+        start, last = float(self.times[0]), float(self.times[-1] if end is None else end)
+        steps = max(1, math.floor((last - start) / self._step() + 1e-9))
+        return start + self._step() * torch.arange(steps + 1, dtype=torch.float64)
+
     def _step(self) -> float:
         options, span = self.problem.options, float(self.times[-1] - self.times[0])
         return float(options["step"]) if options.get("step") is not None else span / options["steps"]

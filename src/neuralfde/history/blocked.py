@@ -137,6 +137,7 @@ class Blocked:
         self.pending: list[Tensor | None] = [None] * len(levels)
         self.weights_grad = torch.zeros_like(toeplitz.lags) if weigh else None
         self._slopes: list[Tensor] = []
+        self._recorded = 0  # rows taken in by whole blocks
         self._start = -levels[0]  # the time at which the current block begins
         self._far: Sequence[Tensor] | None = None
         self._slots: list[list[Tensor]] = []
@@ -177,6 +178,55 @@ class Blocked:
             self._slopes.append(slope)
             if (i + 1) % self.levels[0] == 0 or i == self.steps:
                 self._correlate(i + 1)
+
+    @property
+    def block(self) -> int:
+        """Steps in the smallest block."""
+        return self.levels[0]
+
+    @property
+    def started(self) -> bool:
+        """Whether a block of rows has been recorded."""
+        return self._recorded > 0
+
+    def recall_block(self, i: int) -> Tensor | None:
+        """What the rows before the block at time ``i`` contribute to it: (outputs, steps, groups, width), or None."""
+        self._begin(i)
+        return self.pending[0]
+
+    def record_block(self, i: int, rows: Tensor, slopes: Tensor) -> None:
+        """Take in a whole block of rows of the only input, in the order of the sweep: (steps, groups, width)."""
+        count = rows.shape[0]
+        target = self.inputs[0]
+        target.slice(i, i + count).copy_(rows.flip(0) if target.backward else rows)
+        self._recorded += count
+        if self.weights_grad is not None:
+            self._slopes = list(slopes.unbind(0))
+            self._correlate(i + count)
+
+    @property
+    def bytes(self) -> int:
+        """What it holds, in bytes."""
+        return sum(r.buffer.numel() * r.buffer.element_size() for r in self.inputs)
+
+    @property
+    def snapshot_rows(self) -> int:
+        """Rows in a snapshot: as far as the window reaches, or all."""
+        return self.steps if self.reach is None else self.reach
+
+    def snapshot(self, n: int) -> tuple[Tensor, ...]:
+        """See :class:`Snapshots`."""
+        first = self._oldest(n)
+        return torch.tensor(first), self.inputs[0].slice(first, n).clone()
+
+    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
+        """See :class:`Snapshots`."""
+        rows = self.inputs[0]
+        rows.offset = first = 0 if kept is None else int(kept[0])
+        count = 0 if kept is None else kept[1].shape[0]
+        if kept is not None:
+            rows.buffer[:count].copy_(kept[1])
+        self._start = first + count - self.levels[0]  # the next row begins a block
 
     def product(self, first: int, count: int, a: int, b: int) -> Tensor:
         """Contributions of times [a, b) to rows first … first+count-1: (outputs, count, groups, width)."""

@@ -10,21 +10,31 @@ from torch import Tensor
 from .base import History
 from .blocked import Blocked, Rows, Toeplitz, Triangular
 
+# Numbers in a row from which on fewer of them make a good matrix product.
+_WIDE = 1 << 16
+
 
 @dataclass(frozen=True)
 class Full(History):
-    """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory."""
+    """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory.
+
+    A few blocks of rows are alive beside the past itself; wide rows, which are enough work in fewer, take half of them.
+    """
 
     block: int = 64
     keeps_rows = True
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, (self.block,))
+        return _open(weights, steps, row, self.levels(row.numel()))
 
     def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, (self.block,), spare, weigh, backward=True)
+        return _open(weights, steps, row, self.levels(row.numel()), spare, weigh, backward=True)
+
+    def levels(self, width: int) -> tuple[int, ...]:
+        """The block size for rows of this many numbers."""
+        return (self.block if width <= _WIDE else max(1, self.block // 2),)
 
 
 @dataclass(frozen=True)
@@ -41,13 +51,14 @@ class FFT(History):
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self._levels(steps))
+        return _open(weights, steps, row, self.levels(steps))
 
     def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self._levels(steps), spare, weigh, backward=True)
+        return _open(weights, steps, row, self.levels(steps), spare, weigh, backward=True)
 
-    def _levels(self, steps: int) -> tuple[int, ...]:
+    def levels(self, steps: int) -> tuple[int, ...]:
+        """Block sizes for this many steps, growing."""
         sizes = [self.block]
         while sizes[-1] * self.growth * 2 <= steps:
             sizes.append(sizes[-1] * self.growth)

@@ -152,7 +152,9 @@ class FGrand(nn.Module):
     @property
     def order(self) -> Tensor:
         """The order β in use."""
-        return self.block.order
+        order = self.block.order
+        assert isinstance(order, Tensor)
+        return order
 
     def forward(self, x: Data | Tensor, edge_index: Tensor | Graph | None = None) -> Tensor:
         """Logits of every node, from ``model(data)``, ``model(x, edge_index)`` or ``model(x, graph)``."""

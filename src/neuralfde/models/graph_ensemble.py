@@ -110,7 +110,9 @@ class FGrandEnsemble(nn.Module):
     @property
     def order(self) -> Tensor:
         """The order β of all members."""
-        return self.block.order
+        order = self.block.order
+        assert isinstance(order, Tensor)
+        return order
 
     def forward(self, data: Data) -> Tensor:
         """Logits of every member and node."""

@@ -2,6 +2,7 @@
 
 from .base import Cotangents, Scheme
 from .differences import L1, GrunwaldLetnikov
+from .implicit import OneStage
 from .krylov import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
 from .multistep import Multistep
 from .predictor import Predictor
@@ -16,6 +17,7 @@ __all__ = [
     "GrunwaldLetnikov",
     "Multistep",
     "NewtonKrylov",
+    "OneStage",
     "Predictor",
     "Scheme",
     "StageSolver",

@@ -26,7 +26,7 @@ class OneStage(Scheme):
         if not self.implicit or n == 0:
             return c
         w0 = local[:, None]
-        return self.solver.solve(lambda z: field(n, z[None])[None], c, w0, c, f"step {n}")
+        return self.solver.solve(lambda z: field(n, z[0])[None], c, w0, c, f"step {n}")
 
     def restore(self, c: Tensor, v: Tensor, local: Tensor) -> Tensor:
         """See :class:`Scheme`."""

@@ -1,6 +1,8 @@
 """Where the rows live that the backward pass starts from."""
 
 from .base import Storage, Tape
-from .device import Device
+from .checkpoint import Checkpoint
+from .device import Device, DeviceTape
+from .host import Host
 
-__all__ = ["Device", "Storage", "Tape"]
+__all__ = ["Checkpoint", "Device", "DeviceTape", "Host", "Storage", "Tape"]

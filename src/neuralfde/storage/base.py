@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..errors import InputTypeError
+
 
 class Tape(Protocol):
     """The rows of one forward pass."""
@@ -20,12 +22,29 @@ class Tape(Protocol):
 
     @property
     def bytes(self) -> int:
-        """What it holds, in bytes."""
+        """What it holds on the device of the state, in bytes."""
 
 
 class Storage(ABC):
-    """A frozen description that opens tapes."""
+    """A frozen description that opens tapes.
+
+    Attributes:
+        dtype: what rows are stored in; None: the dtype of the state.
+        recomputes: rows are not kept but computed again, segment by segment, from kept states of the history.
+    """
+
+    dtype: torch.dtype | None = None
+    recomputes: bool = False
 
     @abstractmethod
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """A tape for ``count`` rows of this shape."""
+
+
+def check_dtype(name: str, dtype: torch.dtype | None) -> None:
+    """Raise unless ``dtype`` is one that rows can be stored in."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InputTypeError(
+            f"{name}(dtype={dtype!r}): rows are stored in a floating-point dtype: "
+            "torch.bfloat16, torch.float16, torch.float32, or None for the dtype of the state."
+        )

@@ -1,0 +1,127 @@
+"""Rows computed again for the backward pass: from kept slopes, or from kept states of the history."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from ..history import Blocked, Snapshots, ieee, precise
+from ..loop import sweep
+from ..storage import Checkpoint, DeviceTape
+from .captured import Captured
+from .plan import Coefficients, Plan
+from .step import add_heads, arrive, plain_step
+
+
+class Replay:
+    """Rows computed again, block by block, from the slopes a history has kept: no second buffer is needed."""
+
+    def __init__(
+        self, plan: Plan, engine: Blocked, coefficients: Coefficients, z0: Tensor, heads: list[Tensor]
+    ) -> None:
+        self.plan = plan
+        self.engine = engine
+        self.coefficients = coefficients
+        self.z0 = z0
+        self.heads = heads
+        self.first = plan.steps + 1
+        self.sums: Tensor | None = None
+
+    def read(self, n: int) -> Tensor:
+        """Row ``n``; rows are asked for in descending order."""
+        if n < self.first or self.sums is None:
+            count = min(self.engine.levels[-1], n + 1)
+            self.first = n + 1 - count
+            with ieee(self.z0):
+                self.sums = self.engine.product(self.first, count, 0, n + 1)
+            span = slice(self.first, n + 1)
+            known = self.plan.known
+            self.sums.add_(self.coefficients.lift(self.z0, span) if known is None else known[span].transpose(0, 1))
+        c = self.sums[:, n - self.first]
+        add_heads(c, self.coefficients.start, self.heads, n)
+        if n == 0:
+            return c
+        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local_at(n))
+
+    def read_block(self, low: int, high: int) -> Tensor:
+        """Rows low … high of a scheme with one explicit sum: (steps, groups, width)."""
+        last = self.read(high)[0]
+        if low >= self.first and self.sums is not None:
+            return self.sums[0, low - self.first : high + 1 - self.first]
+        return torch.stack([*[self.read(n)[0].clone() for n in range(high - 1, low - 1, -1)][::-1], last])
+
+    @property
+    def buffer(self) -> Tensor:
+        """The slopes; slot ``n`` is free once row ``n`` has been read."""
+        return self.engine.inputs[0].buffer
+
+    @property
+    def bytes(self) -> int:
+        """What it holds, in bytes."""
+        return self.buffer.numel() * self.buffer.element_size()
+
+
+class Segments:
+    """Rows computed again, segment by segment, from states of the history kept in the forward pass."""
+
+    def __init__(self, plan: Plan, engine: Snapshots, c: Coefficients, z0: Tensor, heads: list[Tensor]) -> None:
+        assert isinstance(plan.storage, Checkpoint)
+        self.plan, self.engine, self.c, self.z0 = plan, engine, c, z0
+        self.heads = heads  # filled as the first steps are taken
+        self.like = z0 if c.base is None else z0[0]
+        self.captured: Captured | None = None  # set for the backward pass
+        self.shape = (plan.scheme.sums, *self.like.shape)
+        self.kept: dict[int, tuple[Tensor, ...]] = {}
+        size = z0.element_size()
+        rows = engine.snapshot_rows
+        self.starts = plan.storage.starts(
+            plan.steps + 1, rows * self.like.numel() * size, torch.Size(self.shape).numel() * size, plan.history.block
+        )
+        self.pending = iter([*self.starts, plan.steps + 1])
+        self.next = next(self.pending)
+        self.end = plan.steps + 1
+        self.tape: DeviceTape | None = None
+
+    def write(self, n: int, row: Tensor) -> None:
+        """Rows themselves are not kept; at the start of a segment the state of the history is."""
+        if n == self.next:
+            if n > 0:
+                self.kept[n] = self.engine.snapshot(n)
+            self.next = next(self.pending)
+
+    def read(self, n: int) -> Tensor:
+        """Row ``n``; rows are asked for in descending order."""
+        if self.tape is None or n < self.tape.first:
+            self._recompute(n)
+        assert self.tape is not None
+        return self.tape.read(n)
+
+    def _recompute(self, n: int) -> None:
+        first = self.starts.pop()
+        assert first <= n
+        self.tape = None  # gives its memory back before the next one is made
+        tape = self.plan.storage.open(n + 1 - first, self.shape, self.z0.dtype, self.z0.device)
+        assert isinstance(tape, DeviceTape)
+        tape.first = first
+        self.engine.restore(self.kept.pop(first, None))
+
+        def visit(m: int, past: Tensor | None) -> tuple[Tensor | None, None]:
+            x = arrive(self.plan, self.c, self.z0, self.heads, m, past, self.captured)
+            tape.write(m, x)
+            if m == n:
+                return None, None
+            slope = self.plan.needs_slope(m, dense=False)
+            v = plain_step(self.plan, m, x, self.c.local_at(m), slope, self.captured).v
+            return (torch.zeros_like(self.like) if v is None else v)[None], None
+
+        sweep(precise(self.engine, self.z0), range(first, n + 1), visit)
+        self.tape = tape
+
+    @property
+    def bytes(self) -> int:
+        """Kept states and the rows of one segment."""
+        held = sum(part.numel() * part.element_size() for kept in self.kept.values() for part in kept)
+        spans = [b - a for a, b in itertools.pairwise([*self.starts, self.end])]
+        return held + max(spans, default=0) * torch.Size(self.shape).numel() * self.z0.element_size()

@@ -1,0 +1,87 @@
+"""One step of a scheme, with and without its autograd graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..schemes import Cotangents, OneStage
+from .captured import Captured
+from .plan import Coefficients, Plan
+
+
+class Trace(NamedTuple):
+    """One step with its autograd graph: inputs ``x``, outputs ``z`` and ``v``."""
+
+    x: Tensor
+    z: Tensor
+    v: Tensor | None
+
+
+def arrive(
+    plan: Plan, c: Coefficients, z0: Tensor, heads: list[Tensor], n: int, past: Tensor | None, captured: Captured | None
+) -> Tensor:
+    """From what the history contributes to row ``n`` to the row ``x`` that step ``n`` starts from."""
+    base = c.lift(z0, n) if plan.known is None else plan.known[n]
+    if n == 0 or past is None:
+        sums = base.expand(plan.scheme.sums, *base.shape[-2:])
+    elif captured is None:
+        sums = past.add_(base)
+    else:
+        sums = torch.add(past, base, out=captured.x)
+    if n == 0:
+        return sums
+    if heads:
+        sums = sums.clone() if past is None else sums
+        add_heads(sums, c.start, heads, n)
+    return plan.scheme.locate(plan.field, n, sums, c.local_at(n))
+
+
+def add_heads(sums: Tensor, start: Tensor | None, heads: list[Tensor], n: int) -> None:
+    """Add what the starting weights give the first slopes in row ``n`` of the first sum."""
+    if start is not None and n > 0:
+        for j, v in enumerate(heads[:n]):
+            sums[0].addcmul_(start[j, n, :, None], v)
+
+
+def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool, captured: Captured | None = None) -> Trace:
+    """Evaluate step ``n`` without gradients."""
+    if captured is not None and n > 0 and slope:
+        return Trace(x, *captured.plain(n, x))
+    if n == 0 and slope and plan.field.first_slope is not None:
+        return Trace(x, x[0], plan.field.first_slope)
+    return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
+
+
+def traced_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Trace:
+    """Evaluate step ``n`` with gradients; only its own graph is made."""
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
+
+
+def is_plain(plan: Plan) -> bool:
+    """Whether ``z = x``, ``v = f(z)`` for a state that is one tensor: then :func:`plain_pull` does a step."""
+    structure = plan.field.structure
+    explicit = isinstance(plan.scheme, OneStage) and not plan.scheme.implicit
+    return explicit and structure.bare and structure.spans is None
+
+
+def plain_pull(
+    plan: Plan, n: int, x: Tensor, grad_z: Tensor | None, grad_v: Tensor | None, wanted: Sequence[Tensor]
+) -> tuple[Cotangents, Tensor]:
+    """``ḡ + Jᵀ v̄`` and the slope, on the state as ``func`` sees it: rows would put their views into the graph."""
+    shape = plan.field.structure.shapes[0]
+    z = x.detach().view(shape).requires_grad_()
+    with torch.enable_grad():
+        v = plan.field.at(n, z)
+    found: Sequence[Tensor | None] = (None,) * (1 + len(wanted))
+    if grad_v is not None and v.requires_grad:
+        found = torch.autograd.grad(v, [z, *wanted], grad_v.view(shape), allow_unused=True)
+    sums = torch.zeros_like(x) if found[0] is None else found[0].reshape(x.shape)
+    if grad_z is not None:
+        sums = sums + grad_z
+    return Cotangents(sums, None, tuple(found[1:])), v.detach().reshape(x.shape[1:])

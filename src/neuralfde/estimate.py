@@ -1,0 +1,65 @@
+"""How far off a solution is, as far as its own steps can tell, and the step that a tolerance asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .api import difference, fdeint, gain
+from .choices import read_scheme
+from .errors import ConvergenceError, InputError
+from .schemes import Scheme
+
+_SAMPLES = 16  # the solution is compared at so many times besides the start
+
+
+def suggest_step(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: Any,
+    tol: float,
+    *,
+    method: str | Scheme = "abm",
+    max_steps: int = 65536,
+    **options: Any,
+) -> float:
+    """The largest step ``T / (16·2^k)`` whose estimated error is at most ``tol``.
+
+    The number of steps is doubled until ``|z_h - z_2h| / (2^p - 1)`` is at most ``tol · (1 + |z|)`` at 16 times between
+    the start and the end; p is the order of the method for a solution that is not smooth. An estimate, not a bound.
+
+    Args:
+        func, z0, t, order: as in :func:`fdeint`; of ``t`` only the first and the last time count.
+        tol: the error to stay below, relative to ``1 + |z|``.
+        method: the scheme the step is for.
+        max_steps: where to give up, with :class:`ConvergenceError`.
+        options: further arguments of :func:`fdeint`.
+
+    Returns:
+        The step, to be passed as ``step=``.
+    """
+    if isinstance(tol, bool) or not isinstance(tol, int | float) or not tol > 0:
+        raise InputError(f"tol={tol!r} must be a positive number.")
+    start, end = (0.0, float(t)) if not isinstance(t, Tensor) or t.ndim == 0 else (float(t[0]), float(t[-1]))
+    times = torch.linspace(start, end, _SAMPLES + 1, dtype=torch.float64)
+    scheme = read_scheme(method, None)
+    by, coarse, worst, steps = gain(scheme, order), None, float("inf"), _SAMPLES
+    while steps <= max_steps:
+        with torch.no_grad():
+            fine = fdeint(func, z0, times, order, method=scheme, steps=steps, **options)
+        if coarse is not None:
+            errors = difference(fine, coarse, by)
+            parts = zip(pytree.tree_leaves(errors), pytree.tree_leaves(fine), strict=True)
+            worst = max(float((e / (1 + z.abs())).max()) for e, z in parts)
+            if worst <= tol:
+                return (end - start) / steps
+        coarse, steps = fine, 2 * steps
+    raise ConvergenceError(
+        f"the estimated error is {worst:.1e} with {steps // 2} steps; {tol:.1e} was asked for. Use a method of higher "
+        "order ('trapezoid', 'bdf2'), a larger max_steps or tol."
+    )

@@ -1,0 +1,156 @@
+"""The distant past as a sum of decaying exponentials: memory and work per step that do not depend on the horizon."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError
+from .base import History
+from .fading import Fading
+
+#: More terms than this do not help in float64: the least-squares matrix is numerically singular long before.
+MOST_TERMS = 64
+# All lags are checked up to this many; beyond it the check runs over this many lags, spaced by their logarithm.
+_CHECKED = 100_000
+
+
+@dataclass(frozen=True)
+class Exponentials(History):
+    """``w_m ≈ Σ_i c_i e^{-s_i (m - B)}`` for lags ``m > B``; the last ``block`` = B lags are exact.
+
+    The rates ``s_i`` are spaced evenly in their logarithm between 0.1/N and 30/B; the coefficients minimise the
+    relative error over log-spaced lags, which is linear in the weights, so that orders can be learned. The fit is
+    checked against the true weights and terms are added until ``tol`` holds. The approximated matrix is again
+    Toeplitz: its adjoint is exact for the approximated system.
+
+    Args:
+        tol: the largest relative error of any weight.
+        block: rows are summed in blocks of this many steps; also the number of exact lags.
+        terms: use exactly this many exponentials (``tol`` must then hold with them); default: as few as reach ``tol``.
+    """
+
+    tol: float = 1e-8
+    block: int = 16
+    terms: int | None = None
+    keeps_rows = False
+
+    def __post_init__(self) -> None:
+        for name in ("block", "terms"):
+            value = getattr(self, name)
+            if value is None and name == "terms":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputTypeError(f"Exponentials({name}={value!r}): a whole number is needed.")
+            if value < 2:
+                raise InputError(f"Exponentials({name}={value}): at least 2 are needed; the default is a good choice.")
+        if not 0 < self.tol < 1:
+            raise InputError(f"Exponentials(tol={self.tol:g}): the relative error of the weights lies between 0 and 1.")
+        if self.terms is not None and self.terms > MOST_TERMS:
+            raise InputError(
+                f"Exponentials(terms={self.terms}): beyond {MOST_TERMS} terms float64 no longer tells the rates apart. "
+                "Use fewer, or history='full' or 'fft' for exact sums."
+            )
+
+    def tabulate(self, weights: Tensor) -> Tensor:
+        """Lag weights (sums, steps + 1, groups) → (sums, 2B near weights and K coefficients, groups); differentiable.
+
+        Near weights beyond lag B are those of the exponentials, so that the matrix is Toeplitz wherever blocks begin.
+        """
+        size, steps = self.block, weights.shape[1] - 1
+        if steps < 2 * size:
+            return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
+        first = self.terms or max(4, _guess(self.tol, steps, size))
+        reached, terms, power = math.inf, first, _decay(weights.detach(), size)
+        lags = torch.arange(size + 1, 2 * size, dtype=torch.float64)[:, None]
+        for terms in [first] if self.terms else range(first, MOST_TERMS + 1, 2):
+            rates = self.rates(steps, terms)
+            c = weights[:, _samples(size, steps)].transpose(1, 2)
+            for factor in _solver(self, steps, terms, power):
+                c = c @ factor
+            c = c.transpose(1, 2)
+            reached = min(reached, _worst(c.detach(), weights.detach(), rates, size))
+            if reached <= self.tol:
+                shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * rates), c)
+                return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
+        raise InputError(
+            f"Exponentials(tol={self.tol:g}): {terms} exponentials reach {reached:.1e} over {steps} steps. "
+            f"Use tol={2 * reached:.0e}, more exact lags (block={2 * size}), or history='full' or 'fft' for exact sums."
+        )
+
+    def rates(self, steps: int, terms: int) -> Tensor:
+        """The rates per step, fastest last; float64."""
+        low, high = math.log(0.1 / steps), math.log(30 / self.block)
+        return torch.linspace(low, high, terms, dtype=torch.float64).exp()
+
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Fading:
+        """See :class:`History`."""
+        return self._open(weights, steps, row, False, False)
+
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Fading:
+        """See :class:`History`."""
+        return self._open(weights, steps, row, True, weigh)
+
+    def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> Fading:
+        terms = weights.shape[1] - 2 * self.block
+        rates = self.rates(steps, terms) if terms else torch.empty(0, dtype=torch.float64)
+        return Fading(weights, rates, steps, row, self.block, backward, weigh)
+
+    def held_rows(self, sums: int, terms: int) -> int:
+        """Rows one forward engine holds: the exponentials, the block before and the block being filled."""
+        return terms + (1 + sums) * self.block
+
+
+def _guess(tol: float, steps: int, block: int) -> int:
+    """A few terms below what a tolerance usually takes: about 0.25 per digit and e-fold of the range."""
+    return 2 * int(0.1 * -math.log10(tol) * math.log(300 * steps / block))
+
+
+def _samples(block: int, steps: int) -> Tensor:
+    """Lags the fit looks at: log-spaced from B to N."""
+    points = torch.linspace(math.log(block), math.log(steps), 6 * MOST_TERMS, dtype=torch.float64)
+    return torch.unique(points.exp().round().long().clamp(block, steps))
+
+
+def _decay(weights: Tensor, block: int) -> float:
+    """The power of the lag with which the weights decay, to one decimal: what makes errors relative in the fit.
+
+    Rounded, it does not change with the order, so that the coefficients are linear in the weights.
+    """
+    ends = weights[:, [block, weights.shape[1] - 1]].abs().clamp(min=1e-300)
+    slope = torch.log(ends[:, 0] / ends[:, 1]) / math.log((weights.shape[1] - 1) / block)
+    return round(min(2.0, max(0.0, float(slope.mean()))), 1)
+
+
+@lru_cache(maxsize=64)
+def _solver(history: Exponentials, steps: int, terms: int, power: float) -> tuple[Tensor, Tensor]:
+    """From sampled weights to coefficients: least squares on errors scaled by ``lag^power``.
+
+    Two factors of the pseudo-inverse, applied one after the other: multiplied out, it would lose half the digits.
+    """
+    lags = _samples(history.block, steps).double()
+    scale = ((lags / history.block) ** power)[:, None]
+    matrix = torch.exp((history.block - lags[:, None]) * history.rates(steps, terms)) * scale
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    kept = s > max(1e-14, 1e-2 * history.tol) * s[0]  # keeps coefficients small: float32 sums cancel nothing
+    return u[:, kept] * scale, v[kept] / s[kept, None]
+
+
+def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
+    """The largest error of any checked weight of lag > B, relative to it (but not to less than 1e-6 of ``w_B``)."""
+    steps = weights.shape[1] - 1
+    lags = torch.arange(block + 1, steps + 1)
+    if steps > _CHECKED:
+        points = torch.linspace(math.log(block + 1), math.log(steps), _CHECKED, dtype=torch.float64)
+        lags = torch.unique(points.exp().round().long().clamp(block + 1, steps))
+    floor = 1e-6 * weights[:, block : block + 1].abs()
+    worst = 0.0
+    for part in lags.split(8192):
+        fit = torch.einsum("mk,nkg->nmg", torch.exp((block - part[:, None].double()) * rates), c)
+        true = weights[:, part]
+        worst = max(worst, float(((fit - true).abs() / torch.maximum(true.abs(), floor)).max()))
+    return worst

@@ -1,0 +1,98 @@
+"""Rows in host memory, or in a file: device memory that does not grow with the horizon."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .base import Storage, Tape, check_dtype
+from .device import DeviceTape
+from .pinned import PinnedTape
+
+# Rows travel in blocks: enough bytes that a transfer is worth its call, few enough that two blocks are little memory.
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Host(Storage):
+    """Rows go to pinned host memory on a side stream and come back one block ahead of the backward pass.
+
+    Args:
+        path: for states on the CPU, a folder: rows go to a temporary file there, for horizons beyond memory. It is
+            read and written a block at a time, not mapped: mapped pages would count as memory of the process.
+        dtype: what rows are stored in, as for :class:`Device`.
+    """
+
+    path: str | None = None
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        check_dtype("Host", self.dtype)
+
+    def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
+        """See :class:`Storage`."""
+        stored = self.dtype or dtype
+        rows = max(1, min(count, 16, _BLOCK_BYTES // (torch.Size(shape).numel() * stored.itemsize)))
+        if device.type == "cuda":
+            if self.path is not None:
+                raise InputError(
+                    "Host(path=...) is for states on the CPU; on a GPU rows go to pinned host memory. Drop path=, "
+                    "or use storage='checkpoint', which needs no host memory."
+                )
+            return PinnedTape(count, shape, stored, dtype, device, rows)
+        if self.path is None:
+            return DeviceTape(torch.empty(count, *shape, dtype=stored, device=device), dtype)
+        return FileTape(self.path, shape, stored, dtype, rows)
+
+
+class FileTape:
+    """A temporary file of rows; it has no name and goes away with the tape."""
+
+    def __init__(self, folder: str, shape: tuple[int, ...], stored: torch.dtype, dtype: torch.dtype, rows: int) -> None:
+        self.rows, self.dtype = rows, dtype
+        self.row_bytes = torch.Size(shape).numel() * stored.itemsize
+        self.memory = bytearray(rows * self.row_bytes)
+        self.stage = torch.frombuffer(self.memory, dtype=stored).view(rows, *shape)
+        self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self.close = weakref.finalize(self, self.file.close)
+        self.held = 0  # the block in the stage
+        self.dirty = False
+
+    def write(self, n: int, row: Tensor) -> None:
+        """See :class:`Tape`."""
+        block, k = divmod(n, self.rows)
+        if block != self.held:
+            self._flush()
+            self.held = block
+        self.stage[k].copy_(row)
+        self.dirty = True
+
+    def read(self, n: int) -> Tensor:
+        """See :class:`Tape`."""
+        block, k = divmod(n, self.rows)
+        if block != self.held:
+            self._flush()
+            self.file.seek(block * self.rows * self.row_bytes)
+            self._all(self.file.readinto(self.memory))
+            self.held = block
+        return self.stage[k].to(self.dtype)
+
+    def _flush(self) -> None:
+        if self.dirty:
+            self.file.seek(self.held * self.rows * self.row_bytes)
+            self._all(self.file.write(self.memory))
+            self.dirty = False
+
+    def _all(self, moved: int | None) -> None:
+        if moved != len(self.memory):
+            raise OSError(f"moved {moved} of {len(self.memory)} bytes of stored rows; is the disk full?")
+
+    @property
+    def bytes(self) -> int:
+        """See :class:`Tape`; the block in memory."""
+        return len(self.memory)

@@ -1,0 +1,97 @@
+"""Rows of a GPU in pinned host memory, moved by a side stream while the device computes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Pinned memory is handed out in powers of two; chunks of this size waste little of it and are reused from pass to pass.
+_CHUNK_BYTES = 256 << 20
+
+
+class PinnedTape:
+    """Blocks of ``rows`` rows; two of them on the device, so that one moves while the other is used."""
+
+    def __init__(
+        self,
+        count: int,
+        shape: tuple[int, ...],
+        stored: torch.dtype,
+        dtype: torch.dtype,
+        device: torch.device,
+        rows: int,
+    ) -> None:
+        self.count, self.rows, self.dtype, self.device = count, rows, dtype, device
+        self.shape, self.stored = shape, stored
+        block = rows * torch.Size(shape).numel() * stored.itemsize
+        self.per_chunk = max(1, _CHUNK_BYTES // block)
+        self.chunks: list[Tensor] = []
+        self.stage = torch.empty(2, rows, *shape, dtype=stored, device=device)
+        self.side = side_stream(device)
+        self.stage.record_stream(self.side)  # freed, it is not reused before its last transfer is done
+        self.moved = [torch.cuda.Event(), torch.cuda.Event()]  # when the transfer of each half was done
+        self.reading = False
+        self.coming: set[int] = set()
+
+    def write(self, n: int, row: Tensor) -> None:
+        """See :class:`Tape`."""
+        block, k = divmod(n, self.rows)
+        half = block % 2
+        if k == 0 and block > 1:
+            torch.cuda.current_stream(self.device).wait_event(self.moved[half])
+        self.stage[half, k].copy_(row)
+        if k == self.rows - 1 or n == self.count - 1:
+            self._send(block)
+
+    def read(self, n: int) -> Tensor:
+        """See :class:`Tape`."""
+        block, k = divmod(n, self.rows)
+        if block not in self.coming:
+            self._fetch(block)
+        if k == self.rows - 1 or n == self.count - 1 or not self.reading:
+            torch.cuda.current_stream(self.device).wait_event(self.moved[block % 2])
+            self.reading = True
+            self.coming = {block}
+            if block > 0:
+                self._fetch(block - 1)
+        return self.stage[block % 2, k].to(self.dtype)
+
+    def _host(self, block: int) -> Tensor:
+        chunk, place = divmod(block, self.per_chunk)
+        while chunk >= len(self.chunks):
+            left = -(-self.count // self.rows) - len(self.chunks) * self.per_chunk
+            size = min(left, self.per_chunk)
+            self.chunks.append(torch.empty(size, self.rows, *self.shape, dtype=self.stored, pin_memory=True))
+        return self.chunks[chunk][place]
+
+    def _send(self, block: int) -> None:
+        half = block % 2
+        target = self._host(block)
+        self.side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.side):
+            target.copy_(self.stage[half], non_blocking=True)
+            self.moved[half].record(self.side)
+
+    def _fetch(self, block: int) -> None:
+        """Bring a block back; what the device still does with the half it lands in comes first."""
+        half = block % 2
+        self.side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.side):
+            self.stage[half].copy_(self._host(block), non_blocking=True)
+            self.moved[half].record(self.side)
+        self.coming.add(block)
+
+    @property
+    def bytes(self) -> int:
+        """See :class:`Tape`."""
+        return self.stage.numel() * self.stage.element_size()
+
+
+_SIDES: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream per device for transfers."""
+    if device not in _SIDES:
+        _SIDES[device] = torch.cuda.Stream(device)
+    return _SIDES[device]

@@ -1,0 +1,97 @@
+import pytest
+import torch
+
+from neuralfde import (
+    Caputo,
+    ConvergenceError,
+    FDEBlock,
+    InputError,
+    MultiTerm,
+    VariableOrder,
+    fdeint,
+    solve,
+    suggest_step,
+)
+from neuralfde.problems import problem
+
+T64 = torch.float64
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid", "gl"])
+@pytest.mark.parametrize("name", ["relaxation", "brusselator"])
+def test_the_estimate_is_of_the_size_of_the_error(name, method):
+    p = problem(name)
+    found = solve(p.func, p.z0, p.t, p.order, steps=80, method=method, estimate_error=True)
+    error = p.error(found.ys[-1])
+    assert error / 4 < float(found.error[-1].max()) < 4 * error
+
+
+def test_estimates_at_many_times_and_in_structures():
+    t = torch.tensor([0.0, 0.5, 1.0], dtype=T64)
+    found = solve(lambda t, z: {"a": -z["a"]}, {"a": torch.ones(2, dtype=T64)}, t, 0.5, steps=20, estimate_error=True)
+    assert found.error["a"].shape == (3, 2)
+    assert float(found.error["a"][0].max()) == 0
+    assert solve(lambda t, z: -z, torch.ones(2), 1.0, 0.5, steps=4).error is None
+    with pytest.raises(InputError, match="there are 5"):
+        solve(lambda t, z: -z, torch.ones(2), 1.0, 0.5, steps=5, estimate_error=True)
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-4])
+def test_the_suggested_step_holds_the_tolerance(tol):
+    p = problem("relaxation", order=0.6)
+    step = suggest_step(p.func, p.z0, p.t, p.order, tol)
+    assert p.error(fdeint(p.func, p.z0, p.t, p.order, step=step, method="abm")) < 3 * tol
+    assert step == p.t / 16 / 2 ** round(torch.log2(torch.tensor(p.t / 16 / step)).item())
+
+
+def test_a_step_that_cannot_be_found():
+    p = problem("relaxation")
+    with pytest.raises(ConvergenceError, match="higher order"):
+        suggest_step(p.func, p.z0, p.t, p.order, 1e-9, method="predictor", max_steps=64)
+    with pytest.raises(InputError, match="positive"):
+        suggest_step(p.func, p.z0, p.t, p.order, 0.0)
+
+
+class Decay(torch.nn.Module):
+    def forward(self, t, z):
+        return -z
+
+
+def test_blocks_with_many_orders_and_operators():
+    z = torch.rand(2, 3)
+    block = FDEBlock(Decay(), order=torch.tensor([0.3, 0.5, 0.7]), learn_order=True, steps=8)
+    block(z).sum().backward()
+    assert block.raw_order.grad.shape == (3,)
+    assert "3 orders" in repr(block)
+    terms = MultiTerm(torch.nn.Parameter(torch.tensor([0.9, 0.4])), [torch.nn.Parameter(torch.tensor(1.0)), 0.5])
+    block = FDEBlock(Decay(), order=terms, steps=8, method="gl")
+    assert len(list(block.parameters())) == 2
+    block(z).sum().backward()
+    assert all(p.grad is not None for p in block.parameters())
+    line = torch.nn.Linear(1, 1)
+    block = FDEBlock(Decay(), order=VariableOrder(Curve(line)), steps=8)
+    block(z).sum().backward()
+    assert line.weight.grad is not None
+    assert len(list(block.parameters())) == 2
+    with pytest.raises(InputError, match=r"nn\.Parameter"):
+        FDEBlock(Decay(), order=terms, learn_order=True, steps=8)
+
+
+class Curve(torch.nn.Module):
+    def __init__(self, line):
+        super().__init__()
+        self.line = line
+
+    def forward(self, t):
+        return torch.sigmoid(self.line(t[:, None].float()))[:, 0]
+
+
+def test_blocks_with_a_velocity_and_a_horizon():
+    z = torch.rand(2, 3)
+    v = torch.rand(2, 3, requires_grad=True)
+    block = FDEBlock(Decay(), order=Caputo(1.5), steps=8, method="abm")
+    block(z, velocity=v).sum().backward()
+    assert v.grad is not None
+    horizon = torch.tensor([[1.0], [2.0]], requires_grad=True)
+    FDEBlock(Decay(), order=0.5, steps=8)(z, horizon=horizon).sum().backward()
+    assert horizon.grad.shape == (2, 1)
