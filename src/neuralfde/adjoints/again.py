@@ -34,6 +34,7 @@ class Replay:
         if n < self.first or self.sums is None:
             count = min(self.engine.levels[-1], n + 1)
             self.first = n + 1 - count
+            self.sums = None  # frees the last block before the next one is made
             with ieee(self.z0):
                 self.sums = self.engine.product(self.first, count, 0, n + 1)
             span = slice(self.first, n + 1)

@@ -243,8 +243,10 @@ class Blocked:
 
     def _begin(self, i: int) -> None:
         """Blocks that begin at time ``i``: gather what their parents hold so far."""
+        self._far = None  # frees the last block before the next one is made
         for level in reversed(range(len(self.levels))):
             if i % self.levels[level] == 0:
+                self.pending[level] = None
                 self.pending[level] = self._gather(level, i)
         self._start = i
         self._far = None if self.pending[0] is None else self.pending[0].unbind(1)

@@ -18,7 +18,7 @@ _WIDE = 1 << 16
 class Full(History):
     """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory.
 
-    A few blocks of rows are alive beside the past itself; wide rows, which are enough work in fewer, take half of them.
+    A few blocks of rows are alive beside the past itself; wide rows, which are enough work in fewer, take a quarter of that.
     """
 
     block: int = 64
@@ -34,7 +34,7 @@ class Full(History):
 
     def levels(self, width: int) -> tuple[int, ...]:
         """The block size for rows of this many numbers."""
-        return (self.block if width <= _WIDE else max(1, self.block // 2),)
+        return (self.block if width <= _WIDE else max(1, self.block // 4),)
 
 
 @dataclass(frozen=True)
