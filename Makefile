@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/python examples/demo.py
 
 test: setup lint types docs
-	$(BIN)/python -m pytest -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n auto
 
 check: test
 

@@ -173,7 +173,7 @@ def test_inside_ddp(func):
     os.environ.setdefault("MASTER_PORT", "29533")
     dist.init_process_group("nccl", rank=0, world_size=1)
     try:
-        block = nf.FDEBlock(func, order=0.6, t=2.0, steps=100, graphs=True, adjoint=nf.Exact(batched=False))
+        block = nf.FDEBlock(func, order=0.6, t=2.0, steps=100, graphs=True, adjoint=nf.Exact(batched=False)).cuda()
         z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
         block(z0).square().mean().backward()
         expected = [p.grad.clone() for p in func.parameters()]

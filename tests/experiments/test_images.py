@@ -14,7 +14,9 @@ from neuralfde.experiments.image_training import Trainer
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport, Report
 
-TINY = images.Config(epochs=2, limit=160, batch_size=32, width=8, t=0.5, step=0.25, checkpoint_every=3, device="cpu")
+TINY = images.Config(
+    epochs=2, limit=160, batch_size=32, width=8, t=0.5, step=0.25, checkpoint_every=3, holdout=0.1, device="cpu"
+)
 
 
 class Recorder(Report):

@@ -47,7 +47,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     filled = images.fill(config)
     data = load_images(filled.dataset, filled.data or None, download=filled.download)
     rows: list[Row] = []
-    with Processes.from_environment(filled.device) as processes:
+    with Processes.from_environment(filled.device) as processes, images.cpu_threads(filled.threads):
         report = processes.quieten(report)
         for seed in range(config.seed, config.seed + config.repeats):
             for name in names:
