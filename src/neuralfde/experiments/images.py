@@ -28,7 +28,7 @@ EXAMPLES = (
     "neuralfde run images --dataset mnist --data DIR             the paper's MNIST run",
     "neuralfde run images --dataset fashion-mnist --data DIR --repeats 3",
     "neuralfde run images --learn-order --adjoint exact --tensorboard runs/order",
-    "torchrun --nproc-per-node 4 -m neuralfde run images --dataset mnist --data DIR",
+    "torchrun --nproc-per-node 4 -m neuralfde.cli run images --dataset mnist --data DIR",
 )
 #: What a field left at 0 (or empty) becomes. The digits are too few for a hold-out that tells good epochs apart.
 PRESETS: dict[str, dict[str, Any]] = {

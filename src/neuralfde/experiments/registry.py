@@ -18,6 +18,7 @@ EXPERIMENTS: dict[str, str] = {
     "neural-field": "neuralfde.experiments.neural_field",
     "images": "neuralfde.experiments.images",
     "image-cost": "neuralfde.experiments.image_cost",
+    "image-adjoints": "neuralfde.experiments.image_adjoints",
     "graphs": "neuralfde.experiments.graphs",
     "graph-cost": "neuralfde.experiments.graph_cost",
 }
