@@ -2,14 +2,17 @@
 
 import logging
 
+from . import operators
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, plan, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
 from .estimate import suggest_step
+from .fitting import Fit, fit
 from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
+from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -31,6 +34,7 @@ __all__ = [
     "Exact",
     "Exponentials",
     "FDEBlock",
+    "Fit",
     "FixedPoint",
     "Full",
     "GrunwaldLetnikov",
@@ -51,6 +55,9 @@ __all__ = [
     "VariableOrder",
     "Window",
     "fdeint",
+    "fit",
+    "mittag_leffler",
+    "operators",
     "plan",
     "solve",
     "suggest_step",

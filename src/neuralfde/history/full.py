@@ -18,7 +18,7 @@ _WIDE = 1 << 16
 class Full(History):
     """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory.
 
-    A few blocks of rows are alive beside the past itself; wide rows, which are enough work in fewer, take a quarter of that.
+    A few blocks of rows are alive beside the past itself; blocks of wide rows are a quarter as long.
     """
 
     block: int = 64
