@@ -150,7 +150,9 @@ def spread(part: str, given: argparse.Namespace, deadline: float) -> None:
     passed = sys.argv[1:]
     running: list[subprocess.Popen[bytes]] = []
     while tasks or running:
-        running = [p for p in running if p.poll() is None]
+        for ended in [p for p in running if p.poll() not in (None, 0)]:
+            print(f"[{part}] a process ended with status {ended.returncode}; the same command goes on", flush=True)
+        running = [p for p in running if p.returncode is None]
         while tasks and len(running) < given.jobs and time.monotonic() < deadline - 20:
             left = (deadline - time.monotonic()) / 60
             extra = [*passed, "--parts", part, "--minutes", f"{left:.2f}", *tasks.pop(0)]
