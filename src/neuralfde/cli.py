@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import json
 import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def function(experiment: Experiment, default_out: str | None = None) -> Callable
         common = {k: given.pop(k) for k in ("out", "resume", "as_json", "quiet")}
         _execute(experiment, given, **common)
 
-    hints = inspect.get_annotations(experiment.config, eval_str=True)
+    hints = typing.get_type_hints(experiment.config)
     parameters = []
     for field in dataclasses.fields(experiment.config):
         flag = "--" + field.name.replace("_", "-")
