@@ -171,7 +171,7 @@ def l1_weights(order: float | Tensor, count: int) -> Tensor:
     order = as_order(order)
     if count < 1:
         raise InputError(f"count={count}; a series needs at least one coefficient.")
-    if bool(((order.detach() <= 0) | (order.detach() > 1 + 1e-3)).any()):  # difference quotients at 1 step across it
+    if bool(((order.detach() <= 0) | (order.detach() > 1)).any()):
         raise InputError(f"order={order.detach().tolist()}; the L1 weights are defined for orders in (0, 1].")
     smooth = series_product(binomial_series(order - 1.0, count), _l1_defect(order, count))
     constant = torch.zeros(count, dtype=torch.float64, device=order.device)
