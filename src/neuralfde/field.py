@@ -216,22 +216,25 @@ def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: in
     ``mark`` is the sequence number at which the trace began: an older node belongs to a tensor computed before.
     """
     allowed = {id(x) for x in known}
+    for node, leaf in graph_nodes(outputs, known):
+        if leaf is not None and id(leaf) not in allowed:
+            _raise_captured(f"a leaf tensor of shape {tuple(leaf.shape)}")
+        if leaf is None and node._sequence_nr() < mark:
+            _raise_captured(f"a tensor computed earlier by {node.name()}")
+
+
+def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[tuple[Any, Tensor | None]]:
+    """The autograd nodes behind ``outputs``, down to those that made ``known``; with its tensor where one is a leaf."""
     stop = {x.grad_fn for x in known if x.grad_fn is not None}
-    pending: list[Any] = [x.grad_fn for x in outputs if x.grad_fn is not None]
+    pending: list[Any] = [x.grad_fn for x in outputs]
     seen = set()
     while pending:
         node = pending.pop()
         if node is None or node in seen or node in stop:
             continue
         seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            if id(variable) not in allowed:
-                _raise_captured(f"a leaf tensor of shape {tuple(variable.shape)}")
-        elif node._sequence_nr() < mark:
-            _raise_captured(f"a tensor computed earlier by {node.name()}")
-        else:
-            pending.extend(child for child, _ in node.next_functions)
+        yield node, getattr(node, "variable", None)
+        pending.extend(child for child, _ in node.next_functions)
 
 
 def _raise_captured(what: str) -> None:

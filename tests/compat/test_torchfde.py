@@ -1,6 +1,6 @@
-"""`compat.torchfde` against the formulas of torchfde, written again here as plain loops."""
+"""`compat.torchfde` against torchfde's own results, and against its formulas written again here as plain loops."""
 
-import importlib
+import json
 import logging
 import math
 
@@ -11,6 +11,7 @@ from torch import nn
 from neuralfde import fdeint as solve
 from neuralfde.compat import torchfde
 from neuralfde.errors import InputError
+from tests.compat import torchfde_cases
 
 NAMES = ["predictor", "corrector", "l1", "gl", "trap", "glmulti"]
 SHARES = [0.2, 0.8]
@@ -245,16 +246,17 @@ def test_refusals(change, match):
         torchfde.fdeint(lambda t, y: -y, torch.ones(1), **call)
 
 
-@pytest.mark.parametrize("method", ["predictor-f", "predictor-o", "gl-f", "gl-o", "trap-f", "trap-o"])
-def test_against_torchfde_itself(method):
-    try:
-        original = importlib.import_module("torchfde")
-    except ImportError:
-        pytest.skip("torchfde is not installed")
-    func, y0 = Slope(), torch.randn(4, 3).requires_grad_()
-    found = []
-    for call, more in ((torchfde.fdeint_adjoint, {"legacy": True}), (original.fdeint_adjoint, {})):
-        out = call(func, y0, torch.tensor(0.5), 2.0, 0.1, method, **more)
-        found.append([out, *torch.autograd.grad(out.sum(), [y0, *func.parameters()])])
-    for a, b in zip(*found, strict=True):
-        close(a, b)
+@pytest.mark.parametrize("name", torchfde_cases.cases())
+def test_legacy_is_torchfde(name):
+    """Against what torchfde itself computed; see torchfde_cases.py."""
+    want = json.loads(torchfde_cases.FILE.read_text())[name]
+    got = torchfde_cases.run(torchfde.fdeint, torchfde.fdeint_adjoint, torchfde_cases.cases()[name], legacy=True)
+    close(torch.tensor(got["solution"]), torch.tensor(want["solution"]))
+    close(torch.tensor(got["gradient"]), torch.tensor(want["gradient"]))
+
+
+def test_tensor_modes_are_accepted():
+    torchfde.set_tensor_mode("loop")
+    assert torchfde.get_tensor_mode() == "concat"
+    with pytest.raises(InputError, match="Did you mean 'concat'"):
+        torchfde.set_tensor_mode("concatenate")

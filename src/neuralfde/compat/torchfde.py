@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..api import fdeint as _solve
 from ..errors import InputError, nearest
+from ..field import graph_nodes
 from ..history import Window
 from ..orders import MultiTerm
 from ..schemes import ABM, GrunwaldLetnikov, Scheme
@@ -157,18 +158,18 @@ def leaves(func: Callable[[Tensor, Any], Any], y0: Any) -> list[Tensor]:
         return []
     start = tensors_in(y0)[0]
     found = func(torch.zeros((), dtype=start.dtype, device=start.device), y0)
-    own = {id(x) for x in tensors_in(y0)}
-    stop = {x.grad_fn for x in tensors_in(y0) if x.grad_fn is not None}
-    pending: list[Any] = [x.grad_fn for x in tensors_in(found) if x.grad_fn is not None]
-    seen: set[Any] = set()
-    variables: dict[int, Tensor] = {}
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen or node in stop:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None and id(variable) not in own:
-            variables[id(variable)] = variable
-        pending.extend(child for child, _ in node.next_functions)
-    return list(variables.values())
+    own = tensors_in(y0)
+    known = {id(x) for x in own}
+    variables = (leaf for _, leaf in graph_nodes(tensors_in(found), own) if leaf is not None)
+    return list({id(x): x for x in variables if id(x) not in known}.values())
+
+
+def set_tensor_mode(mode: str) -> None:
+    """Accepted and without effect: torchfde's ``'concat'`` and ``'loop'`` are two ways to the same numbers."""
+    if mode not in ("concat", "loop"):
+        raise InputError(f"unknown tensor mode {mode!r}. {nearest(mode, ('concat', 'loop'))}")
+
+
+def get_tensor_mode() -> str:
+    """How tuple states are kept here: always as one flat row, which torchfde calls ``'concat'``."""
+    return "concat"
