@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check lint types docs build smoke bench clean bench-accuracy
+.PHONY: setup demo test test-lowest check lint types docs build smoke clean bench-accuracy
 
 setup: $(STAMP)
 
@@ -23,6 +23,13 @@ test: setup lint types docs
 
 check: test
 
+# The oldest torch that is supported. Its Linux build comes with CUDA; TORCH_FROM may point pip at a CPU build.
+LOWEST := 2.11.0
+test-lowest:
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) torch==$(LOWEST) -e ".[dev]"
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m "not gpu" -n auto
+
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
@@ -36,7 +43,7 @@ smoke: build
 	rm -rf build/smoke
 	$(PYTHON) -m venv build/smoke
 	build/smoke/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) -c constraints.txt torch dist/*.whl
-	cd build && smoke/bin/python ../tests/smoke.py
+	cd build && smoke/bin/python ../tests/smoke.py --bare
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,10 +1,11 @@
-"""What data parallelism costs: step times and traffic of one and two processes on this machine's CPU.
+"""What data parallelism costs: step times and traffic of one to four processes on this machine's CPU.
 
-    python benchmarks/scaling.py --out benchmarks/results/scaling-cpu.json
+    python benchmarks/scaling.py
 
-The model is a 256-wide network solved for 50 steps; the batch of 512 is split between the processes. Each process gets
-one thread. Times are medians: on the wall, which other work on the machine disturbs, and of the process. Traffic is
-counted from the tensors handed to the collectives, per process and step.
+writes ``results/scaling-cpu.json`` and the table ``results/scaling-cpu.md``. The model is a 256-wide network solved for
+50 steps; the batch of 512 is split between the processes. Each process gets one thread. Times are medians: on the wall,
+which other work on the machine disturbs and which cannot fall where there are more processes than cores, and of the
+process. Traffic is counted from the tensors handed to the collectives, per process and step.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neuralfde import FDEBlock
 
 WIDTH, BATCH, STEPS = 256, 512, 50
+COLLECTIVES = {
+    "allreduce_": "all-reduce",
+    "broadcast_": "broadcast",
+    "_allgather_base_": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+}
 
 
 class Slope(nn.Module):
@@ -115,25 +122,43 @@ def worker(rank: int, world: int, port: int, rounds: int, out: str) -> None:
 
 
 def main() -> None:
-    """Measure one and two processes; write rows as JSON."""
+    """Measure one process and more; write rows as JSON and as a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scaling-cpu.json")
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
-    for world in (1, 2):
+    for world in options.processes:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
-        part = f"{options.out or 'scaling.json'}.part"
+        part = f"{options.out}.part"
         mp.spawn(worker, (world, port, options.rounds, part), nprocs=world)
         rows += json.loads(Path(part).read_text())
         os.remove(part)
     found = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
-    text = json.dumps({"machine": found, "rows": rows}, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    options.out.write_text(json.dumps({"machine": found, "rows": rows}, indent=1) + "\n")
+    table = markdown(found, rows)
+    options.out.with_suffix(".md").write_text(table)
+    print(table)
+
+
+def markdown(machine: dict[str, object], rows: list[dict[str, object]]) -> str:
+    """The rows as a table, with the machine beneath it."""
+    lines = [
+        "| | processes | CPU time | wall time | sent or received | parameters held |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    names = {"alone": "alone", "ddp": "DDP", "fsdp2": "FSDP2"}
+    for r in rows:
+        calls = ", ".join(f"{count} {COLLECTIVES.get(k, k)}" for k, count in sorted(r["collectives"].items()))  # type: ignore[attr-defined]
+        moved = f"{r['bytes'] / 1000:.0f} kB: {calls}" if calls else "nothing"  # type: ignore[operator]
+        lines.append(
+            f"| {names[str(r['how'])]} | {r['processes']} | {r['cpu_seconds']} s | {r['wall_seconds']} s | {moved} "
+            f"| {r['parameter_bytes'] / 1000:.0f} kB |"  # type: ignore[operator]
+        )
+    return "\n".join([*lines, "", f"*{machine['cores']} cores, torch {machine['torch']}, gloo.*", ""])
 
 
 if __name__ == "__main__":

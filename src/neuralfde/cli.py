@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import sys
 import typing
 from collections.abc import Callable
@@ -24,6 +25,7 @@ except ImportError as error:  # pragma: no cover - exercised by hand in an envir
 
 from .errors import ConvergenceError, InputError, InputTypeError, NonFiniteError, nearest
 from .experiments.console import ConsoleReport, table
+from .experiments.processes import restarts
 from .experiments.registry import Experiment, available, load, read
 from .experiments.runtime import FolderReport, Report, plain
 
@@ -132,8 +134,10 @@ def _execute(
         config = experiment.config(**settings)
         if resume and not out:
             raise InputError("--resume needs the folder of the interrupted run: --out DIR.")
-        kept = FolderReport(Path(out), experiment.name, config, resume) if out else Report()
-        report = ConsoleReport(kept, console, quiet or as_json)
+        rank, launched = _place(experiment)
+        resume = resume or (bool(out) and restarts() > 0 and (Path(out) / "config.json").is_file())
+        kept = FolderReport(Path(out), experiment.name, config, resume, writes=rank == 0) if out else Report()
+        report = ConsoleReport(kept, console, quiet or as_json) if rank == 0 else kept
         status = "done"
         try:
             with report:
@@ -149,6 +153,8 @@ def _execute(
     found = {"experiment": experiment.name, "status": status, "targets": kept.verdicts, "rows": kept.rows}
     if isinstance(kept, FolderReport):
         found = kept.finish(status)
+    if rank > 0:
+        return
     if as_json:
         typer.echo(json.dumps(plain(found), indent=2))
     elif kept.rows:
@@ -157,8 +163,20 @@ def _execute(
         _stop(_after_interrupt(out, len(kept.rows)), 130)
     if out and not as_json:
         console.print(f"everything is in {out}", highlight=False)
-    if not all(kept.verdicts.values()):
+    if not all(kept.verdicts.values()) and not launched:  # torchrun takes every status but 0 for a crash
         raise typer.Exit(3)
+
+
+def _place(experiment: Experiment) -> tuple[int, bool]:
+    """This process's rank, and whether ``torchrun`` started it."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count > 1 and not experiment.processes:
+        shared = [name for name in available() if load(name).processes]
+        raise InputError(
+            f"{experiment.name} runs in one process, not in {count}. Start it without torchrun; these share their "
+            f"work: {', '.join(shared)}."
+        )
+    return (int(os.environ["RANK"]) if count > 1 else 0), "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _after_interrupt(out: str, rows: int) -> str:

@@ -88,6 +88,16 @@ class FDEBlock(nn.Module):
                 if isinstance(x, nn.Parameter):
                     self.register_parameter(f"operator_{name}_{k}", x)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FDEBlock:
+        """Move with the module, but never round the fixed order and the times: ``.to(torch.bfloat16)`` is for states."""
+        before = {name: self._buffers.get(name) for name in ("fixed_order", "t")}
+        super()._apply(fn, recurse)
+        for name, kept in before.items():
+            moved = self._buffers.get(name)
+            if kept is not None and moved is not None and torch.promote_types(kept.dtype, moved.dtype) != moved.dtype:
+                self._buffers[name] = kept.to(moved.device)
+        return self
+
     @property
     def order(self) -> Tensor | Operator:
         """The order in use; differentiable where it is learned."""

@@ -19,6 +19,8 @@ CASES = [
     {"adjoint": "paper"},
     {"adjoint": "exact", "learn_order": True, "method": "abm"},
     {"adjoint": "exact", "method": "trapezoid"},
+    {"storage": "host", "history": "exponentials"},
+    {"storage": "checkpoint", "history": "exponentials"},
 ]
 
 

@@ -197,3 +197,18 @@ def test_it_logs_and_never_prints(caplog, capsys):
         block()(state())
     assert "steps=10" in caplog.text
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_fixed_order_is_never_rounded():
+    model = FDEBlock(nn.Linear(3, 3), order=0.7, t=torch.linspace(0, 0.3, 4), step=0.1)
+    times = model.t.clone()
+    for dtype in (torch.bfloat16, torch.float16, torch.float64, torch.float32):
+        model.to(dtype)
+        assert float(model.order) == 0.7
+        assert model.t.dtype.itemsize >= times.dtype.itemsize
+        assert torch.equal(model.t.float(), times)
+    twin = FDEBlock(nn.Linear(3, 3), order=0.2, t=times, step=0.1).bfloat16()
+    twin.load_state_dict(model.state_dict())
+    assert float(twin.order) == 0.7
+    assert twin.to("meta").fixed_order.is_meta
+    assert twin.to_empty(device="cpu").fixed_order.dtype == torch.float64

@@ -39,6 +39,12 @@ def test_irregular():
     assert number(r"samples ([\d.]+)", example("irregular.py")) < 0.15
 
 
+def test_lightning():
+    pytest.importorskip("lightning", reason='Lightning is not installed: pip install "neuralfde[lightning]"')
+    out = run(sys.executable, str(EXAMPLES / "lightning_module.py"), "--quick")  # its own warnings are not ours
+    assert number(r"accuracy ([\d.]+)", out) > 0.9
+
+
 @pytest.mark.parametrize("option", [(), ("--shard",)])
 def test_two_processes(option):
     launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

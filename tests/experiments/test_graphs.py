@@ -10,8 +10,9 @@ from neuralfde.data.samplers import NodeSampler
 from neuralfde.data.synthetic import GraphSize, synthetic_graph
 from neuralfde.errors import InputError
 from neuralfde.experiments import graph_cost, graph_training, graphs
-from neuralfde.experiments.graph_sampled import accuracies, train_epoch, wrap
+from neuralfde.experiments.graph_sampled import accuracies, train_epoch
 from neuralfde.experiments.graph_settings import PAPER, candidates, canonical, settings_for
+from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport
 from neuralfde.models.graph import FGrand
 
@@ -138,7 +139,7 @@ def sampled_gradients(rank, world, port, out):
     data.x = data.x.double()
     torch.manual_seed(rank)  # other weights on every rank, until DDP spreads those of rank 0
     model = FGrand(12, 3, hidden=8, heads=2, variant="nl", t=2.0, step=1.0).double()
-    wrapped = wrap(model, device)
+    wrapped = Processes(device, rank, world).wrap(model)
     sampler = NodeSampler(data, 200, batches=2, seed=3, rank=rank, world=world)
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
     before = [p.detach().clone() for p in model.parameters()]

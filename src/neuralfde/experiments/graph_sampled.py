@@ -1,13 +1,15 @@
 """Train F-GRAND on sampled subgraphs of a graph too large for one batch, in one process or in several (``torchrun``).
 
 Batches follow GraphSAINT (Zeng et al., ICLR 2020). A step averages the losses of ``per_step`` batches, dealt out to the
-processes in turn, so that the gradient of a step is the same for any number of processes that divides ``per_step``.
+processes in turn, so that the gradient of a step is the same for any number of processes that divides ``per_step``. The
+epoch is chosen on validation; test accuracy decides nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,38 +18,112 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..data.graphs import load_graph
 from ..data.samplers import NodeSampler, RandomWalkSampler
-from ..errors import InputError
+from ..data.synthetic import synthetic_graph
+from ..errors import InputError, nearest
+from .graph_settings import Settings, canonical, settings_for
+from .graph_training import build, optimiser_for
+from .processes import Processes
+from .runtime import Report, Row, option
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+PROCESSES = True
+EXAMPLES = (
+    "neuralfde run graph-sampled --dataset synthetic-arxiv --scale 0.05 --epochs 3",
+    "neuralfde run graph-sampled --dataset coauthor-physics --data DIR --batch-size 8000",
+    "torchrun --nproc-per-node 4 --max-restarts 3 -m neuralfde.cli run graph-sampled --out out/products",
+)
+COLUMNS = ("dataset", "nodes", "val", "test", "epoch", "seconds")
 Sampler = NodeSampler | RandomWalkSampler
+SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 
 
-def world() -> tuple[int, int]:
-    """This process's rank and the number of processes; (0, 1) without ``torch.distributed``."""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+@dataclass(frozen=True)
+class Config:
+    """Which graph, how it is sampled, and the model; ``None`` takes the value of the graph's table."""
+
+    dataset: str = option("synthetic-arxiv", "a name that 'run graphs' knows, or synthetic-arxiv, synthetic-products")
+    scale: float = option(1.0, "share of the nodes, for synthetic graphs")
+    sampler: str = option("walk", "walk: random walks; node: nodes by degree")
+    batch_size: int = option(10_000, "nodes of a batch")
+    batches: int = option(0, "batches of an epoch, over all processes; 0: enough to cover the nodes once")
+    per_step: int = option(4, "batches of a step, over all processes; a multiple of their number")
+    variant: str = option("l", "l: attention computed once; nl: at every evaluation")
+    adjoint: str = option("exact", "exact, direct or paper")
+    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)")
+    order: float | None = option(None, "order of the derivative")
+    learn_order: bool = option(False, "train the order")
+    hidden: int | None = option(None, "width of the state")
+    heads: int | None = option(None, "attention heads")
+    t: float | None = option(None, "integration time")
+    step: float | None = option(None, "step size")
+    lr: float | None = option(None, "learning rate")
+    epochs: int | None = option(None, "epochs")
+    evaluate_every: int = option(1, "epochs between evaluations")
+    seed: int = option(0, "seed of the split, the weights and the batches")
+    device: str = option("auto", "auto, cpu or cuda")
+    data: str | None = option(None, "data folder; default: the environment variable NEURALFDE_DATA")
 
 
-@contextlib.contextmanager
-def processes(backend: str | None = None) -> Iterator[tuple[int, int]]:
-    """Join the processes that ``torchrun`` started, if it did; leave them at the end."""
-    if dist.is_torchelastic_launched() and not dist.is_initialized():
-        dist.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
-        try:
-            yield world()
-        finally:
-            dist.destroy_process_group()
-    else:
-        yield world()
+def run(config: Config, report: Report | None = None) -> list[Row]:
+    """One row: accuracies of the epoch that is best on validation, and the curve over the epochs."""
+    report = Report() if report is None else report
+    if config.sampler not in SAMPLERS:
+        raise InputError(f"there is no sampler {config.sampler!r}. {nearest(config.sampler, SAMPLERS)}")
+    with Processes.from_environment(config.device) as processes:
+        report = processes.quieten(report)
+        return [report.case(f"seed {config.seed}", lambda: train(config, report, processes))]
 
 
-def wrap(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model as DDP has it where there are several processes; every rank starts from rank 0's weights."""
-    if world()[1] == 1:
-        return model
-    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+def train(config: Config, report: Report, processes: Processes) -> Row:
+    """Train to the last epoch, from a checkpoint if there is one, which any number of processes may have left."""
+    key, device = f"seed {config.seed}", processes.device
+    given = {k: v for k, v in asdict(config).items() if k in Settings.__dataclass_fields__}
+    settings, data = settings_for(config.dataset, config.settings, **given), _graph(config)
+    torch.manual_seed(config.seed)
+    model = build(data, settings, config.variant, config.adjoint, config.learn_order).to(device)
+    optimiser, curve = optimiser_for(model, settings), list[Row]()
+    state = report.restored(key)
+    if state is not None:
+        model.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        curve = list(state["curve"])
+    sampler, wrapped = _sampler(config, data, processes), processes.wrap(model)
+    for epoch in range(len(curve), settings.epochs):
+        sampler.set_epoch(epoch)
+        torch.manual_seed((config.seed * 100_003 + epoch) * 1_009 + processes.rank)  # dropout, the same if resumed
+        row: Row = {"epoch": epoch + 1, "loss": train_epoch(wrapped, sampler, optimiser, device, config.per_step)}
+        if (epoch + 1) % config.evaluate_every == 0 or epoch + 1 == settings.epochs:
+            found = accuracies(model, sampler, device, config.batch_size)
+            row |= {part: round(100 * value, 3) for part, value in found.items()}
+        curve.append(row)
+        state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "curve": curve}
+        report.checkpoint(key, state)
+        report.progress(config.dataset, epoch + 1, settings.epochs, row["loss"])
+    best = max((r for r in curve if "val" in r), key=lambda r: r["val"])
+    return {"dataset": str(data.name), "nodes": sampler.nodes, **best, "curve": curve}
+
+
+def _graph(config: Config) -> Data:
+    name = canonical(config.dataset)
+    if name.startswith("synthetic-"):
+        return synthetic_graph(name.removeprefix("synthetic-"), scale=config.scale, seed=config.seed)
+    return load_graph(name, config.data, seed=config.seed)
+
+
+def _sampler(config: Config, data: Data, processes: Processes) -> Sampler:
+    steps = math.ceil((config.batches or data.num_nodes / config.batch_size) / config.per_step)
+    return SAMPLERS[config.sampler](
+        data,
+        config.batch_size,
+        batches=steps * config.per_step,
+        seed=config.seed,
+        rank=processes.rank,
+        world=processes.count,
+    )
 
 
 def train_epoch(
@@ -56,13 +132,13 @@ def train_epoch(
     """One epoch of this rank's batches; returns the mean loss over all processes.
 
     Args:
-        model: F-GRAND, or what :func:`wrap` made of it.
+        model: F-GRAND, or what :meth:`Processes.wrap` made of it.
         sampler: made with this process's ``rank`` and ``world``; it must have as many batches on every rank.
         optimiser: of the model's parameters.
         device: where batches go.
         per_step: batches of a step, over all processes.
     """
-    ranks = world()[1]
+    ranks = sampler.world
     if per_step % ranks or sampler.batches % per_step:
         raise InputError(
             f"per_step={per_step} must be a multiple of the {ranks} processes and divide the {sampler.batches} batches "

@@ -19,6 +19,7 @@ from .processes import Processes
 from .runtime import Report, Row, option
 from .tables import table
 
+PROCESSES = True
 EXAMPLES = (
     "neuralfde run image-adjoints                            the digits, on a CPU",
     "neuralfde run image-adjoints --dataset mnist --data DIR --t 20 --epochs 3",

@@ -190,7 +190,7 @@ class Trainer:
         kept = {
             "step": self.step,
             "seconds": self.seconds,
-            "sums": self.sums,
+            "sums": self.processes.total(self.sums.clone()),
             "weights": [p.detach() for p in self.weights],
             "mean": self.mean,
             "optimiser": self.optimiser.state_dict(),
@@ -205,7 +205,7 @@ class Trainer:
         """Go back to a snapshot."""
         place = self.processes.device
         self.step, self.seconds = state["step"], state["seconds"]
-        self.sums = state["sums"].to(place)
+        self.sums = state["sums"].to(place) * (self.processes.rank == 0)  # it holds those of all processes
         self.curve, self.best = list(state["curve"]), dict(state["best"])
         self.best["weights"] = [w.to(place) for w in self.best["weights"]]
         torch._foreach_copy_([p.data for p in self.weights], [w.to(place) for w in state["weights"]])

@@ -23,6 +23,7 @@ from .image_training import Trainer
 from .processes import Processes
 from .runtime import Report, Row, option
 
+PROCESSES = True
 EXAMPLES = (
     "neuralfde run images                                        the digits, a minute on a CPU",
     "neuralfde run images --dataset mnist --data DIR             the paper's MNIST run",

@@ -15,6 +15,11 @@ from neuralfde.errors import InputError
 from .runtime import Report
 
 
+def restarts() -> int:
+    """How often ``torchrun --max-restarts`` has started the processes anew after losing one."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 class Processes:
     """This process among all that train together.
 
@@ -41,7 +46,11 @@ class Processes:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.count > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            # torchrun keeps one store over its restarts: without a name of its own, this start would read addresses
+            # that the lost processes left there, and wait for them
+            store = dist.PrefixStore(f"start {restarts()}", next(dist.rendezvous("env://"))[0])
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count)
         return self
 
     def __exit__(

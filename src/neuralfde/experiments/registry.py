@@ -10,7 +10,8 @@ from typing import Any
 
 from ..errors import InputError, nearest
 
-#: name on the command line -> module. A module has ``Config``, ``run`` and, if it likes, ``EXAMPLES`` and ``COLUMNS``.
+#: name on the command line -> module. A module has ``Config``, ``run`` and, if it likes, ``EXAMPLES`` and ``COLUMNS``;
+#: ``PROCESSES = True`` says that it shares its work between the processes that ``torchrun`` starts.
 EXPERIMENTS: dict[str, str] = {
     "lotka-volterra": "neuralfde.experiments.lotka_volterra",
     "lynx-hare": "neuralfde.experiments.lynx_hare",
@@ -20,6 +21,7 @@ EXPERIMENTS: dict[str, str] = {
     "image-cost": "neuralfde.experiments.image_cost",
     "image-adjoints": "neuralfde.experiments.image_adjoints",
     "graphs": "neuralfde.experiments.graphs",
+    "graph-sampled": "neuralfde.experiments.graph_sampled",
     "graph-cost": "neuralfde.experiments.graph_cost",
 }
 
@@ -34,6 +36,7 @@ class Experiment:
     help: str
     examples: tuple[str, ...]
     columns: tuple[str, ...] = ()
+    processes: bool = False
 
 
 def available() -> list[str]:
@@ -44,7 +47,8 @@ def available() -> list[str]:
 def read(name: str, module: Any) -> Experiment:
     """What a module of an experiment offers."""
     examples, columns = (tuple(getattr(module, k, ())) for k in ("EXAMPLES", "COLUMNS"))
-    return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns)
+    shares = bool(getattr(module, "PROCESSES", False))
+    return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns, shares)
 
 
 def load(name: str) -> Experiment:

@@ -37,6 +37,12 @@ class Report:
         self.rows: list[Row] = []
         self.verdicts: dict[str, bool] = {}
 
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to close."""
+
     def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
         """``done`` of ``total`` in the part called ``task``."""
 
@@ -80,15 +86,18 @@ class Report:
 class FolderReport(Report):
     """Keeps everything in a folder: ``config.json``, ``results.json``, pictures and ``checkpoint.pt``.
 
-    With ``resume`` the folder's finished rows and checkpoint are used; its configuration must be the same.
+    With ``resume`` the folder's finished rows and checkpoint are used; its configuration must be the same. Without
+    ``writes`` it only reads: of several processes that train together, one writes.
     """
 
     wants_figures = True
 
-    def __init__(self, out: Path, name: str, config: Any, resume: bool = False, every: float = 5.0) -> None:
+    def __init__(
+        self, out: Path, name: str, config: Any, resume: bool = False, every: float = 5.0, writes: bool = True
+    ) -> None:
         super().__init__()
-        self.out, self.name, self.every = out, name, every
-        self.began = self._written = time.monotonic()
+        self.out, self.name, self.every, self.writes = out, name, every, writes
+        self.began, self._written = time.monotonic(), -math.inf
         self._pending: dict[str, Any] | None = None
         self._old: dict[str, Row] = {}
         self._state: dict[str, Any] | None = None
@@ -96,8 +105,9 @@ class FolderReport(Report):
         settings = {"experiment": name, **dataclasses.asdict(config)}
         if resume:
             self._read(settings)
-        out.mkdir(parents=True, exist_ok=True)
-        _write(out / "config.json", settings)
+        if writes:
+            out.mkdir(parents=True, exist_ok=True)
+            _write(out / "config.json", settings)
 
     def _read(self, settings: Mapping[str, Any]) -> None:
         if not (self.out / "config.json").is_file():
@@ -118,8 +128,9 @@ class FolderReport(Report):
     def figure(self, name: str, figure: Any) -> None:
         """See :class:`Report`."""
         path = self.out / f"{name}.png"
-        figure.savefig(path, dpi=130)
-        self.pictures.append(path)
+        if self.writes:
+            figure.savefig(path, dpi=130)
+            self.pictures.append(path)
 
     def checkpoint(self, key: str, state: Mapping[str, Any]) -> None:
         """See :class:`Report`; written every few seconds, and once more when the run is interrupted."""
@@ -129,7 +140,7 @@ class FolderReport(Report):
 
     def flush(self) -> None:
         """Write the latest checkpoint now."""
-        if self._pending is not None:
+        if self._pending is not None and self.writes:
             part = self.out / "checkpoint.pt.part"
             torch.save(self._pending, part)
             os.replace(part, self.out / "checkpoint.pt")
@@ -157,7 +168,8 @@ class FolderReport(Report):
             "targets": self.verdicts,
             "rows": self.rows,
         }
-        _write(self.out / "results.json", found)
+        if self.writes:
+            _write(self.out / "results.json", found)
         return found
 
 
