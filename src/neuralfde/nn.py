@@ -89,7 +89,7 @@ class FDEBlock(nn.Module):
                     self.register_parameter(f"operator_{name}_{k}", x)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FDEBlock:
-        """Move with the module, but never round the fixed order and the times: ``.to(torch.bfloat16)`` is for states."""
+        """Move and convert as any module, but never round the fixed order and the times."""
         before = {name: self._buffers.get(name) for name in ("fixed_order", "t")}
         super()._apply(fn, recurse)
         for name, kept in before.items():
