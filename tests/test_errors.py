@@ -185,3 +185,20 @@ def test_noise_that_begins_late_cannot_be_repeated_and_is_refused():
 def test_a_func_that_changes_its_mind_is_caught_in_the_loop():
     with pytest.raises(InputError, match="shape"):
         call(lambda t, z: z if t < 0.5 else z[:1])
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("euler", "predictor"), ("dopri5", "abm"), ("implicit_adams", "trapezoid")]
+)
+def test_methods_of_ordinary_solvers_name_their_counterpart(name, nearest):
+    with pytest.raises(InputError, match=f"nearest is method='{nearest}'"):
+        fdeint(lambda t, z: -z, torch.ones(1), 1.0, 0.5, steps=4, method=name)
+
+
+def test_a_func_that_fails_at_once_is_told_how_it_was_called():
+    for func in (torch.nn.Linear(2, 2), lambda t, z: z @ torch.ones(2, 2, dtype=torch.float64)):
+        with pytest.raises((TypeError, RuntimeError)) as caught:
+            fdeint(func, torch.ones(3, 2), 1.0, 0.5, steps=4)
+        assert "func(t, z)" in caught.value.__notes__[0]
+        assert "(3, 2)" in caught.value.__notes__[0]
+        assert "float32" in caught.value.__notes__[0]

@@ -1,9 +1,14 @@
 """Why the paper's adjoint is biased: the multiplier it computes, and the gradient error that follows.
 
 python docs/figures/bias.py
+
+Beside the picture it writes the errors as a table, ``benchmarks/results/bias.md``, with those of the paper's image
+model from ``benchmarks/results/horizons-h200.json``.
 """
 
 import functools
+import json
+from pathlib import Path
 
 import torch
 from style import BLUE, GREY, ORANGE, panels, save
@@ -12,6 +17,8 @@ from torch import nn
 from neuralfde import fdeint
 
 DOUBLE = torch.float64
+STEPS = (10, 20, 40, 80, 160, 320)
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def multiplier(adjoint: str, order: float, steps: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,14 +70,30 @@ def main() -> None:
             left.plot(t, value, dash, color=colour, label=f"{adjoint}, β = {order}")
     left.set(xlabel="t", ylabel="weight of ∂f/∂θ at time t", ylim=(0, 4), title="The multiplier of $D^βz=-z+u$, T = 1")
     left.legend()
-    steps = [10, 20, 40, 80, 160, 320]
     for order, dash in ((0.3, ":"), (0.5, "-"), (0.9, "--")):
         for adjoint, colour in (("exact", BLUE), ("paper", ORANGE)):
-            right.loglog([1 / n for n in steps], [error(adjoint, order, n) for n in steps], dash, color=colour)
+            right.loglog([1 / n for n in STEPS], [error(adjoint, order, n) for n in STEPS], dash, color=colour)
         right.plot([], [], dash, color=GREY, label=f"β = {order}")
     right.set(xlabel="step h", ylabel="relative error of ∂L/∂θ", title="A small network: refining helps one of them")
     right.legend()
     save(fig, "bias")
+    (RESULTS / "bias.md").write_text(table())
+
+
+def table() -> str:
+    """Errors of both adjoints: of the small network for each step, and of the image model for each horizon."""
+    lines = ["| problem | β | steps | exact | paper |", "| --- | --- | --- | --- | --- |"]
+    for order in (0.3, 0.5, 0.9):
+        for steps in (STEPS[0], STEPS[-1]):
+            exact, paper = (100 * error(adjoint, order, steps) for adjoint in ("exact", "paper"))
+            lines.append(f"| small network, T = 1 | {order} | {steps} | {exact:.2g} % | {paper:.2g} % |")
+    rows = [r for r in json.loads((RESULTS / "horizons-h200.json").read_text())["rows"] if r["name"] == "paper"]
+    for r in sorted(rows, key=lambda r: r["t"]):  # its errors are against the exact adjoint in float32
+        paper = (
+            f"{100 * r['gradient_error']:.2g} %" if r["gradient_error"] < 1 else f"{100 * r['gradient_error']:.0f} %"
+        )
+        lines.append(f"| image model, T = {r['t']:g} | {r['order']} | {r['steps']} | the reference | {paper} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,12 @@ METHODS: dict[str, Scheme] = {
     "bdf2": Multistep(),
     "flmm-trapezoid": Multistep(rule="trapezoid"),
 }
+#: what solvers of ordinary equations call their methods, and what comes nearest here
+ORDINARY: dict[str, str] = {
+    "euler": "predictor",
+    **dict.fromkeys(("midpoint", "heun2", "heun3", "rk4", "bosh3", "dopri5", "dopri8", "explicit_adams"), "abm"),
+    "implicit_adams": "trapezoid",
+}
 ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
 HISTORIES: dict[str, History | None] = {
     "auto": None,
@@ -54,6 +60,12 @@ def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
 
 def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Scheme:
     """The scheme, with another stage solver if one is given."""
+    if isinstance(method, str) and method in ORDINARY:
+        raise InputError(
+            f"method={method!r} is for ordinary equations; one with memory needs weights for its whole past. "
+            f"The nearest is method={ORDINARY[method]!r}, with a fixed step=. At order 1 'predictor' is Euler's method "
+            "and 'abm' is Heun's."
+        )
     scheme = named("method", method, METHODS, Scheme)
     if solver is None:
         return scheme

@@ -104,7 +104,11 @@ class Field:
         start = self.times[0]
         watched = Watch([z, self.times, *tensors_in(self.args)]) if watch else contextlib.nullcontext()
         with watched, torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            out = self.func(start, self.structure.unpack(z), *self.args)
+            try:
+                out = self.func(start, self.structure.unpack(z), *self.args)
+            except Exception as error:
+                error.add_note(self._call())
+                raise
         if isinstance(watched, Watch):
             self.trace = tuple(watched.lines)
         self.evaluations += 1
@@ -114,6 +118,12 @@ class Field:
         self.noise.activate_if_drawn(before)
         if not self.noise.active:
             self.first_slope = self.structure.pack(pytree.tree_map(lambda x: x.detach().to(row.dtype), out))
+
+    def _call(self) -> str:
+        """How ``func`` is called, for a person whose ``func`` raised."""
+        call = "func(t, z, *args)" if self.args else "func(t, z)"
+        state = f"{_describe_spec(self.structure)}, {self.structure.dtype} on {self.structure.device}"
+        return f"This was the first evaluation of func, as {call} with t a 0-d tensor and z {state}."
 
     def refuse_late_noise(self, train: bool) -> None:
         """Raise if ``func`` began to draw random numbers after its first evaluation: its masks were not kept."""
