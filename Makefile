@@ -36,7 +36,7 @@ docs: setup
 build: setup
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
-	@test -z "$$(find dist -name '*.whl' -size +300k)" || { echo "the wheel is larger than 300 kB"; exit 1; }
+	@test -z "$$(find dist -name '*.whl' -size +300000c)" || { echo "the wheel is larger than 300 kB"; exit 1; }
 
 # The wheel in an environment with torch alone. TORCH_FROM may point pip at another index or a folder of wheels.
 smoke: build

@@ -36,7 +36,7 @@ EXAMPLES = (
     "neuralfde run graph-sampled --dataset coauthor-physics --data DIR --batch-size 8000",
     "torchrun --nproc-per-node 4 --max-restarts 3 -m neuralfde.cli run graph-sampled --out out/products",
 )
-COLUMNS = ("dataset", "nodes", "val", "test", "epoch", "seconds")
+COLUMNS = ("dataset", "nodes", "val", "test", "epoch")
 Sampler = NodeSampler | RandomWalkSampler
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 
