@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,6 +39,11 @@ class Field:
         self.autocast = _autocast_state(structure.device.type)
         self._owned = _owned(func)
 
+    @cached_property
+    def instants(self) -> tuple[Tensor, ...]:
+        """The time of each grid point, as ``func`` gets it."""
+        return self.times.unbind(0)
+
     @contextlib.contextmanager
     def as_called(self) -> Iterator[None]:
         """Give ``func`` the parameters and buffers it had when ``fdeint`` was called.
@@ -67,15 +73,15 @@ class Field:
         self.evaluations += 1
         if self.noise.active:
             self.noise.seed_step(n)
-        t = self.times[n] if self.clock is None else self.clock
+        t = self.instants[n] if self.clock is None else self.clock
         if self.autocast is None:
             return self.func(t, state, *self.args)
         with torch.autocast(**self.autocast):
             out = self.func(t, state, *self.args)
         return pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
 
-    def batch(self, first: int, rows: Tensor) -> Tensor:
-        """Slopes of consecutive rows (steps, groups, width) from grid point ``first`` on, vectorised over time."""
+    def batch(self, times: Tensor, rows: Tensor) -> Tensor:
+        """Slopes of rows (steps, groups, width) at these times, vectorised over them."""
         self.evaluations += rows.shape[0]
 
         def call(t: Tensor, row: Tensor) -> Tensor:
@@ -83,7 +89,7 @@ class Field:
             return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
 
         with torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            slopes: Tensor = torch.func.vmap(call)(self.times[first : first + rows.shape[0]], rows)
+            slopes: Tensor = torch.func.vmap(call)(times, rows)
         return slopes
 
     def with_clock(self, clock: Tensor, args: tuple[Any, ...]) -> Field:
