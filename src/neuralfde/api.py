@@ -320,7 +320,8 @@ def _solve_eagerly(
         coefficients = coefficients._replace(start=None, local=local)
     if coefficients.base is not None:
         row0 = torch.stack([row0] + ([] if velocity is None else [_velocity(velocity, structure)]))
-    coefficients = Coefficients(*[c if c is None or c.requires_grad else to_device(c, row0) for c in coefficients])
+    fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and not c.requires_grad}
+    coefficients = coefficients._replace(**{k: to_device(c, row0) for k, c in fixed.items()})
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
     plan = Plan(
         field=field,
