@@ -171,7 +171,7 @@ def test_runs_side_by_side_are_the_runs_alone():
     )
     reports = {key: Recorder() for key in alone}
     curves = [trainer.fit(Report(), key) for key, trainer in alone.items()]
-    side_by_side(beside, reports)
+    assert sorted(side_by_side(beside, reports)) == sorted(reports)
     for curve, trainer in zip(curves, beside.values(), strict=True):
         assert [c["held_out_loss"] for c in trainer.curve] == [c["held_out_loss"] for c in curve]
     assert [r.states[-1]["step"] for r in reports.values()] == [8, 8]

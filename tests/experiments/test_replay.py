@@ -62,6 +62,7 @@ def test_what_cannot_be_captured_goes_on_as_it_is(pretend, monkeypatch, caplog):
             replayed(torch.tensor(float(k)))
     assert seen == [0.0, 1.0, 2.0, 3.0]
     assert replayed.graph is None
+    assert replayed.failed
     assert [r.message for r in caplog.records] == [
         "training steps run one kernel at a time, since they could not be captured: a look at a value"
     ]

@@ -187,6 +187,8 @@ class Trainer:
         options = self.model.fde.options
         changed = step != options["step"]
         options["step"] = step
+        if self.replay is not None and self.replay.failed:
+            options["graphs"] = "auto"
         if self.captures and (self.replay is None or changed):
             self.replay = None  # gives its memory back first
             self.replay = Replay(self.update)
@@ -249,7 +251,8 @@ class Trainer:
         options |= {"step": self.config.step, "graphs": "auto"}
         torch._foreach_copy_(self.weights, weights)
         sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
-        with self._precision():
+        # other batches than in training, for once: not worth compiling for
+        with self._precision(), torch.compiler.set_stance("force_eager" if self.config.compile else "default"):
             for images, labels in self.examples.parts(part, JUDGED_AT_ONCE):
                 logits = self.model(images).float()
                 sums[0] += (logits.argmax(-1) == labels).sum()
@@ -311,14 +314,18 @@ class Trainer:
             torch.cuda.set_rng_state(state["random_cuda"].cpu(), place)
 
 
-def side_by_side(trainers: Mapping[str, Trainer], reports: Mapping[str, Report]) -> None:
-    """Train several models in turns, each with its report: a GPU overlaps what one of them alone leaves idle."""
+def side_by_side(trainers: Mapping[str, Trainer], reports: Mapping[str, Report]) -> Iterator[str]:
+    """Train several models in turns, each with its report: a GPU overlaps what one of them alone leaves idle.
+
+    Gives the key of each one as it ends.
+    """
     running = {key: trainer.steps(reports[key], key) for key, trainer in trainers.items()}
     while running:
         ready = [key for key in running if trainers[key].ready]
         for key in ready:
             if next(running[key], running) is running:
                 del running[key]
+                yield key
         if not ready:
             time.sleep(1e-4)
 

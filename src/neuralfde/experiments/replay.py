@@ -26,6 +26,7 @@ class Replay:
     def __init__(self, call: Callable[..., None], warm_up: int = 3) -> None:
         self.call, self.left = call, warm_up
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.failed = False
         self.inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> None:
@@ -50,6 +51,7 @@ class Replay:
             self.graph = graph
         except Exception as error:
             log.warning("training steps run one kernel at a time, since they could not be captured: %s", error)
+            self.failed = True
             _reset(stream)
         finally:
             torch.cuda.set_stream(stream)
