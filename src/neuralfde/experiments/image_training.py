@@ -252,7 +252,8 @@ class Trainer:
         torch._foreach_copy_(self.weights, weights)
         sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
         # other batches than in training, for once: not worth compiling for
-        with self._precision(), torch.compiler.set_stance("force_eager" if self.config.compile else "default"):
+        eager = torch.compiler.set_stance("force_eager") if self.config.compile else contextlib.nullcontext()
+        with self._precision(), eager:
             for images, labels in self.examples.parts(part, JUDGED_AT_ONCE):
                 logits = self.model(images).float()
                 sums[0] += (logits.argmax(-1) == labels).sum()
