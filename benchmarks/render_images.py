@@ -49,6 +49,15 @@ def accuracy(found: Row) -> str:
     return "\n".join(lines) + "\n"
 
 
+def recipes(found: Row) -> str:
+    """Recipes for Fashion-MNIST on training images held out."""
+    lines = ["| recipe | epochs | training loss | held-out accuracy, % | held-out loss |", "| --- |" + " ---: |" * 4]
+    for r in found["rows"]:
+        judged = f"{r['held_out_accuracy']:.2f} | {r['held_out_loss']:.4f}"
+        lines.append(f"| {r['recipe']} | {r['epoch']} | {r['loss']:.4f} | {judged} |")
+    return "\n".join(lines) + "\n"
+
+
 def cost(rows: Sequence[Row], dataset: str) -> str:
     """Time and memory over T, without horizons that were left out altogether."""
     return markdown(measured(rows), dataset)
@@ -81,6 +90,7 @@ def curves(found: Row) -> Any:
 
 def render(out: Path, results: Path, label: str = "h200") -> None:
     """Copy the JSON files of a run to the results, with a table and a figure of each."""
+    results.mkdir(parents=True, exist_ok=True)
     for path in sorted(out.glob("*.json")):
         found = json.loads(path.read_text())
         at = found["machine"]
@@ -89,6 +99,8 @@ def render(out: Path, results: Path, label: str = "h200") -> None:
         stem = "images" if path.stem == "images" else f"image-{path.stem}"
         if path.stem == "probe":
             made = probe(found)
+        elif path.stem == "validate":
+            made = recipes(found)
         elif path.stem == "images":
             made, picture = accuracy(found), curves(found)
         elif path.stem == "adjoints":
