@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,13 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from .errors import CapturedTensorError, InputError, InputTypeError
+from .errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .structure import Structure, tensors_in
+from .transfer import capturing
 from .watch import Watch
+
+#: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
+_DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Field:
@@ -103,6 +108,11 @@ class Field:
 
         With gradients enabled the call is traced, so that a captured tensor is found before any work is done.
         """
+        if capturing() and self.func in _DRAWS:
+            raise UnsupportedError(
+                "func draws random numbers (dropout?), which a captured solve would not repeat in its backward pass. "
+                "Leave the solve out of the CUDA graph, or pass the noise through args=."
+            )
         before = self.noise.peek()
         traced = torch.is_grad_enabled()
         z = row.detach().requires_grad_(traced)
@@ -118,7 +128,10 @@ class Field:
         if traced:
             refuse_captured(tensors_in(out), [z, *known, *tensors_in(self.args)], mark)
         self.noise.activate_if_drawn(before)
-        if not self.noise.active:
+        if self.noise.active:
+            with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
+                _DRAWS.add(self.func)
+        else:
             self.first_slope = self.structure.pack(pytree.tree_map(lambda x: x.detach().to(row.dtype), out))
 
     def refuse_late_noise(self, train: bool) -> None:
@@ -169,7 +182,7 @@ class Noise:
     def peek(self) -> list[Tensor]:
         """The states of the generators that ``func`` can draw from."""
         states = [torch.get_rng_state()]
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and not capturing():
             states.append(torch.cuda.get_rng_state(self.device))
         return states
 
