@@ -103,6 +103,8 @@ def test_settings_are_the_papers_table():
         settings_for("coraa")
     with pytest.raises(InputError, match="settings='mine'"):
         settings_for("cora", "mine")
+    with pytest.raises(InputError, match="choose_from=10"):
+        graphs.run(graphs.Config(seeds=10, choose_from=9))
     with pytest.raises(InputError, match="at least 1"):
         graphs.run(graphs.Config(seeds=0))
 

@@ -29,6 +29,9 @@ class Settings:
     attention: str = "scaled_dot"
     attention_width: int = 0  # 0: as wide as the state
     normalise: str = "softmax"
+    over: str = "target"
+    start: str = "random"
+    attention_decay: float | None = None  # None: as weight_decay
     source: bool = True
     optimiser: str = "adam"
     epochs: int = 150
@@ -72,6 +75,8 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "heads": (1, 4, 8),
     "attention": ("scaled_dot", "cosine", "exp_kernel"),
     "normalise": ("softmax", "squareplus"),
+    "over": ("target", "source"),
+    "attention_decay": (None, 0.0, 1e-3),
     "source": (True, False),
     "t": (4.0, 8.0, 16.0, 32.0),
     "optimiser": ("adam", "adamax"),

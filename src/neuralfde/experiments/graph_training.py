@@ -39,6 +39,8 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
         attention=s.attention,
         attention_width=s.attention_width or None,
         normalise=s.normalise,
+        over=s.over,
+        start=s.start,
         order=min(s.order, 0.99) if learn_order else s.order,
         learn_order=learn_order,
         t=s.t,
@@ -52,13 +54,18 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
 
 
 def optimiser_for(model: nn.Module, s: Settings) -> torch.optim.Optimizer:
-    """The optimiser of these settings; an order that is learned does not decay."""
+    """The optimiser of these settings; an order that is learned does not decay, attention may decay on its own."""
     if s.optimiser not in OPTIMISERS:
         raise InputError(f"optimiser={s.optimiser!r} is unknown. {nearest(s.optimiser, OPTIMISERS)}")
-    free = [p for name, p in model.named_parameters() if name.endswith("raw_order")]
-    held = [p for name, p in model.named_parameters() if not name.endswith("raw_order")]
-    groups = [{"params": held, "weight_decay": s.weight_decay}, {"params": free, "weight_decay": 0.0}]
-    return OPTIMISERS[s.optimiser](groups[: 1 + bool(free)], lr=s.lr)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decay = s.weight_decay
+        if name.endswith("raw_order"):
+            decay = 0.0
+        elif "attention." in name and s.attention_decay is not None:
+            decay = s.attention_decay
+        groups.setdefault(decay, []).append(parameter)
+    return OPTIMISERS[s.optimiser]([{"params": p, "weight_decay": d} for d, p in groups.items()], lr=s.lr)
 
 
 def train_splits(

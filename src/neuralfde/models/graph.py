@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import Graph, attention
+from neuralfde.models.message_passing import OVER, Graph, attention
 from neuralfde.nn import FDEBlock
 
 if TYPE_CHECKING:
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 VARIANTS = ("l", "nl")
 SCORES = ("scaled_dot", "cosine", "exp_kernel")
+STARTS = ("random", "average")
 
 
 class EdgeAttention(nn.Module):
     """Multi-head attention over edges and self loops, each target's weights averaged over heads and adding to 1.
 
     Chamberlain et al., "GRAND: Graph Neural Diffusion", ICML 2021; see
-    :func:`neuralfde.models.message_passing.attention` for the formula. As in GRAND the query and key maps start almost
-    at zero, so that diffusion starts as a plain average over neighbours.
+    :func:`neuralfde.models.message_passing.attention` for the formula. GRAND starts the query and key maps at the
+    constant 1e-5 (``start="average"``): diffusion starts as a plain average over neighbours, and since all rows of a
+    map are then the same, its gradient is so small that a usual weight decay keeps it there. ``start="random"`` is the
+    start of any other linear map.
 
     Args:
         features: width of the state.
@@ -33,24 +36,39 @@ class EdgeAttention(nn.Module):
         heads: number of heads.
         kind: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         normalise: ``"softmax"`` or ``"squareplus"``.
+        over: whose weights add to 1: ``"target"`` or ``"source"``.
+        start: ``"random"`` or ``"average"``.
 
     Shapes:
         z ``(N, features)``, result ``(E,)`` in the graph's order of edges.
     """
 
-    START = 1e-5
+    AVERAGE = 1e-5
 
-    def __init__(self, features: int, width: int, heads: int, kind: str, normalise: str) -> None:
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        heads: int,
+        kind: str,
+        normalise: str,
+        over: str = "target",
+        start: str = "random",
+    ) -> None:
         super().__init__()
         if kind not in SCORES:
             raise InputError(f"attention={kind!r} is no attention score. {nearest(kind, SCORES)}")
         if heads < 1 or width % heads:
             raise InputError(f"heads={heads} does not divide attention_width={width}. Change one of the two.")
-        self.heads, self.kind, self.normalise = heads, kind, normalise
+        for name, value, known in (("start", start, STARTS), ("over", over, OVER)):
+            if value not in known:
+                raise InputError(f"{name}={value!r} is unknown. {nearest(value, known)}")
+        self.heads, self.kind, self.normalise, self.over = heads, kind, normalise, over
         self.query = nn.Linear(features, width)
         self.key = nn.Linear(features, width)
-        for map_ in (self.query, self.key):
-            nn.init.constant_(map_.weight, self.START)
+        if start == "average":
+            for map_ in (self.query, self.key):
+                nn.init.constant_(map_.weight, self.AVERAGE)
         if kind == "exp_kernel":
             self.lengthscale = nn.Parameter(torch.ones(()))
             self.variance = nn.Parameter(torch.ones(()))
@@ -58,8 +76,8 @@ class EdgeAttention(nn.Module):
     def forward(self, graph: Graph, z: Tensor) -> Tensor:
         """One weight per edge."""
         kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
-        q, k = self.query, self.key
-        return attention(graph, z, q.weight, q.bias, k.weight, k.bias, self.heads, self.kind, self.normalise, **kernel)
+        maps = (self.query.weight, self.query.bias, self.key.weight, self.key.bias)
+        return attention(graph, z, *maps, self.heads, self.kind, self.normalise, self.over, **kernel)
 
 
 class Diffusion(nn.Module):
@@ -106,6 +124,8 @@ class FGrand(nn.Module):
         attention: the score: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         attention_width: width of queries and keys over all heads; default: ``hidden``.
         normalise: ``"softmax"`` or ``"squareplus"``.
+        over: whose weights add to 1: ``"target"`` (rows of A) or ``"source"`` (columns).
+        start: how attention starts, see :class:`EdgeAttention`.
         order: β in (0, 1]; with ``learn_order`` its initial value.
         learn_order: train the order too.
         t, step: the time T and the step h.
@@ -128,6 +148,8 @@ class FGrand(nn.Module):
         attention: str = "scaled_dot",
         attention_width: int | None = None,
         normalise: str = "softmax",
+        over: str = "target",
+        start: str = "random",
         order: float = 0.9,
         learn_order: bool = False,
         t: float = 4.0,
@@ -143,7 +165,7 @@ class FGrand(nn.Module):
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
         self.encoder = nn.Linear(in_features, hidden)
         self.decoder = nn.Linear(hidden, classes)
-        edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise)
+        edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
         self.attention = edges if variant == "l" else None
         func = Diffusion(None if variant == "l" else edges, source)
         self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)

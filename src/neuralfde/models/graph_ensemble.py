@@ -34,7 +34,7 @@ class _Attention(nn.Module):
     def __init__(self, members: Sequence[Any]) -> None:
         super().__init__()
         first = members[0]
-        self.heads, self.kind, self.normalise = first.heads, first.kind, first.normalise
+        self.heads, self.kind, self.normalise, self.over = first.heads, first.kind, first.normalise, first.over
         self.query, self.query_bias = stacked("query.weight", members), stacked("query.bias", members)
         self.key, self.key_bias = stacked("key.weight", members), stacked("key.bias", members)
         if self.kind == "exp_kernel":
@@ -42,11 +42,21 @@ class _Attention(nn.Module):
 
     def forward(self, graph: Graph, z: Tensor) -> Tensor:
         """``z`` is (S, N, F); edges come member by member."""
-        members = len(z)
+        if self.over == "target":
+            return self.weights(graph, *self.maps(graph, z), len(z))
+        turned = self.weights(graph.transposed, *self.maps(graph, z)[::-1], len(z))
+        return turned.index_select(0, graph.transposed.perm)
+
+    def maps(self, graph: Graph, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys."""
         q = torch.baddbmm(self.query_bias[:, None], z, self.query.mT).view(graph.num_nodes, self.heads, -1)
         k = torch.baddbmm(self.key_bias[:, None], z, self.key.mT).view(graph.num_nodes, self.heads, -1)
+        return q, k
+
+    def weights(self, graph: Graph, q: Tensor, k: Tensor, members: int) -> Tensor:
+        """Attention of each target over its edges."""
         if self.kind == "exp_kernel":
-            each = z.shape[1]
+            each = graph.num_nodes // members
             length, variance = (v.repeat_interleave(each)[:, None, None] for v in (self.lengthscale, self.variance))
             # variance² exp(-d² / 2 length²) with the length scale taken into queries and keys
             scores = edge_scores(graph, q / length, k / length, self.kind)

@@ -119,6 +119,9 @@ NORMALISERS: dict[str, Callable[[Graph, Tensor], Tensor]] = {"softmax": edge_sof
 """Names of ``normalise``; a function of (graph, scores) is accepted in place of a name."""
 
 
+OVER = ("target", "source")
+
+
 def attention(
     graph: Graph,
     x: Tensor,
@@ -129,11 +132,14 @@ def attention(
     heads: int,
     kind: str = "scaled_dot",
     normalise: str | Callable[[Graph, Tensor], Tensor] = "softmax",
+    over: str = "target",
     **kernel: Tensor | float,
 ) -> Tensor:
-    """Row-normalised multi-head attention, averaged over heads: the weights of :func:`aggregate`.
+    """Normalised multi-head attention, averaged over heads: the weights of :func:`aggregate`.
 
-    GRAND's ``A(Z)_{ij} = 1/H Σ_h normalise_i(score((W_q z_i)_h, (W_k z_j)_h))`` over the edges and self loops.
+    GRAND's ``A(Z)_{ij} = 1/H Σ_h normalise_i(score((W_q z_i)_h, (W_k z_j)_h))`` over the edges and self loops. The
+    weights that reach a target add up to 1; with ``over="source"`` those that leave a source do, as GRAND has it for
+    some graphs (its ``attention_norm_idx=1``).
 
     Args:
         graph: the edges.
@@ -142,15 +148,21 @@ def attention(
         heads: number of heads H; it divides the width of the maps.
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
+        over: ``"target"`` or ``"source"``: whose weights add up to 1.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
 
     Shapes:
-        x ``(N, F)``, wq and wk ``(H·D, F)``, bq and bk ``(H·D,)``, result ``(E,)``; each target's weights sum to 1.
+        x ``(N, F)``, wq and wk ``(H·D, F)``, bq and bk ``(H·D,)``, result ``(E,)``.
     """
     if isinstance(normalise, str) and normalise not in NORMALISERS:
         raise InputError(f"normalise={normalise!r} is unknown. {nearest(normalise, NORMALISERS)}")
     if heads < 1 or wq.shape[0] % heads:
         raise InputError(f"heads={heads} does not divide the attention width {wq.shape[0]}. Change one of the two.")
+    if over == "source":  # the same on the graph turned round, where sources are targets and keys are queries
+        turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, **kernel)
+        return turned.index_select(0, graph.transposed.perm)
+    if over != "target":
+        raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
