@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import synthetic_graph
 from ..errors import InputError
+from .. import Full
 from ..models.graph import FGrand
 from ..models.message_passing import Graph
 from .runtime import Report, option
@@ -71,8 +72,11 @@ class Config:
     order: float = option(0.9, "order of the derivative")
     t: float = option(10.0, "integration time")
     step: float = option(1.0, "step size")
+    source: bool = option(False, "the term b Z0, which FROND leaves out for ogbn-arxiv")
     storage: str = option("device", "where exact and paper keep their rows; direct always keeps them on the device")
-    history: str = option("auto", "history engine")
+    history: str = option("auto", "history engine; default: the whole past, a row at a time")
+    columns: int = option(32, "columns solved at a time by exact and paper (variant l); 0: all at once")
+    recompute: bool = option(False, "forget and solve again each part of so many columns (variant l)")
     repeats: int = option(3, "measured repetitions after one that warms up")
     device: str = option("auto", "auto, cpu or cuda")
     seed: int = option(0, "of the graph, the batches and the weights")
@@ -140,13 +144,23 @@ def _attempt(config: Config, data: Data, variant: str, adjoint: str, device: tor
         _clear(device)
 
 
+def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
+    """The model that is measured."""
+    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": adjoint}
+    options |= {"history": Full(block=4) if config.history == "auto" else config.history, "source": config.source}
+    options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
+    if adjoint != "direct":
+        options["storage"] = config.storage
+        if variant == "l":
+            options |= {"columns": config.columns or None, "recompute": config.recompute}
+    return FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
+
+
 def measure(config: Config, data: Data, variant: str, adjoint: str, device: torch.device) -> Row:
     """Median seconds and peak MiB of inference and of a training step; the graph and the model count as memory."""
     _clear(device)
     torch.manual_seed(config.seed)
-    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": adjoint}
-    options |= {"history": config.history, "storage": "device" if adjoint == "direct" else config.storage}
-    model = FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options).to(device)
+    model = model_of(config, data, variant, adjoint).to(device)
     x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
     graph = Graph.from_edge_index(data.edge_index.to(device), int(data.num_nodes))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)

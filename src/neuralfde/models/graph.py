@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.diffusion import diffuse
@@ -73,11 +74,11 @@ class EdgeAttention(nn.Module):
             self.lengthscale = nn.Parameter(torch.ones(()))
             self.variance = nn.Parameter(torch.ones(()))
 
-    def forward(self, graph: Graph, z: Tensor) -> Tensor:
-        """One weight per edge."""
+    def forward(self, graph: Graph, z: Tensor, keep: bool = True) -> Tensor:
+        """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
         kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
         maps = (self.query.weight, self.query.bias, self.key.weight, self.key.bias)
-        return attention(graph, z, *maps, self.heads, self.kind, self.normalise, self.over, **kernel)
+        return attention(graph, z, *maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
 
 
 class Diffusion(nn.Module):
@@ -131,6 +132,10 @@ class FGrand(nn.Module):
         t, step: the time T and the step h.
         input_dropout, dropout: in front of the encoder and of the decoder.
         source: whether the equation has the term ``b Z_0``.
+        columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
+            What a step needs beside its history then takes less memory. Default: all at once.
+        recompute: forget each part's history after the forward pass and solve it again in the backward pass: with
+            ``columns`` the memory of the history falls with their number too, for one more forward pass of time.
         options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -157,12 +162,17 @@ class FGrand(nn.Module):
         input_dropout: float = 0.0,
         dropout: float = 0.0,
         source: bool = True,
+        columns: int | None = None,
+        recompute: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
+        if variant == "nl" and (columns is not None or recompute):
+            raise InputError("columns and recompute need variant='l': attention that changes ties all columns together.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
+        self.columns, self.recompute = columns, recompute
         self.encoder = nn.Linear(in_features, hidden)
         self.decoder = nn.Linear(hidden, classes)
         edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
@@ -185,10 +195,23 @@ class FGrand(nn.Module):
         if not isinstance(features, Tensor) or edges is None:
             raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
         graph = self.prepare(edges, features.shape[0])
-        z = self.encode(features)
-        weight = None if self.attention is None else self.attention(graph, z)
-        z = self.block(z, graph, weight, z if self.source else None)
+        z = self.diffuse(graph, self.encode(features))
         return self.decoder(F.dropout(F.relu(z), self.dropout, self.training))
+
+    def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
+        """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
+        if self.attention is None:
+            return self.block(z, graph, None, z if self.source else None)
+        weight = self.attention(graph, z, keep=False)
+        parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
+        return torch.cat([self.solve(part, graph, weight) for part in parts], 1) if len(parts) > 1 else self.solve(z, graph, weight)
+
+    def solve(self, z: Tensor, graph: Graph, weight: Tensor) -> Tensor:
+        """Diffusion of some columns with fixed attention."""
+        source = z if self.source else None
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self.block, z, graph, weight, source, use_reentrant=True)
+        return self.block(z, graph, weight, source)
 
     def encode(self, x: Tensor) -> Tensor:
         """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""

@@ -133,6 +133,7 @@ def attention(
     kind: str = "scaled_dot",
     normalise: str | Callable[[Graph, Tensor], Tensor] = "softmax",
     over: str = "target",
+    keep: bool = True,
     **kernel: Tensor | float,
 ) -> Tensor:
     """Normalised multi-head attention, averaged over heads: the weights of :func:`aggregate`.
@@ -149,6 +150,8 @@ def attention(
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
         over: ``"target"`` or ``"source"``: whose weights add up to 1.
+        keep: keep queries and keys for the backward pass; without, they are computed again there (softmax of
+            scaled dots only), which is better where much happens before that pass begins.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
 
     Shapes:
@@ -159,10 +162,13 @@ def attention(
     if heads < 1 or wq.shape[0] % heads:
         raise InputError(f"heads={heads} does not divide the attention width {wq.shape[0]}. Change one of the two.")
     if over == "source":  # the same on the graph turned round, where sources are targets and keys are queries
-        turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, **kernel)
+        turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, keep=keep, **kernel)
         return turned.index_select(0, graph.transposed.perm)
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
+    plain = kind == "scaled_dot" and normalise == "softmax" and x.dtype == working_dtype(x)
+    if plain and not torch.is_autocast_enabled(x.device.type):
+        return _SoftmaxAttention.apply(graph, x, wq, bq, wk, bk, heads, keep)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
@@ -224,6 +230,68 @@ class _EdgeDots(torch.autograd.Function):
             grad_q[:, h] = spmm(ctx.graph, score_grad, k[:, h].contiguous())
             grad_k[:, h] = spmm(ctx.graph, score_grad, q[:, h].contiguous(), transposed=True)
         return None, grad_q, grad_k, None
+
+
+class _SoftmaxAttention(torch.autograd.Function):
+    """The usual attention in one piece, head by head: beside the weights of all heads little is alive at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        graph: Graph,
+        x: Tensor,
+        wq: Tensor,
+        bq: Tensor | None,
+        wk: Tensor,
+        bk: Tensor | None,
+        heads: int,
+        keep: bool,
+    ) -> Tensor:
+        x, kept = x.detach(), list[Tensor]()
+        scores = x.new_empty(heads, graph.num_edges)
+        for h in range(heads):
+            q, k = _head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads)
+            scores[h] = sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))
+            _softmax_(graph, scores[h])
+            kept += [q, k] if keep else []
+        ctx.graph, ctx.heads = graph, heads
+        ctx.save_for_backward(scores, x, wq, bq, wk, bk, *kept)
+        return scores.mean(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, x, wq, bq, wk, bk, *kept = ctx.saved_tensors
+        graph, heads, for_x = ctx.graph, ctx.heads, ctx.needs_input_grad[1]
+        grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
+        biases = {name: None if b is None else torch.empty_like(b) for name, b in (("wq", bq), ("wk", bk))}
+        grad_x = torch.zeros_like(x) if for_x else None
+        width = wq.shape[0] // heads
+        for h in range(heads):
+            q, k = kept[2 * h : 2 * h + 2] if kept else (_head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads))
+            scores = weight[h] * grad
+            mean = row_sum(graph, scores[:, None])[:, 0]
+            scores.sub_(mean.index_select(0, graph.row).mul_(weight[h])).mul_(1.0 / (heads * math.sqrt(width)))
+            for name, w, other, turned in (("wq", wq, k, False), ("wk", wk, q, True)):
+                part, rows = spmm(graph, scores, other, transposed=turned), slice(h * width, (h + 1) * width)
+                torch.mm(part.t(), x, out=grads[name][rows])
+                if biases[name] is not None:
+                    torch.sum(part, 0, out=biases[name][rows])
+                if grad_x is not None:
+                    grad_x.addmm_(part, w[rows])
+        return None, grad_x, grads["wq"], biases["wq"], grads["wk"], biases["wk"], None, None
+
+
+def _head(x: Tensor, w: Tensor, b: Tensor | None, h: int, heads: int) -> Tensor:
+    """Queries or keys of one head."""
+    rows = slice(h * (w.shape[0] // heads), (h + 1) * (w.shape[0] // heads))
+    return F.linear(x, w[rows], None if b is None else b[rows])
+
+
+def _softmax_(graph: Graph, scores: Tensor) -> None:
+    """Softmax of ``(E,)`` over each target's edges, in place."""
+    scores.sub_(row_max(graph, scores[:, None])[:, 0].index_select(0, graph.row)).exp_()
+    scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
 
 
 class _EdgeSoftmax(torch.autograd.Function):
