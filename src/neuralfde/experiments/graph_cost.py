@@ -169,7 +169,7 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
     if name != "direct":
         options["storage"] = config.storage
-        wide = 4 * config.columns * int(data.num_nodes) >= WIDE
+        wide = 4 * config.columns * int(data.num_nodes) >= WIDE * config.scale
         if variant == "l" and config.columns and (wide or name != adjoint):
             options |= {"columns": config.columns, "recompute": name != adjoint}
     return FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
