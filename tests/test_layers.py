@@ -13,7 +13,7 @@ SOURCE = Path(neuralfde.__file__).parent
 ROWS = [
     {"errors"},
     {"transfer"},
-    {"special", "grid", "structure", "watch"},
+    {"special", "grid", "structure", "watch", "demand"},
     {"operators"},
     {"tableaux"},
     {"meshes", "starting"},
