@@ -184,3 +184,30 @@ def test_inside_ddp(func):
         assert worst([p.grad for p in func.parameters()], expected) < 1e-11
     finally:
         dist.destroy_process_group()
+
+
+def test_a_solve_inside_the_graph_of_the_caller(func):
+    z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+
+    def step():
+        func.zero_grad(set_to_none=True)
+        y = nf.fdeint(func, z0, 2.0, 0.6, steps=20, history="full", adjoint=nf.Exact(batched=False))
+        y.square().mean().backward()
+        return y
+
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    with torch.cuda.graph(graph, stream=stream):
+        y = step()
+    with torch.no_grad():
+        z0.mul_(0.5)
+        for p in func.parameters():
+            p.mul_(1.1)
+    graph.replay()
+    torch.cuda.synchronize()
+    found = [y.detach().clone(), *[p.grad.clone() for p in func.parameters()]]
+    expected = step()
+    assert worst(found, [expected.detach(), *[p.grad for p in func.parameters()]]) < 1e-12

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,9 +14,13 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from .errors import CapturedTensorError, InputError, InputTypeError
+from .errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .structure import Structure, tensors_in
+from .transfer import capturing
 from .watch import Watch
+
+#: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
+_DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Field:
@@ -37,6 +43,11 @@ class Field:
         self.noise = Noise(structure.device)
         self.autocast = _autocast_state(structure.device.type)
         self._owned = _owned(func)
+
+    @cached_property
+    def instants(self) -> tuple[Tensor, ...]:
+        """The time of each grid point, as ``func`` gets it."""
+        return self.times.unbind(0)
 
     @contextlib.contextmanager
     def as_called(self) -> Iterator[None]:
@@ -67,15 +78,15 @@ class Field:
         self.evaluations += 1
         if self.noise.active:
             self.noise.seed_step(n)
-        t = self.times[n] if self.clock is None else self.clock
+        t = self.instants[n] if self.clock is None else self.clock
         if self.autocast is None:
             return self.func(t, state, *self.args)
         with torch.autocast(**self.autocast):
             out = self.func(t, state, *self.args)
         return pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
 
-    def batch(self, first: int, rows: Tensor) -> Tensor:
-        """Slopes of consecutive rows (steps, groups, width) from grid point ``first`` on, vectorised over time."""
+    def batch(self, times: Tensor, rows: Tensor) -> Tensor:
+        """Slopes of rows (steps, groups, width) at these times, vectorised over them."""
         self.evaluations += rows.shape[0]
 
         def call(t: Tensor, row: Tensor) -> Tensor:
@@ -83,7 +94,7 @@ class Field:
             return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
 
         with torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            slopes: Tensor = torch.func.vmap(call)(self.times[first : first + rows.shape[0]], rows)
+            slopes: Tensor = torch.func.vmap(call)(times, rows)
         return slopes
 
     def with_clock(self, clock: Tensor, args: tuple[Any, ...]) -> Field:
@@ -97,6 +108,11 @@ class Field:
 
         With gradients enabled the call is traced, so that a captured tensor is found before any work is done.
         """
+        if capturing() and self.func in _DRAWS:
+            raise UnsupportedError(
+                "func draws random numbers (dropout?), which a captured solve would not repeat in its backward pass. "
+                "Leave the solve out of the CUDA graph, or pass the noise through args=."
+            )
         before = self.noise.peek()
         traced = torch.is_grad_enabled()
         z = row.detach().requires_grad_(traced)
@@ -116,7 +132,10 @@ class Field:
         if traced:
             refuse_captured(tensors_in(out), [z, *known, *tensors_in(self.args)], mark)
         self.noise.activate_if_drawn(before)
-        if not self.noise.active:
+        if self.noise.active:
+            with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
+                _DRAWS.add(self.func)
+        else:
             self.first_slope = self.structure.pack(pytree.tree_map(lambda x: x.detach().to(row.dtype), out))
 
     def _call(self) -> str:
@@ -173,7 +192,7 @@ class Noise:
     def peek(self) -> list[Tensor]:
         """The states of the generators that ``func`` can draw from."""
         states = [torch.get_rng_state()]
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and not capturing():
             states.append(torch.cuda.get_rng_state(self.device))
         return states
 

@@ -14,6 +14,7 @@ from ..loop import sweep
 from ..storage import Tape
 from .again import Replay, Segments
 from .graphs import lease
+from .plain import advance, is_plain
 from .plan import Coefficients, Plan
 from .step import Trace, arrive, plain_step, traced_step
 
@@ -84,7 +85,10 @@ def run(
         return (torch.zeros_like(z) if v is None else v)[None], None
 
     with plan.field.noise.borrowed(), contextlib.nullcontext() if trace else lease(plan, c, like) as captured:
-        sweep(precise(engine, z0), range(plan.steps + 1), visit)
+        if captured is None and not trace and not check and is_plain(engine, plan, c):
+            advance(plan, engine, z0, tape, out, range(plan.steps + 1))
+        else:
+            sweep(precise(engine, z0), range(plan.steps + 1), visit)
     between = None if c.dense is None else _between(engine, c.dense, c.lift(z0, slice(plan.steps + 1, None)))
     record.tape = tape
     if plan.train and keeps_rows and not trace:
