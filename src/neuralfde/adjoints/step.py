@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..demand import derivative_only
 from ..schemes import Cotangents, OneStage
 from .captured import Captured
 from .plan import Coefficients, Plan
@@ -52,7 +53,8 @@ def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool, captur
     if captured is not None and n > 0 and slope:
         return Trace(x, *captured.plain(n, x))
     if n == 0 and slope and plan.field.first_slope is not None:
-        return Trace(x, x[0], plan.field.first_slope)
+        first, plan.field.first_slope = plan.field.first_slope, None  # a row less until the backward pass has ended
+        return Trace(x, x[0], first)
     return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
 
 
@@ -73,10 +75,13 @@ def is_plain(plan: Plan) -> bool:
 def plain_pull(
     plan: Plan, n: int, x: Tensor, grad_z: Tensor | None, grad_v: Tensor | None, wanted: Sequence[Tensor]
 ) -> tuple[Cotangents, Tensor]:
-    """``ḡ + Jᵀ v̄`` and the slope, on the state as ``func`` sees it: rows would put their views into the graph."""
+    """``ḡ + Jᵀ v̄`` and the slope, on the state as ``func`` sees it: rows would put their views into the graph.
+
+    The slope has a value only where weights need a gradient.
+    """
     shape = plan.field.structure.shapes[0]
     z = x.detach().view(shape).requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), derivative_only(not plan.weigh):
         v = plan.field.at(n, z)
     found: Sequence[Tensor | None] = (None,) * (1 + len(wanted))
     if grad_v is not None and v.requires_grad:

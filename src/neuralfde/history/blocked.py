@@ -179,6 +179,11 @@ class Blocked:
             if (i + 1) % self.levels[0] == 0 or i == self.steps:
                 self._correlate(i + 1)
 
+    def rest(self) -> None:
+        """Let go of the current block's sums once the sweep has ended; the rows stay."""
+        self.pending = [None] * len(self.levels)
+        self._far = None
+
     @property
     def block(self) -> int:
         """Steps in the smallest block."""
