@@ -1,6 +1,6 @@
 """Which buffers are alive at the peak of one training step of F-GRAND, by the line of code that made them.
 
-    python benchmarks/graph_memory.py --variant nl --adjoint exact
+    python benchmarks/graph_memory.py --variants nl --adjoints exact
 
 Every tensor's memory is followed from the operation that makes it to its end, on the CPU at a reduced size, and counted
 in rows: nodes × hidden numbers, what one state takes. Memory inside a library call is not seen.
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from neuralfde.data.synthetic import synthetic_graph
-from neuralfde.experiments.graph_cost import Config, model_of
+from neuralfde.experiments.graph_cost import Config, methods, model_of
 from neuralfde.models.message_passing import Graph
 
 HERE = Path(__file__).name
@@ -110,13 +110,13 @@ def account(config: Config, variant: str, adjoint: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", default="l,nl")
-    parser.add_argument("--adjoints", default="direct,exact")
+    parser.add_argument("--adjoints", default="direct,exact,exact+recompute")
     parser.add_argument("--storage", default="device")
     parser.add_argument("--scale", type=float, default=0.02)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     config = Config(scale=args.scale, storage=args.storage, device="cpu")
-    found = [account(config, v, a) for v in args.variants.split(",") for a in args.adjoints.split(",")]
+    found = [account(config, v, a) for v, a in methods(args.variants, args.adjoints)]
     for row in found:
         print(json.dumps(row, indent=1))
     if args.out is not None:

@@ -224,5 +224,36 @@ def test_an_ensemble_is_its_members_side_by_side(variant, kind, over):
         torch.testing.assert_close(together.encoder.grad[k], m.encoder.weight.grad, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(together.block.func.a.grad[k], m.block.func.a.grad, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(got.query.grad[k], inner.query.weight.grad, rtol=1e-9, atol=1e-11)
-    with pytest.raises(InputError, match="one fixed order"):
-        FGrandEnsemble([model(order=0.5), model(order=0.6)])
+    with pytest.raises(InputError, match="the same settings"):
+        FGrandEnsemble([model(t=1.0), model(t=2.0)])
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_members_have_orders_of_their_own(learn):
+    data = small()
+    members = [model(seed=k, order=0.5 + 0.2 * k, learn_order=learn) for k in range(2)]
+    together = FGrandEnsemble(members)
+    out, alone = together(data), torch.stack([m(data) for m in members])
+    torch.testing.assert_close(out, alone, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(together.order, torch.stack([m.order for m in members]))
+    if learn:
+        out.square().sum().backward()
+        alone.square().sum().backward()
+        got = together.block.raw_order.grad.flatten()
+        torch.testing.assert_close(got, torch.cat([m.block.raw_order.grad for m in members]), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("source", [True, False])
+def test_columns_may_be_solved_apart(source, recompute):
+    data = small()
+    whole, parts = (model(source=source, **how) for how in ({}, {"columns": 4, "recompute": recompute}))
+    torch.testing.assert_close(parts(data), whole(data), rtol=1e-12, atol=1e-12)
+    found = []
+    for m in (whole, parts):
+        m(data).square().sum().backward()
+        found.append({name: p.grad for name, p in m.named_parameters()})
+    for name, grad in found[0].items():
+        torch.testing.assert_close(found[1][name], grad, rtol=1e-10, atol=1e-12)
+    with pytest.raises(InputError, match="variant='l'"):
+        model("nl", columns=4)

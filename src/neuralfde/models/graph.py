@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.message_passing import OVER, Graph, attention
+from neuralfde.models.readout import readout
 from neuralfde.nn import FDEBlock
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class EdgeAttention(nn.Module):
             self.lengthscale = nn.Parameter(torch.ones(()))
             self.variance = nn.Parameter(torch.ones(()))
 
-    def forward(self, graph: Graph, z: Tensor, keep: bool = True) -> Tensor:
+    def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: bool = True) -> Tensor:
         """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
         kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
         maps = (self.query.weight, self.query.bias, self.key.weight, self.key.bias)
@@ -196,15 +198,17 @@ class FGrand(nn.Module):
             raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
         graph = self.prepare(edges, features.shape[0])
         z = self.diffuse(graph, self.encode(features))
-        return self.decoder(F.dropout(F.relu(z), self.dropout, self.training))
+        return readout(z, self.decoder.weight, self.decoder.bias, self.dropout if self.training else 0.0)
 
     def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
         """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
         if self.attention is None:
             return self.block(z, graph, None, z if self.source else None)
-        weight = self.attention(graph, z, keep=False)
         parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
-        return torch.cat([self.solve(part, graph, weight) for part in parts], 1) if len(parts) > 1 else self.solve(z, graph, weight)
+        del z
+        weight = self.attention(graph, parts, keep=False)
+        solved = [self.solve(part, graph, weight) for part in parts]
+        return solved[0] if len(solved) == 1 else torch.cat(solved, 1)
 
     def solve(self, z: Tensor, graph: Graph, weight: Tensor) -> Tensor:
         """Diffusion of some columns with fixed attention."""

@@ -94,7 +94,8 @@ class FGrandEnsemble(nn.Module):
     """``S`` models trained at once. Dropout is drawn for each; a sum of their losses keeps their gradients apart.
 
     Args:
-        members: :class:`FGrand` models that differ in nothing but their weights; their order is fixed, not learned.
+        members: :class:`FGrand` models that differ in nothing but their weights and orders; if orders are learned, each
+            member learns its own.
 
     Shapes:
         as :class:`FGrand`, and the result is ``(S, N, classes)``.
@@ -102,9 +103,10 @@ class FGrandEnsemble(nn.Module):
 
     def __init__(self, members: Sequence[FGrand]) -> None:
         super().__init__()
-        first = members[0]
-        if any(m.block.learn_order or m.block.extra_repr() != first.block.extra_repr() for m in members):
-            raise InputError("members of an ensemble have one fixed order and the same settings.")
+        first, block = members[0], members[0].block
+        kinds = {(m.block.t, m.block.learn_order, repr(m.block.options)) for m in members}
+        if len(kinds) > 1 or any(m.columns or m.recompute for m in members):
+            raise InputError("members of an ensemble have the same settings but for their order, and whole columns.")
         self.size, self.variant, self.source = len(members), first.variant, first.source
         self.input_dropout, self.dropout = first.input_dropout, first.dropout
         self.encoder, self.encoder_bias = stacked("encoder.weight", members), stacked("encoder.bias", members)
@@ -114,15 +116,20 @@ class FGrandEnsemble(nn.Module):
         attention = _Attention(parts)
         self.attention = attention if first.variant == "l" else None
         func = _Diffusion(inner, None if first.variant == "l" else attention)
-        self.block = FDEBlock(func, order=float(first.order), t=first.block.t, **first.block.options)
+        orders = torch.stack([m.order.detach() for m in members]).view(-1, 1, 1)
+        order = orders if block.learn_order or len(orders.unique()) > 1 else float(orders[0])
+        self.block = FDEBlock(func, order=order, learn_order=block.learn_order, t=block.t, **block.options)
+        if block.learn_order:  # the members' own numbers, to the last digit
+            raw = torch.stack([m.block.raw_order.detach() for m in members])
+            self.block.raw_order = nn.Parameter(raw.view(-1, 1, 1))
         self._prepared: tuple[Tensor, Graph] | None = None
 
     @property
     def order(self) -> Tensor:
-        """The order β of all members."""
+        """The order β of each member, ``(S,)``."""
         order = self.block.order
         assert isinstance(order, Tensor)
-        return order
+        return order.reshape(-1).expand(self.size)
 
     def forward(self, data: Data) -> Tensor:
         """Logits of every member and node."""

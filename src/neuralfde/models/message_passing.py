@@ -13,7 +13,7 @@ Edges run from source ``j`` to target ``i``; see :class:`neuralfde.models.csr.Gr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -124,7 +124,7 @@ OVER = ("target", "source")
 
 def attention(
     graph: Graph,
-    x: Tensor,
+    x: Tensor | Sequence[Tensor],
     wq: Tensor,
     bq: Tensor | None,
     wk: Tensor,
@@ -144,14 +144,14 @@ def attention(
 
     Args:
         graph: the edges.
-        x: node features.
+        x: node features; several blocks of columns stand for one matrix.
         wq, bq, wk, bk: weights and biases of the query and key maps, as of :class:`torch.nn.Linear`.
         heads: number of heads H; it divides the width of the maps.
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
         over: ``"target"`` or ``"source"``: whose weights add up to 1.
-        keep: keep queries and keys for the backward pass; without, they are computed again there (softmax of
-            scaled dots only), which is better where much happens before that pass begins.
+        keep: keep queries and keys for the backward pass; without, they are computed again there from ``x`` as it was
+            given (softmax of scaled dots only), which is better where much happens before that pass begins.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
 
     Shapes:
@@ -166,9 +166,11 @@ def attention(
         return turned.index_select(0, graph.transposed.perm)
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
-    plain = kind == "scaled_dot" and normalise == "softmax" and x.dtype == working_dtype(x)
-    if plain and not torch.is_autocast_enabled(x.device.type):
-        return _SoftmaxAttention.apply(graph, x, wq, bq, wk, bk, heads, keep)
+    parts = [x] if isinstance(x, Tensor) else list(x)
+    plain = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
+    if plain and not torch.is_autocast_enabled(wq.device.type):
+        return _SoftmaxAttention.apply(graph, heads, keep, wq, bq, wk, bk, *parts)
+    x = _whole(parts)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
@@ -239,30 +241,31 @@ class _SoftmaxAttention(torch.autograd.Function):
     def forward(
         ctx: Any,
         graph: Graph,
-        x: Tensor,
+        heads: int,
+        keep: bool,
         wq: Tensor,
         bq: Tensor | None,
         wk: Tensor,
         bk: Tensor | None,
-        heads: int,
-        keep: bool,
+        *parts: Tensor,
     ) -> Tensor:
-        x, kept = x.detach(), list[Tensor]()
+        x, kept = _whole(parts), list[Tensor]()
         scores = x.new_empty(heads, graph.num_edges)
         for h in range(heads):
             q, k = _head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads)
             scores[h] = sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))
             _softmax_(graph, scores[h])
             kept += [q, k] if keep else []
-        ctx.graph, ctx.heads = graph, heads
-        ctx.save_for_backward(scores, x, wq, bq, wk, bk, *kept)
+        ctx.graph, ctx.heads, ctx.parts = graph, heads, len(parts)
+        ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *kept)
         return scores.mean(0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, x, wq, bq, wk, bk, *kept = ctx.saved_tensors
-        graph, heads, for_x = ctx.graph, ctx.heads, ctx.needs_input_grad[1]
+        weight, wq, bq, wk, bk, *rest = ctx.saved_tensors
+        parts, kept = rest[: ctx.parts], rest[ctx.parts :]
+        graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[7]
         grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
         biases = {name: None if b is None else torch.empty_like(b) for name, b in (("wq", bq), ("wk", bk))}
         grad_x = torch.zeros_like(x) if for_x else None
@@ -279,7 +282,13 @@ class _SoftmaxAttention(torch.autograd.Function):
                     torch.sum(part, 0, out=biases[name][rows])
                 if grad_x is not None:
                     grad_x.addmm_(part, w[rows])
-        return None, grad_x, grads["wq"], biases["wq"], grads["wk"], biases["wk"], None, None
+        grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
+        return None, None, None, grads["wq"], biases["wq"], grads["wk"], biases["wk"], *grad_parts
+
+
+def _whole(parts: Sequence[Tensor]) -> Tensor:
+    """Blocks of columns as one matrix."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
 
 
 def _head(x: Tensor, w: Tensor, b: Tensor | None, h: int, heads: int) -> Tensor:
