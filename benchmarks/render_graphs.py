@@ -69,7 +69,9 @@ def accuracy(rows: list[Row]) -> tuple[str, list[str], list[Row]]:
 
 def learned(rows: list[Row]) -> str:
     """Test accuracies with the order learned, beside those with the order chosen."""
-    chosen, own = ({(r["dataset"], r["variant"]): r for r in rows if f" {k} " in r["case"]} for k in ("final", "learned"))
+    chosen, own = (
+        {(r["dataset"], r["variant"]): r for r in rows if f" {k} " in r["case"]} for k in ("final", "learned")
+    )
     lines = []
     for dataset in DATASETS:
         for variant in VARIANTS:

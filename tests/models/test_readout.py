@@ -16,7 +16,8 @@ def test_value_and_gradients(dropout):
     h = F.relu(z) * kept / (1 - dropout)
     expected, seed = F.linear(h, w, b), torch.randn(50, 3, dtype=torch.float64)
     torch.testing.assert_close(out, expected)
-    for a, e in zip(torch.autograd.grad(out, (z, w, b), seed), torch.autograd.grad(expected, (z, w, b), seed)):
+    got, want = (torch.autograd.grad(y, (z, w, b), seed) for y in (out, expected))
+    for a, e in zip(got, want, strict=True):
         torch.testing.assert_close(a, e)
     if dropout:
         share = kept[z > 0].double().mean()

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from .. import Full
 from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
-from .. import Full
 from ..models.graph import FGrand
 from ..models.message_passing import Graph
 from .runtime import Report, option

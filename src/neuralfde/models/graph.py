@@ -170,7 +170,7 @@ class FGrand(nn.Module):
     ) -> None:
         super().__init__()
         if variant == "nl" and (columns is not None or recompute):
-            raise InputError("columns and recompute need variant='l': attention that changes ties all columns together.")
+            raise InputError("columns and recompute need variant='l': attention that changes ties columns together.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout

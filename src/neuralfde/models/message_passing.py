@@ -162,7 +162,7 @@ def attention(
     if heads < 1 or wq.shape[0] % heads:
         raise InputError(f"heads={heads} does not divide the attention width {wq.shape[0]}. Change one of the two.")
     if over == "source":  # the same on the graph turned round, where sources are targets and keys are queries
-        turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, keep=keep, **kernel)
+        turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, "target", keep, **kernel)
         return turned.index_select(0, graph.transposed.perm)
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
@@ -267,7 +267,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         parts, kept = rest[: ctx.parts], rest[ctx.parts :]
         graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[7]
         grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
-        biases = {name: None if b is None else torch.empty_like(b) for name, b in (("wq", bq), ("wk", bk))}
+        biases = {name: torch.empty_like(w[:, 0]) for name, w in (("wq", wq), ("wk", wk))}
         grad_x = torch.zeros_like(x) if for_x else None
         width = wq.shape[0] // heads
         for h in range(heads):
@@ -278,12 +278,12 @@ class _SoftmaxAttention(torch.autograd.Function):
             for name, w, other, turned in (("wq", wq, k, False), ("wk", wk, q, True)):
                 part, rows = spmm(graph, scores, other, transposed=turned), slice(h * width, (h + 1) * width)
                 torch.mm(part.t(), x, out=grads[name][rows])
-                if biases[name] is not None:
-                    torch.sum(part, 0, out=biases[name][rows])
+                torch.sum(part, 0, out=biases[name][rows])
                 if grad_x is not None:
                     grad_x.addmm_(part, w[rows])
         grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
-        return None, None, None, grads["wq"], biases["wq"], grads["wk"], biases["wk"], *grad_parts
+        bias_q, bias_k = (None if b is None else biases[name] for name, b in (("wq", bq), ("wk", bk)))
+        return None, None, None, grads["wq"], bias_q, grads["wk"], bias_k, *grad_parts
 
 
 def _whole(parts: Sequence[Tensor]) -> Tensor:
