@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..demand import unvalued
