@@ -308,7 +308,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the synthetic graphs")
     parser.add_argument("--cap-gib", type=float, default=8.0, help="memory allowed when looking for the largest batch")
     parser.add_argument("--epochs", type=int, default=300, help="most epochs of a training")
-    parser.add_argument("--patience", type=int, default=50, help="most epochs without a better validation accuracy")
+    parser.add_argument("--patience", type=int, default=100, help="most epochs without a better validation accuracy")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     out, parts = Out(args.out, args.minutes, args.known), args.parts.split(",")

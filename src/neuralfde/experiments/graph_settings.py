@@ -90,7 +90,7 @@ PUBLISHED: dict[str, Settings] = PAPER | {
 #: were adjusted on validation; the others are starting points for a search on validation
 TUNED: dict[str, Settings] = PAPER | {
     "cora": Settings(80, 32.0, 1.0, 0.01, 0.02, 0.6, 0.2, order=0.9),
-    "citeseer": Settings(64, 8.0, 1.0, 0.003, 0.1, 0.7, 0.6, attention_decay=0.01, epochs=200, order=0.9),
+    "citeseer": Settings(64, 8.0, 1.0, 0.001, 0.1, 0.7, 0.6, attention_decay=0.01, epochs=300, patience=100, order=0.9),
     "pubmed": Settings(128, 12.0, 1.0, 0.01, 0.005, 0.5, 0.2, heads=1, attention="cosine", normalise="squareplus"),
     "coauthor-cs": Settings(64, 4.0, 1.0, 0.01, 0.005, 0.5, 0.4, heads=4, epochs=300),
     "computers": Settings(128, 3.0, 0.5, 0.005, 0.005, 0.5, 0.2, heads=4),
