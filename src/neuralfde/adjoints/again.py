@@ -25,6 +25,7 @@ class Replay:
     ) -> None:
         self.plan = plan
         self.engine = engine
+        engine.rest()
         self.coefficients = coefficients
         self.z0 = z0
         self.heads = heads

@@ -29,6 +29,11 @@ class Record:
     traces: list[Trace] = field(default_factory=list)
     spent: bool = False
 
+    def release(self) -> None:
+        """Give the memory of the rows back."""
+        self.tape = None
+        self.heads = []
+
     def local_at(self, n: int) -> Tensor:
         """The leaf that stands for the weight of the slope of step ``n`` in its own row."""
         return self.locals[n if len(self.locals) > 1 else 0]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
+from ..demand import derivative_only
 from ..history import BlockEngine, Engine, ieee, reduced
 from ..schemes import OneStage
 from ..storage import Tape
@@ -23,6 +24,10 @@ from .totals import Totals
 
 if TYPE_CHECKING:
     from .again import Replay, Segments
+
+
+#: Numbers in a state from which on a copy costs more than the calls it saves.
+WIDE = 1 << 14
 
 
 def is_plain(engine: Engine, plan: Plan, c: Coefficients) -> TypeGuard[BlockEngine]:
@@ -35,25 +40,37 @@ def is_plain(engine: Engine, plan: Plan, c: Coefficients) -> TypeGuard[BlockEngi
 
 
 class Work:
-    """The rows of the block being filled, in the order the engine keeps them, with views made once for all blocks."""
+    """The rows of the block being filled, in the order the engine keeps them.
+
+    Wide rows are written where the engine keeps them; narrow ones to a block of their own, whose views are made once.
+    """
 
     def __init__(self, engine: BlockEngine, shape: torch.Size, like: Tensor) -> None:
-        size = engine.block
-        self.rows = like.new_empty(size, shape.numel())
-        slots = self.rows.view(size, *shape).unbind(0)
-        self.latest_first = engine.latest_first
-        self.slots = slots[::-1] if self.latest_first else slots
-        self.thin = engine.thin
-        self.pasts = [self.rows[size - k :] if self.latest_first else self.rows[:k] for k in range(size)]
+        self.engine, self.shape = engine, shape
+        self.wide = shape.numel() > WIDE
+        if not self.wide:
+            self.bind(like.new_empty(engine.block, shape.numel()))
+
+    def bind(self, rows: Tensor) -> None:
+        """Fill these rows (steps, width)."""
+        self.rows, size = rows, rows.shape[0]
+        slots = rows.view(size, *self.shape).unbind(0)
+        self.slots = slots[::-1] if self.engine.latest_first else slots
+        self.pasts = [rows[size - k :] if self.engine.latest_first else rows[:k] for k in range(size)]
+
+    def open(self, i: int) -> None:
+        """Begin the block at time ``i``."""
+        if self.wide:
+            self.bind(self.engine.room(i))
 
     def add(self, row: Tensor, k: int) -> None:
         """Add what the k rows of the block so far contribute to row ``k`` (1, width)."""
         if k > 0:
-            row.addmm_(self.thin[k], self.pasts[k])
+            row.addmm_(self.engine.thin[k], self.pasts[k])
 
     def taken(self, count: int) -> Tensor:
         """The rows of a block of this many steps: (count, 1, width)."""
-        return (self.rows[-count:] if self.latest_first else self.rows[:count]).unsqueeze(1)
+        return (self.rows[-count:] if self.engine.latest_first else self.rows[:count]).unsqueeze(1)
 
 
 class PreciseWork(Work):
@@ -80,6 +97,7 @@ def advance(
         count = min(engine.block, steps.stop - first)
         with ieee(z0):
             far = engine.recall_block(first)
+        work.open(first)
         rows = z0.expand(count, -1).clone() if far is None else far.view(count, -1).add_(z0)
         fill(plan, first, rows, work, steps.stop - 1)
         for n in range(first, first + count):
@@ -100,7 +118,7 @@ def fill(plan: Plan, first: int, rows: Tensor, work: Work, last: int) -> None:
         n = first + k
         add(lines[k], k)
         if n == 0 and field.first_slope is not None:
-            v = field.first_slope.view(shape)
+            v, field.first_slope = field.first_slope.view(shape), None  # a row less until the backward pass has ended
         elif n == last:
             v = torch.zeros_like(z)
         else:
@@ -120,10 +138,11 @@ def retreat(plan: Plan, engine: BlockEngine, tape: Tape | Replay | Segments, tot
         count = min(engine.block, last + 1 - first)
         with ieee(z0):
             far = engine.recall_block(first)
+        work.open(first)
         bars = z0.new_zeros(count, z0.shape[1]) if far is None else far.view(count, -1)
         states: list[Tensor] = []
         slopes = torch.zeros_like(bars) if plan.weigh or gathered.undecided else None
-        with torch.enable_grad():
+        with torch.enable_grad(), derivative_only(slopes is None):
             empty(plan, last - first, bars, work, tape, total, () if gathered.on else total.wanted, states, slopes)
         if gathered.on or gathered.undecided:
             steps = slice(int(first == 0), count)  # the last state has no slope

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from ..demand import unvalued
 from ..history import Blocked, ieee, precise
 from ..loop import sweep
 from ..schemes import Cotangents
@@ -104,7 +104,7 @@ def reverse_sweep(
         traced = _trace(plan, record, n, dense)
         local, keep = record.local_at(n), bool(record.traces)
         found = plan.scheme.pull(n, *traced, local, grad_z, grad_v, total.wanted, keep)
-        return found, torch.zeros_like(like) if traced.v is None else traced.v.detach()
+        return found, unvalued(like) if traced.v is None else traced.v.detach()
 
     with contextlib.nullcontext() if record.traces else lease(plan, c, like) as leased:
         captured = ready(leased, plan)

@@ -50,7 +50,8 @@ def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool, captur
     if captured is not None and n > 0 and slope:
         return Trace(x, *captured.plain(n, x))
     if n == 0 and slope and plan.field.first_slope is not None:
-        return Trace(x, x[0], plan.field.first_slope)
+        first, plan.field.first_slope = plan.field.first_slope, None  # a row less until the backward pass has ended
+        return Trace(x, x[0], first)
     return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
 
 

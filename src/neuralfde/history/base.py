@@ -60,6 +60,9 @@ class BlockEngine(Engine, Protocol):
     def thin(self) -> Sequence[Tensor]:
         """For one group: the weights (sums, k) of the k rows before row k of a block, in memory order."""
 
+    def room(self, i: int) -> Tensor:
+        """Where the rows of the block at time ``i``, which has been recalled, are kept: (steps, width)."""
+
     def recall_block(self, i: int) -> Tensor | None:
         """What the rows before the block at time ``i`` contribute to it: (outputs, steps, groups, width), or None.
 

@@ -186,6 +186,11 @@ class Blocked:
             if (i + 1) % self.levels[0] == 0 or i == self.steps:
                 self._correlate(i + 1)
 
+    def rest(self) -> None:
+        """Let go of the current block's sums once the sweep has ended; the rows stay."""
+        self.pending = [None] * len(self.levels)
+        self._far = None
+
     @property
     def block(self) -> int:
         """Steps in the smallest block."""
@@ -210,10 +215,16 @@ class Blocked:
         self.pending[0] = None
         return far
 
+    def room(self, i: int) -> Tensor:
+        """See :class:`BlockEngine`."""
+        return self.inputs[0].slice(i, min(i + self.levels[0], self.steps + 1))[:, 0]
+
     def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`BlockEngine`."""
         count = rows.shape[0]
-        self.inputs[0].slice(i, i + count).copy_(rows)
+        target = self.inputs[0].slice(i, i + count)
+        if target.data_ptr() != rows.data_ptr():
+            target.copy_(rows)
         self._recorded += count
         if self.weights_grad is not None and slopes is not None:
             self._slopes = list(slopes.unbind(0))

@@ -98,10 +98,15 @@ class Fading:
         count = min(self.size, self.steps + 1 - i)
         return self.current[: self.outs, :, :count].transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
+    def room(self, i: int) -> Tensor:
+        """See :class:`BlockEngine`."""
+        return self.current[0, 0, : min(self.size, self.steps + 1 - i)]
+
     def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`BlockEngine`."""
         count = rows.shape[0]
-        self.current[0, :, :count].copy_(rows.transpose(0, 1))
+        if rows.data_ptr() != self.current.data_ptr():
+            self.current[0, :, :count].copy_(rows.transpose(0, 1))
         if self.weights_grad is not None and slopes is not None:
             self._slopes[:, :count].copy_(slopes.transpose(0, 1))
             self._correlate(count)
