@@ -10,8 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from neuralfde import InputError
+from neuralfde.data.images import load_images
 from neuralfde.experiments import graph_sampled, images
+from neuralfde.experiments.image_training import Trainer
+from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import Report
 
 ROOT = Path(__file__).parents[2]
@@ -107,3 +112,9 @@ def test_an_experiment_of_one_process_says_so(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "graph-sampled" in done.stderr
+
+
+def test_a_limit_of_time_is_for_one_process():
+    config = images.fill(images.Config(device="cpu", minutes=1.0))
+    with pytest.raises(InputError, match="use epochs="):
+        Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu"), 0, 2))

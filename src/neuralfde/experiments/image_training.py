@@ -67,6 +67,8 @@ class Trainer:
     """
 
     def __init__(self, config: Config, data: ImageData, seed: int, processes: Processes) -> None:
+        if config.minutes and processes.count > 1:
+            raise InputError("minutes= ends a run by its own clock, and several processes have several: use epochs=.")
         torch.manual_seed(seed)
         self.config, self.processes = config, processes
         self.examples = Examples(config, data, seed, processes)

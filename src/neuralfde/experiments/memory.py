@@ -22,7 +22,8 @@ def peak_mib(work: Callable[[], None], device: torch.device) -> float:
         torch.cuda.synchronize(device)
         return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes a line at every start and stop
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    # older releases of torch warn unless events are to be accumulated; there is one cycle here either way
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         work()
     results = recorded.profiler.kineto_results if recorded.profiler is not None else None
     changes = [e for e in results.events() if e.name() == "[memory]"] if results is not None else []
