@@ -10,6 +10,7 @@ import torch
 
 import neuralfde
 from neuralfde.compat.torchfde import fdeint_adjoint
+from neuralfde.experiments.registry import available
 
 for name in ("numpy", "scipy", "matplotlib", "pytest"):
     assert importlib.util.find_spec(name) is None or "--bare" not in sys.argv, f"{name} is installed: not a bare test"
@@ -36,4 +37,5 @@ class Slope(torch.nn.Module):
 
 neuralfde.FDEBlock(Slope(), order=0.7, learn_order=True, t=1.0, step=0.1)(torch.ones(3, 2)).sum().backward()
 fdeint_adjoint(Slope(), torch.ones(3, 2), torch.tensor(0.5), 1.0, 0.1, "gl-f").sum().backward()
+assert {"images", "graphs", "lotka-volterra"} <= set(available())  # by name: their packages are not here
 print(f"neuralfde {neuralfde.__version__} solves with torch {torch.__version__}, Python {sys.version.split()[0]}")
