@@ -14,6 +14,8 @@ import neuralfde as nf
 from neuralfde.adjoints import captured as captured_module
 from neuralfde.adjoints import graphs
 from neuralfde.adjoints.captured_blocks import CapturedBlocks
+from neuralfde.field import Field as Right
+from neuralfde.structure import structure_of
 
 
 class FakeGraph:
@@ -228,3 +230,23 @@ def test_graphs_on_the_cpu_are_refused_by_name():
         nf.fdeint(lambda t, z: -z, torch.ones(2), 1.0, 0.5, steps=4, graphs=True)
     with pytest.raises(nf.InputError, match="'auto', True or False"):
         nf.fdeint(lambda t, z: -z, torch.ones(2), 1.0, 0.5, steps=4, graphs="yes")
+
+
+def test_a_compiled_func_stays_compiled_after_it_was_watched():
+    calls = []
+
+    def backend(module, inputs):
+        return lambda *given: (calls.append(1), module(*given))[1]
+
+    class Own(nn.Linear):
+        def forward(self, t, z):
+            return torch.tanh(super().forward(z))
+
+    torch._dynamo.reset()
+    func, z = torch.compile(Own(3, 3), backend=backend), torch.randn(2, 3)
+    field = Right(func, structure_of(z), torch.zeros(3), ())
+    field.first_evaluation(z.reshape(1, -1), list(func.parameters()), watch=True)
+    assert field.trace
+    assert not calls
+    func(torch.zeros(()), z)
+    assert calls
