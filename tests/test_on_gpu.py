@@ -211,3 +211,11 @@ def test_a_solve_inside_the_graph_of_the_caller(func):
     found = [y.detach().clone(), *[p.grad.clone() for p in func.parameters()]]
     expected = step()
     assert worst(found, [expected.detach(), *[p.grad for p in func.parameters()]]) < 1e-12
+
+
+@pytest.mark.parametrize(("history", "storage"), [("full", "device"), ("exponentials", "checkpoint")])
+@pytest.mark.parametrize("t", [2.0, torch.tensor([0.0, 0.5, 1.9, 2.0], dtype=torch.float64)])
+def test_whole_blocks_give_the_numbers_of_eager_steps(func, history, storage, t):
+    options = {"history": history, "storage": storage, "steps": 300, "t": t}
+    assert worst(gradients(func, True, **options), gradients(func, False, **options)) < 1e-10
+    assert worst(gradients(func, True, **options), gradients(func, False, **options)) < 1e-10  # and when replayed

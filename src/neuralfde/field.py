@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
@@ -93,7 +94,7 @@ class Field:
             out = self.func(t, self.structure.unpack(row), *self.args)
             return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
 
-        with torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
+        with uncompiled(), torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
             slopes: Tensor = torch.func.vmap(call)(times, rows)
         return slopes
 
@@ -119,7 +120,7 @@ class Field:
         mark = _sequence_number(z) if traced else 0
         start = self.times[0]
         watched = Watch([z, self.times, *tensors_in(self.args)]) if watch else contextlib.nullcontext()
-        with watched, torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
+        with uncompiled(watch), watched, torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
             try:
                 out = self.func(start, self.structure.unpack(z), *self.args)
             except Exception as error:
@@ -178,6 +179,16 @@ class Field:
                     f"func returned {got.dtype}, the state is {self.structure.dtype}; convert func or z0, "
                     "or use torch.autocast if lower precision in func is intended."
                 )
+
+
+def uncompiled(wanted: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """Run compiled functions as they were written.
+
+    One that is called under a dispatch mode is not compiled then, nor ever again.
+    """
+    if not wanted or "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 class Noise:

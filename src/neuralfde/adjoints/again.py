@@ -12,6 +12,7 @@ from ..loop import sweep
 from ..schemes import OneStage
 from ..storage import Checkpoint, DeviceTape
 from .captured import Captured
+from .captured_blocks import CapturedBlocks
 from .plain import advance, is_plain
 from .plan import Coefficients, Plan
 from .step import add_heads, arrive, plain_step
@@ -130,8 +131,9 @@ class Segments:
             v = plain_step(self.plan, m, x, self.c.local_at(m), slope, self.captured).v
             return (torch.zeros_like(self.like) if v is None else v)[None], None
 
-        if self.captured is None and is_plain(self.engine, self.plan, self.c):
-            advance(self.plan, self.engine, self.z0, tape, None, range(first, n + 1))
+        by_blocks = self.captured is None or isinstance(self.captured, CapturedBlocks)
+        if by_blocks and is_plain(self.engine, self.plan, self.c):
+            advance(self.plan, self.engine, self.z0, tape, None, range(first, n + 1), self.captured)
         else:
             sweep(precise(self.engine, self.z0), range(first, n + 1), visit)
         self.tape = tape

@@ -13,6 +13,7 @@ from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
 from .again import Replay, Segments
+from .captured_blocks import CapturedBlocks
 from .graphs import lease
 from .plain import advance, is_plain
 from .plan import Coefficients, Plan
@@ -89,9 +90,13 @@ def run(
             plan.callback(n, plan.steps)
         return (torch.zeros_like(z) if v is None else v)[None], None
 
-    with plan.field.noise.borrowed(), contextlib.nullcontext() if trace else lease(plan, c, like) as captured:
-        if captured is None and not trace and not check and is_plain(engine, plan, c):
-            advance(plan, engine, z0, tape, out, range(plan.steps + 1))
+    with (
+        plan.field.noise.borrowed(),
+        contextlib.nullcontext() if trace else lease(plan, c, like, engine, check) as captured,
+    ):
+        by_blocks = captured is None or isinstance(captured, CapturedBlocks)
+        if by_blocks and not trace and not check and is_plain(engine, plan, c):
+            advance(plan, engine, z0, tape, out, range(plan.steps + 1), captured)
         else:
             sweep(precise(engine, z0), range(plan.steps + 1), visit)
     between = None if c.dense is None else _between(engine, c.dense, c.lift(z0, slice(plan.steps + 1, None)))

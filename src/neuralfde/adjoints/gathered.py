@@ -29,9 +29,8 @@ class Gathered:
     def __init__(self, plan: Plan, total: Totals) -> None:
         self.plan, self.total = plan, total
         self.on = False
-        compiled = hasattr(plan.field.func, "_orig_mod")  # it would be compiled again, for blocks
         small = total.z0.numel() <= MOST_NUMBERS and plan.steps >= _FEWEST
-        self.undecided = small and bool(total.wanted) and not plan.field.noise.active and not compiled
+        self.undecided = small and bool(total.wanted) and not plan.field.noise.active
 
     def decide(self, times: Tensor, states: Tensor, slopes: Tensor) -> None:
         """Gather from now on if ``func``, vectorised over these states, gives the slopes it gave step by step."""

@@ -18,6 +18,8 @@ from ..demand import derivative_only
 from ..history import BlockEngine, Engine, ieee, reduced
 from ..schemes import OneStage
 from ..storage import Tape
+from .captured import Captured
+from .captured_blocks import CapturedBlocks
 from .gathered import Gathered
 from .plan import Coefficients, Plan
 from .totals import Totals
@@ -88,25 +90,52 @@ def open_work(plan: Plan, engine: BlockEngine, like: Tensor) -> Work:
 
 
 def advance(
-    plan: Plan, engine: BlockEngine, z0: Tensor, tape: Tape | Segments | None, out: Tensor | None, steps: range
+    plan: Plan,
+    engine: BlockEngine,
+    z0: Tensor,
+    tape: Tape | Segments | None,
+    out: Tensor | None,
+    steps: range,
+    captured: Captured | None = None,
 ) -> None:
     """A forward sweep over ``steps``, which begin a block; states at nodes go to ``out``; the last has no slope."""
     work = open_work(plan, engine, z0)
     nodes = {} if out is None else dict(zip(plan.nodes, out.unbind(0), strict=True))
+    blocks = captured if isinstance(captured, CapturedBlocks) else None
+    if blocks is not None:
+        blocks.take_weights(engine)
     for first in range(steps.start, steps.stop, engine.block):
         count = min(engine.block, steps.stop - first)
         with ieee(z0):
             far = engine.recall_block(first)
-        work.open(first)
-        rows = z0.expand(count, -1).clone() if far is None else far.view(count, -1).add_(z0)
-        fill(plan, first, rows, work, steps.stop - 1)
+        if blocks is not None and count == engine.block:
+            rows, slopes = replay_forward(blocks, first, far, z0, steps.stop - 1)
+        else:
+            work.open(first)
+            rows = z0.expand(count, -1).clone() if far is None else far.view(count, -1).add_(z0)
+            fill(plan, first, rows, work, steps.stop - 1)
+            slopes = work.taken(count)
         for n in range(first, first + count):
             if n in nodes:
                 nodes[n].copy_(rows[n - first])
         if tape is not None:
             tape.write_rows(first, rows.view(count, 1, *z0.shape))
         with ieee(z0):
-            engine.record_block(first, work.taken(count))
+            engine.record_block(first, slopes)
+
+
+def replay_forward(
+    blocks: CapturedBlocks, first: int, far: Tensor | None, z0: Tensor, last: int
+) -> tuple[Tensor, Tensor]:
+    """States (count, width) and slopes (count, 1, width) of a whole block from its graph."""
+    if far is None:
+        blocks.rows.copy_(z0.expand(blocks.size, -1))
+    else:
+        torch.add(far.view(blocks.size, -1), z0, out=blocks.rows)
+    blocks.advance(first)
+    if last < first + blocks.size:
+        blocks.work[last - first].zero_()
+    return blocks.rows, blocks.work.unsqueeze(1)
 
 
 def fill(plan: Plan, first: int, rows: Tensor, work: Work, last: int) -> None:
@@ -130,24 +159,38 @@ def fill(plan: Plan, first: int, rows: Tensor, work: Work, last: int) -> None:
             callback(n, plan.steps)
 
 
-def retreat(plan: Plan, engine: BlockEngine, tape: Tape | Replay | Segments, total: Totals) -> None:
+def retreat(
+    plan: Plan,
+    engine: BlockEngine,
+    tape: Tape | Replay | Segments,
+    total: Totals,
+    captured: Captured | None = None,
+) -> None:
     """A reverse sweep: ``v̄_n = Σ w μ``, ``μ_n = ḡ_n + J_nᵀ v̄_n``, from the last step to the first."""
     z0, last = total.z0, plan.steps
+    blocks = captured if isinstance(captured, CapturedBlocks) else None
     work, gathered = open_work(plan, engine, z0), Gathered(plan, total)
+    gathered.undecided &= blocks is None
     for first in range(0, last + 1, engine.block):
         count = min(engine.block, last + 1 - first)
         with ieee(z0):
             far = engine.recall_block(first)
+        if blocks is not None and first > 0 and count == engine.block:
+            mu = replay_backward(blocks, last - first, far, tape, total, engine.latest_first)
+            z0.add_(mu.sum(0))
+            with ieee(z0):
+                engine.record_block(first, mu, blocks.slopes.unsqueeze(1) if plan.weigh else None)
+            continue
         work.open(first)
         bars = z0.new_zeros(count, z0.shape[1]) if far is None else far.view(count, -1)
-        states: list[Tensor] = []
+        states = torch.empty_like(bars) if gathered.on or gathered.undecided else None
         slopes = torch.zeros_like(bars) if plan.weigh or gathered.undecided else None
         with torch.enable_grad(), derivative_only(slopes is None):
             empty(plan, last - first, bars, work, tape, total, () if gathered.on else total.wanted, states, slopes)
-        if gathered.on or gathered.undecided:
+        if states is not None:
             steps = slice(int(first == 0), count)  # the last state has no slope
             times = plan.field.times[last + 1 - first - count : last + 1 - first].flip(0)[steps]
-            rows = torch.stack(states[steps]).view(-1, *z0.shape)
+            rows = states[steps].view(-1, *z0.shape)
             if gathered.on:
                 gathered.pull(times, rows, bars[steps])
             elif slopes is not None:
@@ -158,6 +201,28 @@ def retreat(plan: Plan, engine: BlockEngine, tape: Tape | Replay | Segments, tot
             engine.record_block(first, mu, None if slopes is None else slopes.unsqueeze(1))
 
 
+def replay_backward(
+    blocks: CapturedBlocks,
+    top: int,
+    far: Tensor | None,
+    tape: Tape | Replay | Segments,
+    total: Totals,
+    latest_first: bool,
+) -> Tensor:
+    """The rows μ (count, 1, width) of a whole block from its graph."""
+    assert far is not None
+    for k in range(blocks.size):
+        blocks.states[k].copy_(tape.read(top - k).view(-1))
+    blocks.bars.copy_(far.view(blocks.size, -1))
+    given = [k for k in range(blocks.size) if top - k in total.node]
+    if given:
+        blocks.grads.zero_()
+        for k in given:
+            blocks.grads[k].copy_(total.out[total.node[top - k]].view(-1))
+    blocks.retreat(top, latest_first, bool(given))
+    return blocks.work.unsqueeze(1)
+
+
 def empty(
     plan: Plan,
     top: int,
@@ -166,12 +231,12 @@ def empty(
     tape: Tape | Replay | Segments,
     total: Totals,
     wanted: Sequence[Tensor],
-    states: list[Tensor],
+    states: Tensor | None,
     slopes: Tensor | None,
 ) -> None:
     """The steps of one block from ``top`` down; ``bars`` (count, width) become the gradients of its slopes.
 
-    Gradients of the ``wanted`` tensors are added to the total; states, and slopes where asked for, are left behind.
+    Gradients of the ``wanted`` tensors are added to the total; states and slopes are left behind where asked for.
     """
     field, callback, shape, steps = plan.field, plan.callback, plan.field.structure.shapes[0], plan.steps
     at, add, slots, node, out = field.at, work.add, work.slots, total.node, total.out.detach()
@@ -180,7 +245,8 @@ def empty(
         n = top - k
         add(lines[k], k)
         x = tape.read(n)
-        states.append(x)
+        if states is not None:
+            states[k].copy_(x.view(-1))
         mu, v = None, None
         if n < steps:
             z = x.detach().view(shape).requires_grad_()

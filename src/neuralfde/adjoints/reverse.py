@@ -14,6 +14,7 @@ from ..schemes import Cotangents
 from . import forward
 from .again import Replay, Segments
 from .batched import UnbatchableError, log, suits, sweep_blocks
+from .captured_blocks import CapturedBlocks
 from .forward import Record
 from .graphs import lease, ready
 from .plain import is_plain, retreat
@@ -106,12 +107,13 @@ def reverse_sweep(
         found = plan.scheme.pull(n, *traced, local, grad_z, grad_v, total.wanted, keep)
         return found, unvalued(like) if traced.v is None else traced.v.detach()
 
-    with contextlib.nullcontext() if record.traces else lease(plan, c, like) as leased:
-        captured = ready(leased, plan)
+    with contextlib.nullcontext() if record.traces else lease(plan, c, like, engine) as leased:
+        captured = ready(leased, plan, engine)
         if isinstance(record.tape, Segments):
             record.tape.captured = captured
-        if captured is None and record.tape is not None and is_plain(engine, plan, c):
-            retreat(plan, engine, record.tape, total)
+        by_blocks = captured is None or isinstance(captured, CapturedBlocks)
+        if by_blocks and record.tape is not None and is_plain(engine, plan, c):
+            retreat(plan, engine, record.tape, total, captured)
         else:
             sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
         if captured is not None:
