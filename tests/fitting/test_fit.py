@@ -46,6 +46,23 @@ def test_learns_the_order_with_the_parameters():
     assert found.identifiable
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_first_step_that_is_too_long_does_not_end_at_a_bound(seed):
+    """From guesses 0.6 and 1.5 times the truth the first step overshoots; it must not stay at order 1."""
+    times = torch.linspace(0, 1, 41, dtype=DOUBLE)
+    truth = relaxed(times, steps=320)
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+    for rate in (0.72, 1.8):
+        guess = {"rate": rate, "source": 0.5 * rate / 1.2}
+        found = fit(
+            decay, times, truth + 0.01 * truth.mean() * noise, params=guess, order=0.9, learn_order=True,
+            initial=[3.0], steps=80,
+        )  # fmt: skip
+        assert found.converged
+        assert abs(found.order - 0.7) < 0.05
+        assert found.intervals["order"][0] < 0.7 < found.intervals["order"][1]
+
+
 def test_module_parameters_are_the_unknowns_and_receive_the_estimates():
     class Decay(nn.Module):
         def __init__(self):
