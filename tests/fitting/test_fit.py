@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 import neuralfde
-from neuralfde.fitting import LBFGS, Adam, IdentifiabilityWarning, LevenbergMarquardt, fit, profile_order
+from neuralfde.fitting import (
+    LBFGS,
+    Adam,
+    IdentifiabilityWarning,
+    LevenbergMarquardt,
+    StepWarning,
+    fit,
+    profile_order,
+)
 
 DOUBLE = torch.float64
 
@@ -27,6 +35,7 @@ TIMES = torch.linspace(0, 4, 17, dtype=DOUBLE)
 GUESS = {"rate": 0.5, "source": 0.1}
 
 
+@pytest.mark.filterwarnings("ignore::neuralfde.fitting.StepWarning")  # the data are made on the grid of the fit
 @pytest.mark.parametrize("optimiser", ["lm", "lbfgs", "auto", Adam(epochs=100, lr=0.2), LBFGS(iterations=30)])
 def test_recovers_parameters_from_clean_data(optimiser):
     found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, optimiser=optimiser, steps=32)
@@ -61,6 +70,21 @@ def test_a_first_step_that_is_too_long_does_not_end_at_a_bound(seed):
         assert found.converged
         assert abs(found.order - 0.7) < 0.05
         assert found.intervals["order"][0] < 0.7 < found.intervals["order"][1]
+
+
+def test_says_by_how_much_the_step_moves_the_estimates():
+    times = torch.linspace(0, 20, 41, dtype=DOUBLE)
+    truth = relaxed(times, steps=2560)
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    data = truth + 0.001 * noise
+    common = {"params": GUESS, "order": 0.9, "learn_order": True, "initial": [3.0]}
+    with pytest.warns(StepWarning, match="too long"):
+        coarse = fit(decay, times, data, steps=80, **common)
+    with pytest.warns(StepWarning):
+        finer = fit(decay, times, data, steps=160, **common)
+    moved = finer.order - coarse.order
+    assert coarse.step_shift["order"] == pytest.approx(moved, rel=0.1)
+    assert fit(decay, times, data, steps=80, grading=2.0, **common).order == pytest.approx(0.7, abs=0.003)
 
 
 def test_module_parameters_are_the_unknowns_and_receive_the_estimates():
@@ -148,6 +172,7 @@ def test_bounds_are_kept():
     assert below.estimates["rate"] == pytest.approx(1.2, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::neuralfde.fitting.StepWarning")  # the data are made on the grid of the fit
 def test_weights_and_noise_levels():
     values = relaxed(TIMES)
     spoiled = values.clone()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import neuralfde
-from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, fit
+from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, StepWarning, fit
 
 from .runtime import Report, Row, option
 
@@ -144,6 +144,8 @@ def _one(config: Config, seed: int, report: Report) -> Row:
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", IdentifiabilityWarning)
+        # data made on the grid of the fit hold the error of that grid: a finer one would be no better
+        warnings.simplefilter("ignore" if config.refine == 1 else "always", StepWarning)
         found = estimate(config, seed, report, key)
     for warning in caught:
         report.message(f"warning: {warning.message}")

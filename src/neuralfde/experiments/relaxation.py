@@ -6,8 +6,8 @@ G(t) = G t^-β E_{α-β,1-β}(-(t/τ)^{α-β}) with slopes -β early and -α lat
 spring-pot in series, G(t) = Gₑ + G E_α(-(t/τ)^α). All are fitted to log G, so that every decade counts alike.
 
 An order is a slope only where the relaxation is a power law: a fractional Maxwell element falls as t^-β early and bends
-on its way to t^-α. The slope that orders are held against is therefore that of the power-law range, which is found from
-the data alone: the longest range from the first time on where a straight line on log-log axes reaches R² ≥ ``straight``.
+on its way to t^-α. The slope that orders are held against is therefore that of the power-law range. It is found from
+the data alone: the longest range from the first time on where a straight line on log-log axes has R² ≥ ``straight``.
 The slope over all times stands beside it.
 """
 
@@ -133,7 +133,8 @@ class Line:
 
 def line(times: Tensor, modulus: Tensor) -> Line:
     """The straight line through all points on log-log axes."""
-    return _line(times, *(v[-1] for v in _prefixes(times, modulus)), len(times))
+    slopes, fits = _prefixes(times, modulus)
+    return Line(float(slopes[-1]), float(fits[-1]), float(times[-1]))
 
 
 def power_law(times: Tensor, modulus: Tensor, least: float) -> Line:
@@ -141,11 +142,7 @@ def power_law(times: Tensor, modulus: Tensor, least: float) -> Line:
     slopes, fits = _prefixes(times, modulus)
     reached = (fits >= least).nonzero()
     last = int(reached[-1] if len(reached) else fits.argmax())
-    return _line(times, slopes[last], fits[last], last + 3)
-
-
-def _line(times: Tensor, slope: Tensor, fit: Tensor, count: int) -> Line:
-    return Line(float(slope), float(fit), float(times[count - 1]))
+    return Line(float(slopes[last]), float(fits[last]), float(times[last + 2]))
 
 
 def _prefixes(times: Tensor, modulus: Tensor) -> tuple[Tensor, Tensor]:
