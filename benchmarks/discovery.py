@@ -150,8 +150,8 @@ def _of_the_muscle(rows: list[dict]) -> str:
     return (
         "fish muscle: the power-law range is the longest from the first time on where a straight line on log-log axes "
         f"has R² ≥ 0.995; it ends at t = {first['until']:.3g}, with slope {first['slope']:.4f}. Over all times the "
-        f"data bend, and the slope is {first['slope_all']:.4f}. Both figures are met against the slope of the power-law "
-        f"range by: {', '.join(met) or 'no model'}; against the slope of all times by: "
+        f"data bend, and the slope is {first['slope_all']:.4f}. Both figures are met against the slope of the "
+        f"power-law range by: {', '.join(met) or 'no model'}; against the slope of all times by: "
         f"{', '.join(met_all) or 'no model'}."
     )
 

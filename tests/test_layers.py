@@ -15,7 +15,7 @@ ROWS = [
     {"special", "grid", "structure", "watch"},
     {"operators"},
     {"tableaux"},
-    {"meshes", "starting"},
+    {"meshes", "starting", "embedded"},
     {"history", "storage", "field"},
     {"schemes", "automatic"},
     {"streaming"},

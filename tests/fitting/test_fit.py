@@ -83,7 +83,7 @@ def test_says_by_how_much_the_step_moves_the_estimates():
     with pytest.warns(StepWarning):
         finer = fit(decay, times, data, steps=160, **common)
     moved = finer.order - coarse.order
-    assert coarse.step_shift["order"] == pytest.approx(moved, rel=0.1)
+    assert coarse.step_shift["order"] == pytest.approx(moved, rel=0.3)
     assert fit(decay, times, data, steps=80, grading=2.0, **common).order == pytest.approx(0.7, abs=0.003)
 
 
