@@ -1,17 +1,20 @@
-"""The paper's image tables on one GPU: cost over T, MNIST, Fashion-MNIST, and what exact gradients buy.
+"""The paper's image experiments on one GPU: accuracy on MNIST and Fashion-MNIST, gradients compared, cost over T.
 
-    python benchmarks/images_gpu.py --data DIR --out OUT --minutes 9 --parts cost
-    python benchmarks/images_gpu.py --data DIR --out OUT --minutes 9 --parts mnist --jobs 3 --keep runs/images
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts probe,validate,adjoints,cost --minutes 6.8
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --minutes 8
+    python benchmarks/images_gpu.py --out OUT --parts render
 
-Every part is one of the package's experiments with fixed settings, printed with --show. Rows are written as they are
-found. A training run that meets the time limit leaves a checkpoint under --keep; the same command goes on from it.
+``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on training images
+held out; ``train`` takes the fastest way, chooses the number of epochs by the speed found and the time there is, and
+trains all seeds of both sets in turns on their own streams; ``render`` makes tables and figures of the JSON files, and
+needs no GPU. Each part is a process of its own, so that none can hurt another. The recipes are fixed before any test
+image is looked at, and the last model is tested, chosen by no one.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import subprocess
 import sys
@@ -21,196 +24,321 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+import render_images
 import torch
 
+from neuralfde.data.images import ImageData, load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
-from neuralfde.experiments.runtime import FolderReport, Row, plain
+from neuralfde.experiments.image_schedules import stages
+from neuralfde.experiments.image_training import Trainer, side_by_side
+from neuralfde.experiments.processes import Processes
+from neuralfde.experiments.runtime import Report, Row, plain
 
-EXPERIMENTS: dict[str, Any] = {
-    "cost-mnist": image_cost,
-    "cost-fashion": image_cost,
-    "mnist": images,
-    "fashion": images,
-    "adjoints": image_adjoints,
-}
-#: The last model is tested, chosen by no one: all 60,000 images train, and the recipe was fixed beforehand.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "cost-mnist": {"dataset": "mnist", "repeats": 2},
-    "cost-fashion": {"dataset": "fashion-mnist", "repeats": 2},
-    "mnist": {"dataset": "mnist", "t": 20.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 24,
-              "coarse": "2:10,1:6,0.5:5", "lr": 2e-3, "augment": "affine+crop", "pad": 2, "ema": 0.998, "holdout": 0.0},
-    "fashion": {"dataset": "fashion-mnist", "t": 1.0, "step": 0.1, "order": 0.3, "batch_size": 128, "epochs": 40,
-                "lr": 3e-3, "augment": "flip+crop+erase", "pad": 2, "ema": 0.998, "holdout": 0.0},
-    "adjoints": {"dataset": "mnist", "t": 5.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 6,
-                 "limit": 20_000, "lr": 2e-3, "ema": 0.99, "holdout": 0.1},
+COMMON: dict[str, Any] = {"batch_size": 128, "holdout": 0.0, "ema": 0.998, "weight_decay": 0.02, "smoothing": 0.05,
+                          "checkpoint_every": 10**9}  # fmt: skip
+RECIPES: dict[str, dict[str, Any]] = {
+    "mnist": {**COMMON, "t": 20.0, "step": 0.1, "order": 0.5, "lr": 3e-3, "augment": "affine+crop", "pad": 2,
+              "coarse": "2:0.4,0.5:0.84"},
+    "fashion-mnist": {**COMMON, "t": 1.0, "step": 0.1, "order": 0.3, "lr": 3e-3, "augment": "flip+crop+erase",
+                      "pad": 2},
 }  # fmt: skip
+#: Epochs without a probe, and the most that are worth while.
+EPOCHS = {"mnist": (24, 45), "fashion-mnist": (40, 80)}
+#: Ways to train, from the safest on; the fastest that gives the losses of the first is taken.
+WAYS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "captured": {"capture": True},
+    "captured, compiled, channels last": {"capture": True, "compile": True, "channels_last": True},
+    "captured, compiled": {"capture": True, "compile": True},
+}
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "as planned": {},
+    "nothing erased": {"augment": "flip+crop"},
+    "lr 6e-3": {"lr": 6e-3},
+    "weight decay 0.1": {"weight_decay": 0.1},
+    "smoothing 0.1": {"smoothing": 0.1},
+}
+ADJOINTS = {"dataset": "mnist", "t": 5.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 4, "limit": 16_000,
+            "lr": 2e-3, "ema": 0.99, "holdout": 0.1, "capture": True}  # fmt: skip
+HORIZONS = {"mnist": "20,200,100,50,10,5,1,70,60,40,30", "fashion-mnist": "20,170,100,50,10,1,70,60,40,30"}
+#: Steps before a measurement: warm-up, capture and a few replays.
+FIRST = 8
+#: The part of the time for which epochs are planned.
+AIM = 0.9
+#: Seconds at the end of a training for testing and writing.
+TESTING = 20.0
 
 
-class OutOfTime(Exception):
-    """The time limit was met."""
-
-
-class TimedReport(FolderReport):
-    """A folder that is written to after every row, says a line now and then, and stops at the deadline."""
-
-    wants_figures = importlib.util.find_spec("matplotlib") is not None
-
-    def __init__(self, out: Path, name: str, config: Any, deadline: float, results: Path) -> None:
-        resume = (out / "config.json").is_file()
-        super().__init__(out, name, config, resume=resume, every=20.0)
-        self.deadline, self.results, self.said = deadline, results, 0.0
-        self.curves: dict[str, Any] = {}
-
-    def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
-        """See :class:`FolderReport`."""
-        if time.monotonic() - self.said > 15:
-            self.said = time.monotonic()
-            print(
-                f"[{self.name}] {task}: {done}/{total} {'' if loss is None else f'loss {loss:.4f} '}{text}", flush=True
-            )
-        if time.monotonic() > self.deadline and self.name not in ("cost-mnist", "cost-fashion"):
-            raise OutOfTime
-
-    def checkpoint(self, key: str, state: Any) -> None:
-        """See :class:`FolderReport`."""
-        super().checkpoint(key, state)
-        self.curves[key] = state["curve"]
-
-    def row(self, row: Row) -> None:
-        """See :class:`FolderReport`."""
-        super().row(row)
-        print(f"[{self.name}] " + json.dumps(plain({k: v for k, v in row.items() if k != "curve"})), flush=True)
-        self.write("running")
-
-    def message(self, text: str) -> None:
-        """See :class:`FolderReport`."""
-        print(text, flush=True)
-
-    def figure(self, name: str, figure: Any) -> None:
-        """See :class:`FolderReport`."""
-        super().figure(name, figure)
-        figure.savefig(self.results / f"{name}.png", dpi=130)
-
-    def write(self, status: str) -> None:
-        """Put the state of this part into the results folder."""
-        machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        found = self.finish(status) | {"machine": machine, "torch": torch.__version__}
-        found["config"] = json.loads((self.out / "config.json").read_text())
-        found["unfinished"] = {k: v for k, v in self.curves.items() if k not in {r["case"] for r in self.rows}}
-        (self.results / f"{self.out.name}.json").write_text(json.dumps(plain(found), indent=1) + "\n")
-
-
-def settings(part: str, given: argparse.Namespace) -> Any:
-    """The configuration of a part."""
-    kind = EXPERIMENTS[part].Config
-    chosen = dict(SETTINGS[part])
-    for name in ("compile", "channels_last", "precision", "device", "data"):
-        chosen[name] = getattr(given, name)
+def recipe(dataset: str, given: argparse.Namespace, **changes: Any) -> images.Config:
+    """The settings of a training, all of them filled in."""
+    chosen = {**RECIPES[dataset], "dataset": dataset, "data": given.data, "device": given.device}
     for change in given.set:
         name, value = change.split("=", 1)
-        default = kind.__dataclass_fields__[name].default if name in kind.__dataclass_fields__ else value
-        chosen[name] = value == "1" if isinstance(default, bool) else type(default)(value)
-    known = {f.name for f in dataclasses.fields(kind)}
-    return kind(**{k: v for k, v in chosen.items() if k in known})
+        kind = type(images.Config.__dataclass_fields__[name].default)
+        chosen[name] = value == "1" if kind is bool else kind(value)
+    return images.fill(images.Config(**{**chosen, **changes}))
 
 
-def run_part(part: str, given: argparse.Namespace, deadline: float) -> None:
-    """One part, or for trainings one seed of it, in this process."""
-    config = settings(part, given)
-    if part.startswith("cost"):
-        config = dataclasses.replace(config, minutes=max(0.1, (deadline - time.monotonic()) / 60))
-    where = part if given.seed is None else f"{part}-{given.seed}"
-    if given.seed is not None:
-        config = dataclasses.replace(config, seed=given.seed)
-    if given.variant:
-        where += "-" + given.variant.replace(", ", "-").replace(" ", "-")
-        config = dataclasses.replace(config, variants=given.variant)
-    folder = Path(given.keep) / where
-    if part.startswith("cost") and (folder / "config.json").is_file():
-        (folder / "config.json").unlink()  # its time limit differs every time; rows are not taken up again
-    if given.show:
-        print(json.dumps(dataclasses.asdict(config), indent=1))
-        return
-    report = TimedReport(folder, part, config, deadline, Path(given.out))
-    try:
-        EXPERIMENTS[part].run(config, report)
-        report.write("done")
-    except OutOfTime:
-        report.write("interrupted")
-        print(f"[{where}] out of time; run the same command again to go on", flush=True)
-    for table in folder.glob("*.md"):
-        (Path(given.out) / table.name).write_text(table.read_text())
+def trainer(config: images.Config, data: ImageData, seed: int) -> Trainer:
+    """One training in this process."""
+    return Trainer(config, data, seed, Processes.from_environment(config.device))
 
 
-def spread(part: str, given: argparse.Namespace, deadline: float) -> None:
-    """The seeds of a training, or the gradients compared, in processes side by side: one alone leaves the GPU idle."""
-    tasks = [["--seed", str(s)] for s in range(given.seeds)]
-    if part == "adjoints":
-        tasks = [["--seed", "0", "--variant", v] for v in image_adjoints.VARIANTS]
-    passed = sys.argv[1:]
-    running: list[subprocess.Popen[bytes]] = []
-    while tasks or running:
-        for ended in [p for p in running if p.poll() not in (None, 0)]:
-            print(f"[{part}] a process ended with status {ended.returncode}; the same command goes on", flush=True)
-        running = [p for p in running if p.returncode is None]
-        while tasks and len(running) < given.jobs and time.monotonic() < deadline - 20:
-            left = (deadline - time.monotonic()) / 60
-            extra = [*passed, "--parts", part, "--minutes", f"{left:.2f}", *tasks.pop(0)]
-            running.append(subprocess.Popen([sys.executable, __file__, *extra]))
-        if not running:
-            break
-        time.sleep(0.5)
-    if part == "adjoints":
-        compare(given)
+class Speed:
+    """Seconds of a step of each training when all take turns, and the loss of the first steps of the first one.
+
+    Args:
+        trainers: what is measured.
+        seconds: for how long, after warm-up and capture.
+    """
+
+    def __init__(self, trainers: list[Trainer], seconds: float) -> None:
+        running = [t.steps(Report(), "probe") for t in trainers]
+        for steps in running:
+            for _ in range(FIRST):
+                next(steps)
+        wait()
+        self.loss = float(trainers[0].sums[0] / trainers[0].sums[2])
+        start, self.counts = time.perf_counter(), [0] * len(trainers)
+        while time.perf_counter() - start < seconds:
+            for k, steps in enumerate(running):
+                if trainers[k].ready:
+                    next(steps)
+                    self.counts[k] += 1
+        wait()
+        self.took = time.perf_counter() - start
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step of the first training."""
+        return self.took / max(1, self.counts[0])
 
 
-def compare(given: argparse.Namespace) -> None:
-    """The figure and the table of all gradients that have finished."""
-    files = sorted(Path(given.out).glob("adjoints-*.json"))
-    rows = [r for f in files for r in json.loads(f.read_text())["rows"]]
-    order = list(image_adjoints.VARIANTS)
-    rows.sort(key=lambda r: (r["seed"], order.index(r["variant"])))
-    if rows:
-        (Path(given.out) / "image-adjoints-mnist.md").write_text(image_adjoints.markdown(rows))
-        if TimedReport.wants_figures:
-            image_adjoints.figure(rows).savefig(Path(given.out) / "image-adjoints-mnist.png", dpi=130)
+def wait() -> None:
+    """Until the device has done all it was told."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def probe(given: argparse.Namespace, deadline: float) -> None:
+    """Seconds of a training step in every way; then of every stage, and of all trainings at once, in the best way."""
+    found: dict[str, Any] = {"machine": machine(), "ways": [], "stages": {}}
+    sets = {name: load_images(name, given.data) for name in RECIPES}
+    for way, flags in WAYS.items():
+        last = found["ways"][-1]["setting up, s"] if len(found["ways"]) > 2 else 0.0
+        if given.way not in ("", way) or time.time() + last > deadline - given.probe_reserve:
+            continue
+        began = time.perf_counter()
+        row: Row = {"way": way}
+        for name, data in sets.items():
+            t = trainer(recipe(name, given, epochs=1000, coarse="", **flags), data, 0)
+            try:
+                speed = Speed([t], given.probe_seconds)
+            except Exception as error:
+                row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
+                break
+            row |= {f"{name}, s": speed.step, f"{name}, loss": speed.loss}
+            row[f"{name}, captured"] = t.replay is not None and t.replay.graph is not None
+        row["setting up, s"] = round(time.perf_counter() - began, 1)
+        found["ways"].append(row)
+        print(json.dumps(row), flush=True)
+        write(given, "probe", found)
+    way = fastest(found)
+    found["fastest"] = way
+    for name, data in sets.items():
+        asked = recipe(name, given)
+        for step, _ in stages(asked.coarse, asked.step):
+            t = trainer(recipe(name, given, epochs=1000, coarse="", step=step, **WAYS[way]), data, 0)
+            found["stages"][f"{name}, h={step:g}"] = Speed([t], given.probe_seconds).step
+    configs = {name: recipe(name, given, epochs=1000, coarse="", **WAYS[way]) for name in sets}
+    every = [trainer(c, sets[name], seed) for name, c in configs.items() for seed in range(given.seeds)]
+    speed = Speed(every, 3 * given.probe_seconds)
+    alone = [found["stages"][f"{t.config.dataset}, h={t.config.step:g}"] for t in every]
+    found["steps of all at once"] = speed.counts
+    found["overlap"] = sum(n * s for n, s in zip(speed.counts, alone, strict=True)) / speed.took
+    write(given, "probe", found)
+    print(render_images.probe(found), flush=True)
+
+
+def fastest(found: dict[str, Any]) -> str:
+    """The way with the least time over both sets, among those with the losses of the first one."""
+    good = [r for r in found["ways"] if "error" not in r]
+    same = [r for r in good if all(abs(r[k] / good[0][k] - 1) < 0.01 for k in r if k.endswith("loss"))]
+    return min(same, key=lambda r: sum(v for k, v in r.items() if k.endswith("mnist, s")))["way"]
+
+
+def epochs_for(given: argparse.Namespace, found: dict[str, Any], seconds: float) -> dict[str, int]:
+    """Epochs that fit: the sets share the device in the ratio of the most epochs that are worth while."""
+    if "overlap" not in found:
+        return {name: usual for name, (usual, _) in EPOCHS.items()}
+    cost = 0.0
+    for name, (_, most) in EPOCHS.items():
+        asked, before = recipe(name, given), 0.0
+        for step, end in stages(asked.coarse, asked.step):
+            steps = (end - before) * most * given.seeds * (60_000 // asked.batch_size)
+            cost += steps * found["stages"][f"{name}, h={step:g}"] / max(1.0, found["overlap"])
+            before = end
+    share = min(1.0, AIM * seconds / cost)
+    return {name: max(3, int(share * most)) for name, (_, most) in EPOCHS.items()}
+
+
+class Told(Report):
+    """Says a line now and then and writes the curves."""
+
+    def __init__(self, name: str, found: dict[str, Any], given: argparse.Namespace, file: str) -> None:
+        super().__init__()
+        self.name, self.found, self.given, self.file, self.said = name, found, given, file, 0.0
+
+    def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
+        """See :class:`Report`."""
+        if time.monotonic() - self.said > 20:
+            self.said = time.monotonic()
+            print(f"[{self.name}] {done}/{total} loss {loss or 0:.4f} {text}", flush=True)
+
+    def checkpoint(self, key: str, state: Any) -> None:
+        """See :class:`Report`."""
+        self.found["curves"][self.name] = state["curve"]
+        write(self.given, self.file, self.found)
+
+
+def train(given: argparse.Namespace, deadline: float) -> None:
+    """All seeds of both sets, tested as they end."""
+    sets = {name: load_images(name, given.data) for name in RECIPES}
+    probed = probed_before(given)
+    way = given.way or probed.get("fastest", "captured")
+    seconds = deadline - time.time() - TESTING
+    epochs = epochs_for(given, probed, seconds)
+    limits = {"minutes": seconds / 60, **WAYS[way]}
+    configs = {name: recipe(name, given, epochs=epochs[name], **limits) for name in sets}
+    found: dict[str, Any] = {"machine": machine(), "way": way, "rows": [], "curves": {}}
+    found["settings"] = {name: dataclasses.asdict(c) for name, c in configs.items()}
+    print(f"{way}; epochs {epochs}; {seconds:.0f} s", flush=True)
+    trainers = {f"{n}, seed {s}": trainer(c, sets[n], s) for n, c in configs.items() for s in range(given.seeds)}
+    weights = {}
+    for key in side_by_side(trainers, {key: Told(key, found, given, "images") for key in trainers}):
+        t = trainers[key]
+        dataset, seed = t.config.dataset, int(key.split()[-1])
+        found["rows"].append({"dataset": dataset, "seed": seed, **t.result(), "curve": t.curve})
+        weights[key] = [w.cpu() for w in t.best["weights"]]
+        torch.save(weights, Path(given.out) / "weights.pt")
+        write(given, "images", found)
+        print(f"[{key}] test error {found['rows'][-1]['test_error']:.2f} %", flush=True)
+    print(render_images.accuracy(found), flush=True)
+
+
+def validate(given: argparse.Namespace, deadline: float) -> None:
+    """Recipes for Fashion-MNIST compared on training images held out, all in the same time."""
+    name, way = "fashion-mnist", probed_before(given).get("fastest", "captured")
+    data = load_images(name, given.data)
+    limits = {"minutes": (deadline - time.time() - 8) / 60, "epochs": 1000, "holdout": 1 / 6, **WAYS[given.way or way]}
+    found: dict[str, Any] = {"machine": machine(), "way": way, "rows": [], "curves": {}}
+    runs = {label: trainer(recipe(name, given, **{**limits, **c}), data, 0) for label, c in CANDIDATES.items()}
+    for label in side_by_side(runs, {label: Told(label, found, given, "validate") for label in runs}):
+        found["rows"].append({"recipe": label, **runs[label].curve[-1]})
+        print(json.dumps(found["rows"][-1]), flush=True)
+    write(given, "validate", found)
+
+
+def adjoints(given: argparse.Namespace, deadline: float) -> None:
+    """The same training with different gradients, one after another, so that times can be compared."""
+    config = image_adjoints.Config(**{**ADJOINTS, "data": given.data, "device": given.device})
+    rows = image_adjoints.run(config)
+    write(given, "adjoints", {"machine": machine(), "settings": dataclasses.asdict(config), "rows": rows})
+    print(image_adjoints.markdown(rows), flush=True)
+
+
+def cost(given: argparse.Namespace, deadline: float) -> None:
+    """Time and memory over T, the most telling horizons first; those for which no time is left are left out."""
+    for k, dataset in enumerate(HORIZONS):
+        minutes = (deadline - time.time()) / 60 / (len(HORIZONS) - k)
+        config = image_cost.Config(
+            dataset=dataset, horizons=given.horizons or HORIZONS[dataset], minutes=max(0.01, minutes),
+            repeats=3, device=given.device, batch_size=128,
+        )  # fmt: skip
+        found: dict[str, Any] = {"machine": machine(), "settings": dataclasses.asdict(config), "rows": []}
+
+        class Rows(Report):
+            def row(self, row: Row, found: dict[str, Any] = found, dataset: str = dataset) -> None:
+                found["rows"].append(row)
+                write(given, f"cost-{dataset}", found)
+
+        print(render_images.cost(image_cost.run(config, Rows()), dataset), flush=True)
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {"device": name, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+
+
+def write(given: argparse.Namespace, name: str, found: dict[str, Any]) -> None:
+    """Put a JSON file into the folder."""
+    part = Path(given.out) / f"{name}.json.part"
+    part.write_text(json.dumps(plain(found), indent=1) + "\n")
+    part.replace(part.with_suffix(""))
+
+
+def probed_before(given: argparse.Namespace) -> dict[str, Any]:
+    """What the probe found: in this folder, or among the results; nothing where there was none."""
+    for path in (Path(given.out) / "probe.json", Path(given.results) / "image-probe-h200.json"):
+        if path.is_file():
+            return json.loads(path.read_text())  # type: ignore[no-any-return]
+    return {}
+
+
+PARTS = {"probe": probe, "validate": validate, "train": train, "adjoints": adjoints, "cost": cost}
 
 
 def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with MNIST/raw and FashionMNIST/raw")
-    parser.add_argument("--out", required=True, help="folder for JSON, tables and figures")
-    parser.add_argument("--keep", default="runs/images_gpu", help="folder for checkpoints; keep it to go on later")
-    parser.add_argument("--minutes", type=float, default=9.0, help="time limit of the whole call")
-    parser.add_argument("--parts", default="cost,mnist,fashion,adjoints")
+    parser.add_argument("--data", default="", help="folder with MNIST/raw and FashionMNIST/raw")
+    parser.add_argument("--out", required=True, help="folder for the JSON files")
+    parser.add_argument("--parts", default="probe,train,adjoints,cost", help=f"of {', '.join(PARTS)}, render")
+    parser.add_argument("--minutes", type=float, default=13.0, help="time limit of the whole call")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=3, help="trainings side by side")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the field")
-    parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--precision", default="float32", help="float32 (TF32 convolutions) or bfloat16")
+    parser.add_argument("--way", default="", choices=["", *WAYS], help="how to train; empty: as the probe found")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting of both sets"
+    )
+    parser.add_argument("--horizons", default="", help="the horizons of the cost tables")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting")
-    parser.add_argument("--show", action="store_true", help="print the settings and stop")
-    parser.add_argument("--seed", type=int, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--variant", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--probe-seconds", type=float, default=1.0, help="timed seconds of a measurement")
+    parser.add_argument(
+        "--probe-reserve", type=float, default=30.0, help="seconds kept for the second half of the probe"
+    )
+    parser.add_argument("--results", default=str(Path(__file__).parent / "results"), help="where render writes")
+    parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
+#: Seconds a part may take of what is left, where another one follows.
+SHARES = {"probe": 100.0, "validate": 75.0, "adjoints": 60.0, "cost": 150.0}
+
+
 def main() -> None:
+    """Each part in a process of its own; the last one has all the time that is left."""
     given = arguments()
-    deadline = time.monotonic() + 60 * given.minutes
-    torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
+    parts, deadline = given.parts.split(","), given.until or time.time() + 60 * given.minutes
     Path(given.out).mkdir(parents=True, exist_ok=True)
-    parts = [
-        p for part in given.parts.split(",") for p in (["cost-mnist", "cost-fashion"] if part == "cost" else [part])
-    ]
+    torch.backends.cudnn.benchmark = True
+    if given.until:
+        torch._dynamo.config.recompile_limit = 64
+        PARTS[parts[0]](given, deadline)
+        return
     for k, part in enumerate(parts):
-        share = time.monotonic() + (deadline - time.monotonic()) / (len(parts) - k)
-        if part.startswith("cost") or given.seed is not None or given.show:
-            run_part(part, given, share)
-        else:
-            spread(part, given, share)
+        if part == "render":
+            render_images.render(Path(given.out), Path(given.results))
+            continue
+        rest = sum(SHARES.get(p, 0.0) for p in parts[k + 1 :])
+        left = deadline - time.time() - rest
+        seconds = left if part == "train" or k + 1 == len(parts) else min(left, SHARES[part])
+        options = [*sys.argv[1:], "--parts", part, "--until", str(time.time() + seconds)]
+        try:
+            ended = f"status {subprocess.run([sys.executable, __file__, *options], timeout=seconds + 20).returncode}"
+        except subprocess.TimeoutExpired:
+            ended = "stopped, out of time"
+        print(f"{part}: {ended}, {(deadline - time.time()) / 60:.1f} minutes left", flush=True)
 
 
 if __name__ == "__main__":

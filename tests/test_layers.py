@@ -12,7 +12,8 @@ SOURCE = Path(neuralfde.__file__).parent
 #: Each part may import the parts of earlier rows, and its own row's only where it is the same part.
 ROWS = [
     {"errors"},
-    {"special", "grid", "structure", "watch"},
+    {"transfer"},
+    {"special", "grid", "structure", "watch", "demand"},
     {"operators"},
     {"tableaux"},
     {"meshes", "starting", "embedded"},

@@ -184,3 +184,38 @@ def test_inside_ddp(func):
         assert worst([p.grad for p in func.parameters()], expected) < 1e-11
     finally:
         dist.destroy_process_group()
+
+
+def test_a_solve_inside_the_graph_of_the_caller(func):
+    z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+
+    def step():
+        func.zero_grad(set_to_none=True)
+        y = nf.fdeint(func, z0, 2.0, 0.6, steps=20, history="full", adjoint=nf.Exact(batched=False))
+        y.square().mean().backward()
+        return y
+
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    with torch.cuda.graph(graph, stream=stream):
+        y = step()
+    with torch.no_grad():
+        z0.mul_(0.5)
+        for p in func.parameters():
+            p.mul_(1.1)
+    graph.replay()
+    torch.cuda.synchronize()
+    found = [y.detach().clone(), *[p.grad.clone() for p in func.parameters()]]
+    expected = step()
+    assert worst(found, [expected.detach(), *[p.grad for p in func.parameters()]]) < 1e-12
+
+
+@pytest.mark.parametrize(("history", "storage"), [("full", "device"), ("exponentials", "checkpoint")])
+@pytest.mark.parametrize("t", [2.0, torch.tensor([0.0, 0.5, 1.9, 2.0], dtype=torch.float64)])
+def test_whole_blocks_give_the_numbers_of_eager_steps(func, history, storage, t):
+    options = {"history": history, "storage": storage, "steps": 300, "t": t}
+    assert worst(gradients(func, True, **options), gradients(func, False, **options)) < 1e-10
+    assert worst(gradients(func, True, **options), gradients(func, False, **options)) < 1e-10  # and when replayed

@@ -36,6 +36,7 @@ from .schemes import Scheme, StageSolver
 from .storage import Storage
 from .streaming import State
 from .structure import Structure, grouped, replace_tensors, structure_of, tensors_in
+from .transfer import capturing, to_device
 
 _log = logging.getLogger("neuralfde")
 
@@ -306,12 +307,14 @@ def _solve_eagerly(
         func, args = _in_own_time(func, horizon, structure, args)
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     row0 = structure.pack(z0) if before is None else before.last
-    if not bool(torch.isfinite(row0).all()):
+    inside = capturing()  # then the host may not look at any value
+    if not inside and not bool(torch.isfinite(row0).all()):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     field = Field(func, structure, wanted.grid.times(row0), replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
     # a horizon makes a new function at every call, which no cache would know again
     graphs = read_graphs(graphs, how, structure.device) if horizon is None else False
+    graphs = False if inside and graphs == "auto" else graphs  # the caller's graph holds the steps
     field.first_evaluation(row0, [*trained, *owned, *cut], watch=graphs is not False)
 
     mesh = _mesh(wanted, known, structure, velocity is not None)
@@ -330,6 +333,8 @@ def _solve_eagerly(
         coefficients = coefficients._replace(start=None, local=local)
     if coefficients.base is not None:
         row0 = torch.stack([row0] + ([] if velocity is None else [_velocity(velocity, structure)]))
+    fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and not c.requires_grad}
+    coefficients = coefficients._replace(**{k: to_device(c, row0) for k, c in fixed.items()})
     inputs = (*coefficients, row0, *trained, *tensors_in(args))
     plan = Plan(
         field=field,
@@ -343,8 +348,8 @@ def _solve_eagerly(
         train=torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs),
         weigh=torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in coefficients),
         callback=callback,
-        check_finite=check_finite,
-        backward_weights=_paper_weights(how, known, wanted, past),
+        check_finite=check_finite and not inside,
+        backward_weights=_paper_weights(how, known, wanted, past, row0),
         leaves=(*trained, *cut),
         graphs=graphs,
         known=past_rows,
@@ -529,10 +534,13 @@ def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tu
     return tuple(sorted(nodes)), kernel.first, Coefficients(weights, kernel.local, start, dense, base)
 
 
-def _paper_weights(how: Adjoint, known: dict[str, Tensor], wanted: Request, past: History) -> Tensor | None:
+def _paper_weights(
+    how: Adjoint, known: dict[str, Tensor], wanted: Request, past: History, like: Tensor
+) -> Tensor | None:
     if not isinstance(how, Paper):
         return None
-    return past.tabulate(tableaux.rectangle(known["order"].detach(), wanted.grid.step, wanted.grid.steps)[None])
+    weights = tableaux.rectangle(known["order"].detach(), wanted.grid.step, wanted.grid.steps)
+    return to_device(past.tabulate(weights[None]), like)
 
 
 def _assemble(wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None) -> Tensor:

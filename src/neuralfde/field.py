@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,9 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from .errors import CapturedTensorError, InputError, InputTypeError
+from .errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .structure import Structure, tensors_in
+from .transfer import capturing
 from .watch import Watch
+
+#: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
+_DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Field:
@@ -37,6 +44,11 @@ class Field:
         self.noise = Noise(structure.device)
         self.autocast = _autocast_state(structure.device.type)
         self._owned = _owned(func)
+
+    @cached_property
+    def instants(self) -> tuple[Tensor, ...]:
+        """The time of each grid point, as ``func`` gets it."""
+        return self.times.unbind(0)
 
     @contextlib.contextmanager
     def as_called(self) -> Iterator[None]:
@@ -67,23 +79,23 @@ class Field:
         self.evaluations += 1
         if self.noise.active:
             self.noise.seed_step(n)
-        t = self.times[n] if self.clock is None else self.clock
+        t = self.instants[n] if self.clock is None else self.clock
         if self.autocast is None:
             return self.func(t, state, *self.args)
         with torch.autocast(**self.autocast):
             out = self.func(t, state, *self.args)
         return pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
 
-    def batch(self, first: int, rows: Tensor) -> Tensor:
-        """Slopes of consecutive rows (steps, groups, width) from grid point ``first`` on, vectorised over time."""
+    def batch(self, times: Tensor, rows: Tensor) -> Tensor:
+        """Slopes of rows (steps, groups, width) at these times, vectorised over them."""
         self.evaluations += rows.shape[0]
 
         def call(t: Tensor, row: Tensor) -> Tensor:
             out = self.func(t, self.structure.unpack(row), *self.args)
             return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
 
-        with torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            slopes: Tensor = torch.func.vmap(call)(self.times[first : first + rows.shape[0]], rows)
+        with uncompiled(), torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
+            slopes: Tensor = torch.func.vmap(call)(times, rows)
         return slopes
 
     def with_clock(self, clock: Tensor, args: tuple[Any, ...]) -> Field:
@@ -97,13 +109,18 @@ class Field:
 
         With gradients enabled the call is traced, so that a captured tensor is found before any work is done.
         """
+        if capturing() and self.func in _DRAWS:
+            raise UnsupportedError(
+                "func draws random numbers (dropout?), which a captured solve would not repeat in its backward pass. "
+                "Leave the solve out of the CUDA graph, or pass the noise through args=."
+            )
         before = self.noise.peek()
         traced = torch.is_grad_enabled()
         z = row.detach().requires_grad_(traced)
         mark = _sequence_number(z) if traced else 0
         start = self.times[0]
         watched = Watch([z, self.times, *tensors_in(self.args)]) if watch else contextlib.nullcontext()
-        with watched, torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
+        with uncompiled(watch), watched, torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
             out = self.func(start, self.structure.unpack(z), *self.args)
         if isinstance(watched, Watch):
             self.trace = tuple(watched.lines)
@@ -112,7 +129,10 @@ class Field:
         if traced:
             refuse_captured(tensors_in(out), [z, *known, *tensors_in(self.args)], mark)
         self.noise.activate_if_drawn(before)
-        if not self.noise.active:
+        if self.noise.active:
+            with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
+                _DRAWS.add(self.func)
+        else:
             self.first_slope = self.structure.pack(pytree.tree_map(lambda x: x.detach().to(row.dtype), out))
 
     def refuse_late_noise(self, train: bool) -> None:
@@ -151,6 +171,16 @@ class Field:
                 )
 
 
+def uncompiled(wanted: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """Run compiled functions as they were written.
+
+    One that is called under a dispatch mode is not compiled then, nor ever again.
+    """
+    if not wanted or "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
 class Noise:
     """Random numbers of a step as a function of (seed, step); inactive until ``func`` is seen to draw any."""
 
@@ -163,7 +193,7 @@ class Noise:
     def peek(self) -> list[Tensor]:
         """The states of the generators that ``func`` can draw from."""
         states = [torch.get_rng_state()]
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and not capturing():
             states.append(torch.cuda.get_rng_state(self.device))
         return states
 

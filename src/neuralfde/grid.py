@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError, InputTypeError
+from .transfer import to_device
 
 # How far from a whole number of steps still counts as rounding: times may arrive in float32.
 _SLACK = 1e-6
@@ -40,7 +41,7 @@ class Grid:
 
     def times(self, like: Tensor) -> Tensor:
         """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,)."""
-        return (self.start + self.elapsed).to(dtype=like.dtype, device=like.device)
+        return to_device(self.start + self.elapsed, like)
 
     def positions(self, times: list[float]) -> tuple[float, ...]:
         """Where these times lie: the index of the cell plus the part of it that has passed."""

@@ -18,3 +18,4 @@ def sweep(engine: Engine, indices: Iterable[int], visit: Visit) -> None:
         row, slope = visit(n, engine.recall(n))
         if row is not None:
             engine.record(n, row, slope)
+        del row, slope  # or they would live until the next step has made its own

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from .errors import InputError, InputTypeError
+from .transfer import to_host
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _number(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             raise InputTypeError(f"{name} must be a real number, got a tensor of dtype {value.dtype}.")
-        return value.to(device="cpu", dtype=torch.float64)
+        return to_host(value)
     return torch.tensor(float(value), dtype=torch.float64)
 
 

@@ -13,6 +13,9 @@ from torch import nn
 import neuralfde as nf
 from neuralfde.adjoints import captured as captured_module
 from neuralfde.adjoints import graphs
+from neuralfde.adjoints.captured_blocks import CapturedBlocks
+from neuralfde.field import Field as Right
+from neuralfde.structure import structure_of
 
 
 class FakeGraph:
@@ -22,7 +25,8 @@ class FakeGraph:
         self.call, self.found = call, found
 
     def replay(self):
-        for old, new in zip(self.found, self.call(), strict=True):
+        again = self.call()
+        for old, new in zip(self.found or (), again or (), strict=True):
             if old.data_ptr() != new.data_ptr():
                 old.copy_(new)
 
@@ -72,6 +76,23 @@ def gradients(func, graphs, method="predictor", steps=100, history="full", t=2.0
     used = [p.grad for p in func.net.parameters()]
     assert func.unused.weight.grad is None
     return [y.detach(), z0.grad, order.grad, u.grad, *used]
+
+
+@pytest.mark.parametrize("history", ["full", "exponentials", nf.Window(80), nf.Full(8)])
+@pytest.mark.parametrize("storage", ["device", "checkpoint"])
+@pytest.mark.parametrize("t", [2.0, [0.0, 0.5, 1.9, 2.0]])
+def test_whole_blocks_are_captured(pretend, history, storage, t):
+    if storage == "checkpoint" and not isinstance(history, nf.Window) and history != "exponentials":
+        pytest.skip("these histories keep their rows")
+    func, steps = Field().double(), 300
+    t = torch.tensor(t, dtype=torch.float64) if isinstance(t, list) else t
+    seen = []
+    advance = CapturedBlocks.advance
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CapturedBlocks, "advance", lambda self, first: (seen.append(first), advance(self, first))[1])
+        found = gradients(func, True, steps=steps, history=history, storage=storage, t=t)
+    assert seen, "no block was replayed"
+    assert_close(found, gradients(func, False, steps=steps, history=history, storage=storage, t=t))
 
 
 def assert_close(a, b, tol=1e-12):
@@ -209,3 +230,23 @@ def test_graphs_on_the_cpu_are_refused_by_name():
         nf.fdeint(lambda t, z: -z, torch.ones(2), 1.0, 0.5, steps=4, graphs=True)
     with pytest.raises(nf.InputError, match="'auto', True or False"):
         nf.fdeint(lambda t, z: -z, torch.ones(2), 1.0, 0.5, steps=4, graphs="yes")
+
+
+def test_a_compiled_func_stays_compiled_after_it_was_watched():
+    calls = []
+
+    def backend(module, inputs):
+        return lambda *given: (calls.append(1), module(*given))[1]
+
+    class Own(nn.Linear):
+        def forward(self, t, z):
+            return torch.tanh(super().forward(z))
+
+    torch._dynamo.reset()
+    func, z = torch.compile(Own(3, 3), backend=backend), torch.randn(2, 3)
+    field = Right(func, structure_of(z), torch.zeros(3), ())
+    field.first_evaluation(z.reshape(1, -1), list(func.parameters()), watch=True)
+    assert field.trace
+    assert not calls
+    func(torch.zeros(()), z)
+    assert calls

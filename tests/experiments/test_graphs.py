@@ -103,6 +103,8 @@ def test_settings_are_the_papers_table():
         settings_for("coraa")
     with pytest.raises(InputError, match="settings='mine'"):
         settings_for("cora", "mine")
+    with pytest.raises(InputError, match="choose_from=10"):
+        graphs.run(graphs.Config(seeds=10, choose_from=9))
     with pytest.raises(InputError, match="at least 1"):
         graphs.run(graphs.Config(seeds=0))
 
@@ -111,7 +113,7 @@ def test_cost_rows_and_the_papers_beside_them():
     small = {"repeats": 1, "hidden": 8, "heads": 2, "t": 3.0, "device": "cpu", "variants": "l"}
     rows = graph_cost.run(graph_cost.Config(scale=0.005, **small))
     measured = [r for r in rows if r["source"] == "measured"]
-    assert [r["adjoint"] for r in measured] == ["direct", "exact", "paper"]
+    assert [r["adjoint"] for r in measured] == ["direct", "exact", "exact+recompute", "paper"]
     assert all(r["training_s"] > 0 and "synthetic" in r["graph"] for r in measured)
     assert sum(r["source"] == "paper" for r in rows) == 2
     rows = graph_cost.run(
@@ -125,7 +127,20 @@ def test_cost_rows_and_the_papers_beside_them():
 def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
     monkeypatch.setattr(graph_cost, "measure", lambda *a: (_ for _ in ()).throw(RuntimeError("out of memory")))
     config = graph_cost.Config(scale=0.005, variants="l", device="cpu")
-    assert [r.get("failed") for r in graph_cost.run(config)[:3]] == ["out of memory"] * 3
+    assert [r.get("failed") for r in graph_cost.run(config)[:4]] == ["out of memory"] * 4
+
+
+@pytest.mark.parametrize("limit", [5, 10, 25, 39, 70, 99, 1000])
+def test_the_largest_size_is_found_to_a_fifth(limit):
+    asked = []
+    best = graph_cost.largest_that(lambda size: asked.append(size) or size <= limit, 10, 100)
+    if limit < 10:
+        assert best == 0
+    elif limit > 100:
+        assert best == 100
+    else:
+        assert limit / 1.2 < best <= limit
+    assert len(asked) == len(set(asked)) <= 7
 
 
 def sampled_gradients(rank, world, port, out):

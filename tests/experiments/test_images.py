@@ -4,13 +4,13 @@ import json
 import pytest
 import torch
 
-from neuralfde import InputError
+from neuralfde import InputError, NonFiniteError
 from neuralfde.data.augment import augment, random_crop
 from neuralfde.data.images import load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
 from neuralfde.experiments.image_examples import Examples
-from neuralfde.experiments.image_schedules import learning_rate
-from neuralfde.experiments.image_training import Trainer
+from neuralfde.experiments.image_schedules import learning_rate, stages
+from neuralfde.experiments.image_training import Trainer, side_by_side
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport, Report
 
@@ -94,7 +94,7 @@ def test_processes_split_the_batch_of_one():
 
 
 def test_coarse_steps_come_first():
-    config = images.fill(dataclasses.replace(TINY, coarse="0.5:1", holdout=0.0))
+    config = images.fill(dataclasses.replace(TINY, coarse="0.5:0.5", holdout=0.0))
     trainer = Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
     seen = []
     trainer.model.fde.register_forward_pre_hook(lambda m, _: seen.append(m.options["step"]))
@@ -162,3 +162,53 @@ def test_adjoints_are_compared_from_the_same_start(tmp_path):
     assert [r["variant"] for r in rows] == list(image_adjoints.VARIANTS)
     assert rows[0]["order"] == rows[1]["order"] == 0.5 != rows[2]["order"]
     assert (tmp_path / "image-adjoints-digits.png").exists()
+
+
+def test_runs_side_by_side_are_the_runs_alone():
+    data, config = load_images("digits"), images.fill(TINY)
+    alone, beside = (
+        {f"seed-{s}": Trainer(config, data, s, Processes(torch.device("cpu"))) for s in range(2)} for _ in range(2)
+    )
+    reports = {key: Recorder() for key in alone}
+    curves = [trainer.fit(Report(), key) for key, trainer in alone.items()]
+    assert sorted(side_by_side(beside, reports)) == sorted(reports)
+    for curve, trainer in zip(curves, beside.values(), strict=True):
+        assert [c["held_out_loss"] for c in trainer.curve] == [c["held_out_loss"] for c in curve]
+    assert [r.states[-1]["step"] for r in reports.values()] == [8, 8]
+
+
+def test_time_that_runs_out_ends_the_training_with_a_rate_of_zero(monkeypatch):
+    config = images.fill(dataclasses.replace(TINY, epochs=1000, minutes=1.0, coarse="0.5:0.5"))
+    trainer = Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
+    seconds = iter(range(0, 10_000, 1))  # every look at the clock takes a second
+    monkeypatch.setattr("neuralfde.experiments.image_training.time.perf_counter", lambda: float(next(seconds)))
+    curve = trainer.fit(Report(), "x")
+    assert 5 < trainer.step < 60
+    assert curve[-1]["epoch"] == -(-trainer.step // 4)
+    assert trainer.rate < 0.02 * config.lr
+    assert trainer.model.fde.options["step"] == config.step
+    assert trainer.result()["captured"] is False
+
+
+@pytest.mark.parametrize("coarse", ["0.5", "0.5:a", "1:0.5,0.5:0.4", "1:1.5"])
+def test_coarse_steps_are_read(coarse):
+    with pytest.raises(InputError, match="coarse="):
+        stages(coarse, 0.1)
+
+
+def test_a_loss_that_is_not_finite_is_an_error():
+    trainer = Trainer(images.fill(TINY), load_images("digits"), 0, Processes(torch.device("cpu")))
+    trainer.sums.fill_(float("nan"))
+    with pytest.raises(NonFiniteError):
+        trainer.fit(Report(), "x")
+
+
+@pytest.mark.gpu
+def test_captured_steps_train_as_plain_ones_do():
+    curves = []
+    for capture in (False, True):
+        config = dataclasses.replace(TINY, epochs=3, coarse="0.5:0.5", capture=capture, device="cuda")
+        (row,) = images.run(config)
+        assert row["captured"] is capture
+        curves.append([c["held_out_loss"] for c in row["curve"]])
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3)

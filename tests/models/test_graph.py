@@ -41,12 +41,12 @@ def dense_attention(m, adjacency, z):
     else:
         d = (q[:, None] - k[None]).square().sum(3)
         s = att.variance**2 * torch.exp(-d / (2 * att.lengthscale**2))
-    mask = adjacency[..., None]
+    mask, along = adjacency[..., None], 1 if att.over == "target" else 0
     if att.normalise == "softmax":
-        return torch.softmax(s.masked_fill(~mask, -math.inf), 1).mean(2)
+        return torch.softmax(s.masked_fill(~mask, -math.inf), along).mean(2)
     o = s - s[adjacency].max()
     p = (o + (o**2 + 4).sqrt()) / 2 * mask
-    return (p / p.sum(1, keepdim=True)).mean(2)
+    return (p / p.sum(along, keepdim=True)).mean(2)
 
 
 def dense_model(m, data):
@@ -73,12 +73,14 @@ def gradients(m, out):
     return dict(zip(named, found, strict=True))
 
 
+@pytest.mark.parametrize("over", ["target", "source"])
 @pytest.mark.parametrize("normalise", ["softmax", "squareplus"])
 @pytest.mark.parametrize("kind", SCORES)
 @pytest.mark.parametrize("variant", ["l", "nl"])
-def test_forward_and_gradients_are_those_of_the_dense_model(variant, kind, normalise):
+def test_forward_and_gradients_are_those_of_the_dense_model(variant, kind, normalise, over):
     data = small()
-    m = model(variant, attention=kind, normalise=normalise, learn_order=True)
+    data.edge_index = data.edge_index[:, :25]  # not symmetric: sources and targets are told apart
+    m = model(variant, attention=kind, normalise=normalise, over=over, learn_order=True)
     out, expected = m(data), dense_model(m, data)
     torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-11)
     got, want = gradients(m, out), gradients(m, expected)
@@ -100,7 +102,7 @@ def test_exact_adjoint_is_direct_differentiation(variant, source):
 
 @pytest.mark.parametrize("variant", ["l", "nl"])
 def test_attention_starts_as_an_average_and_rows_add_to_one(variant):
-    data, m = small(), FGrand(5, 3, hidden=6, heads=2, variant=variant).double()
+    data, m = small(), FGrand(5, 3, hidden=6, heads=2, variant=variant, start="average").double()
     graph = Graph.from_edge_index(data.edge_index, len(data.x))
     att = m.attention if variant == "l" else m.block.func.attention
     with torch.no_grad():
@@ -108,6 +110,38 @@ def test_attention_starts_as_an_average_and_rows_add_to_one(variant):
         weight = att(graph, m.encoder(data.x))
     degree = torch.bincount(graph.row)
     torch.testing.assert_close(weight, 1.0 / degree[graph.row.long()].double(), rtol=1e-4, atol=0)
+
+
+def attention_of(m):
+    return m.attention if m.variant == "l" else m.block.func.attention
+
+
+@pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_attention_learns_from_its_start(variant, kind):
+    """Fresh weights: the gradient of every attention map is that of direct differentiation, not zero, and moves it."""
+    data, found = small(), []
+    for adjoint in ("exact", "direct"):
+        torch.manual_seed(0)
+        m = FGrand(5, 3, hidden=6, heads=2, variant=variant, attention=kind, adjoint=adjoint).double()
+        found.append({name: p.grad for name, p in attention_of(m).named_parameters() if _backward(m, data)})
+    for name, grad in found[1].items():
+        torch.testing.assert_close(found[0][name], grad, rtol=1e-9, atol=1e-13)
+    for name in ("query.weight", "key.weight"):
+        assert found[0][name].abs().max() > 1e-5
+    graph, optimiser = m.prepare(data.edge_index, 9), torch.optim.Adam(m.parameters(), lr=0.02)
+    before = attention_of(m)(graph, m.encode(data.x)).detach()
+    for _ in range(20):
+        optimiser.zero_grad()
+        _backward(m, data)
+        optimiser.step()
+    assert (attention_of(m)(graph, m.encode(data.x)) - before).abs().max() > 0.05
+
+
+def _backward(m, data):
+    out = m(data)
+    torch.nn.functional.cross_entropy(out, torch.arange(len(out)) % 3).backward()
+    return True
 
 
 def test_calls_of_torch_geometric():
@@ -158,6 +192,10 @@ def test_refusals_say_what_to_do():
         FGrand(5, 3, variant="nll")
     with pytest.raises(InputError, match="attention='dot'"):
         FGrand(5, 3, attention="dot")
+    with pytest.raises(InputError, match="start='uniform'"):
+        FGrand(5, 3, hidden=8, start="uniform")
+    with pytest.raises(InputError, match="over='row'"):
+        FGrand(5, 3, hidden=8, over="row")
     with pytest.raises(InputError, match="heads=4 does not divide"):
         FGrand(5, 3, hidden=6, heads=4)
     with pytest.raises(InputTypeError, match=r"model\(x, edge_index\)"):
@@ -166,11 +204,12 @@ def test_refusals_say_what_to_do():
         model()(small().x[:3], Graph.from_edge_index(small().edge_index, 9))
 
 
+@pytest.mark.parametrize("over", ["target", "source"])
 @pytest.mark.parametrize("kind", SCORES)
 @pytest.mark.parametrize("variant", ["l", "nl"])
-def test_an_ensemble_is_its_members_side_by_side(variant, kind):
+def test_an_ensemble_is_its_members_side_by_side(variant, kind, over):
     data = small()
-    members = [model(variant, seed=k, attention=kind, normalise="squareplus") for k in range(3)]
+    members = [model(variant, seed=k, attention=kind, normalise="squareplus", over=over) for k in range(3)]
     together = FGrandEnsemble(members)
     out, alone = together(data), torch.stack([m(data) for m in members])
     torch.testing.assert_close(out, alone, rtol=1e-12, atol=1e-12)
@@ -185,5 +224,36 @@ def test_an_ensemble_is_its_members_side_by_side(variant, kind):
         torch.testing.assert_close(together.encoder.grad[k], m.encoder.weight.grad, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(together.block.func.a.grad[k], m.block.func.a.grad, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(got.query.grad[k], inner.query.weight.grad, rtol=1e-9, atol=1e-11)
-    with pytest.raises(InputError, match="one fixed order"):
-        FGrandEnsemble([model(order=0.5), model(order=0.6)])
+    with pytest.raises(InputError, match="the same settings"):
+        FGrandEnsemble([model(t=1.0), model(t=2.0)])
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_members_have_orders_of_their_own(learn):
+    data = small()
+    members = [model(seed=k, order=0.5 + 0.2 * k, learn_order=learn) for k in range(2)]
+    together = FGrandEnsemble(members)
+    out, alone = together(data), torch.stack([m(data) for m in members])
+    torch.testing.assert_close(out, alone, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(together.order, torch.stack([m.order for m in members]))
+    if learn:
+        out.square().sum().backward()
+        alone.square().sum().backward()
+        got = together.block.raw_order.grad.flatten()
+        torch.testing.assert_close(got, torch.cat([m.block.raw_order.grad for m in members]), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("source", [True, False])
+def test_columns_may_be_solved_apart(source, recompute):
+    data = small()
+    whole, parts = (model(source=source, **how) for how in ({}, {"columns": 4, "recompute": recompute}))
+    torch.testing.assert_close(parts(data), whole(data), rtol=1e-12, atol=1e-12)
+    found = []
+    for m in (whole, parts):
+        m(data).square().sum().backward()
+        found.append({name: p.grad for name, p in m.named_parameters()})
+    for name, grad in found[0].items():
+        torch.testing.assert_close(found[1][name], grad, rtol=1e-10, atol=1e-12)
+    with pytest.raises(InputError, match="variant='l'"):
+        model("nl", columns=4)

@@ -9,8 +9,11 @@ from torch import Tensor
 
 from ..history import Blocked, Snapshots, ieee, precise
 from ..loop import sweep
+from ..schemes import OneStage
 from ..storage import Checkpoint, DeviceTape
 from .captured import Captured
+from .captured_blocks import CapturedBlocks
+from .plain import advance, is_plain
 from .plan import Coefficients, Plan
 from .step import add_heads, arrive, plain_step
 
@@ -23,24 +26,30 @@ class Replay:
     ) -> None:
         self.plan = plan
         self.engine = engine
+        engine.rest()
         self.coefficients = coefficients
         self.z0 = z0
         self.heads = heads
         self.first = plan.steps + 1
         self.sums: Tensor | None = None
+        self.rows: tuple[Tensor, ...] = ()
+        self.as_they_are = not heads and isinstance(plan.scheme, OneStage) and not plan.scheme.implicit
 
     def read(self, n: int) -> Tensor:
         """Row ``n``; rows are asked for in descending order."""
         if n < self.first or self.sums is None:
             count = min(self.engine.levels[-1], n + 1)
             self.first = n + 1 - count
-            self.sums = None  # frees the last block before the next one is made
+            self.sums, self.rows = None, ()  # frees the last block before the next one is made
             with ieee(self.z0):
                 self.sums = self.engine.product(self.first, count, 0, n + 1)
             span = slice(self.first, n + 1)
             known = self.plan.known
             self.sums.add_(self.coefficients.lift(self.z0, span) if known is None else known[span].transpose(0, 1))
-        c = self.sums[:, n - self.first]
+            self.rows = self.sums.unbind(1)
+        c = self.rows[n - self.first]
+        if self.as_they_are:
+            return c
         add_heads(c, self.coefficients.start, self.heads, n)
         if n == 0:
             return c
@@ -92,6 +101,10 @@ class Segments:
                 self.kept[n] = self.engine.snapshot(n)
             self.next = next(self.pending)
 
+    def write_rows(self, n: int, rows: Tensor) -> None:
+        """See :class:`Tape`; segments begin where blocks do."""
+        self.write(n, rows[0])
+
     def read(self, n: int) -> Tensor:
         """Row ``n``; rows are asked for in descending order."""
         if self.tape is None or n < self.tape.first:
@@ -99,6 +112,7 @@ class Segments:
         assert self.tape is not None
         return self.tape.read(n)
 
+    @torch.no_grad()
     def _recompute(self, n: int) -> None:
         first = self.starts.pop()
         assert first <= n
@@ -117,7 +131,11 @@ class Segments:
             v = plain_step(self.plan, m, x, self.c.local_at(m), slope, self.captured).v
             return (torch.zeros_like(self.like) if v is None else v)[None], None
 
-        sweep(precise(self.engine, self.z0), range(first, n + 1), visit)
+        by_blocks = self.captured is None or isinstance(self.captured, CapturedBlocks)
+        if by_blocks and is_plain(self.engine, self.plan, self.c):
+            advance(self.plan, self.engine, self.z0, tape, None, range(first, n + 1), self.captured)
+        else:
+            sweep(precise(self.engine, self.z0), range(first, n + 1), visit)
         self.tape = tape
 
     @property

@@ -71,7 +71,7 @@ def sweep_blocks(plan: Plan, record: Record, engine: Blocked, total: Totals) -> 
         slopes = torch.zeros_like(mu)
         slopes[mu.shape[0] - traced :] = v.detach().reshape(traced, -1).flip(0)
         shape = (mu.shape[0], *total.z0.shape)
-        engine.record_block(first, mu.view(shape), slopes.view(shape))
+        engine.record_block(first, mu.flip(0).view(shape), slopes.view(shape))
         total.z0.add_(mu.sum(0).view_as(total.z0))
         if plan.callback is not None:
             for i in range(first, first + mu.shape[0]):
@@ -85,7 +85,7 @@ def _linearise(plan: Plan, low: int, rows: Tensor) -> tuple[Tensor, Tensor]:
     if count == 0:
         return z, z.new_zeros(0, 0, 0)
     with torch.enable_grad():
-        v = plan.field.batch(low, z)
+        v = plan.field.batch(plan.field.times[low : low + count], z)
     if v.shape != z.shape:
         raise ValueError(f"func returned shape {tuple(v.shape)} for states of shape {tuple(z.shape)}")
     if not v.requires_grad:

@@ -13,7 +13,9 @@ from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
 from .again import Replay, Segments
+from .captured_blocks import CapturedBlocks
 from .graphs import lease
+from .plain import advance, is_plain
 from .plan import Coefficients, Plan
 from .step import Trace, arrive, plain_step, traced_step
 
@@ -27,6 +29,11 @@ class Record:
     heads: list[Tensor] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     spent: bool = False
+
+    def release(self) -> None:
+        """Give the memory of the rows back."""
+        self.tape = None
+        self.heads = []
 
     def local_at(self, n: int) -> Tensor:
         """The leaf that stands for the weight of the slope of step ``n`` in its own row."""
@@ -83,8 +90,15 @@ def run(
             plan.callback(n, plan.steps)
         return (torch.zeros_like(z) if v is None else v)[None], None
 
-    with plan.field.noise.borrowed(), contextlib.nullcontext() if trace else lease(plan, c, like) as captured:
-        sweep(precise(engine, z0), range(plan.steps + 1), visit)
+    with (
+        plan.field.noise.borrowed(),
+        contextlib.nullcontext() if trace else lease(plan, c, like, engine, check) as captured,
+    ):
+        by_blocks = captured is None or isinstance(captured, CapturedBlocks)
+        if by_blocks and not trace and not check and is_plain(engine, plan, c):
+            advance(plan, engine, z0, tape, out, range(plan.steps + 1), captured)
+        else:
+            sweep(precise(engine, z0), range(plan.steps + 1), visit)
     between = None if c.dense is None else _between(engine, c.dense, c.lift(z0, slice(plan.steps + 1, None)))
     record.tape = tape
     if plan.train and keeps_rows and not trace:

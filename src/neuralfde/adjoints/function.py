@@ -64,6 +64,8 @@ class Solve(torch.autograd.Function):
             ctx.record.spent = not adjoint.stores_graph
             with plan.field.noise.borrowed():
                 found = adjoint.pull(plan, ctx.record, c, z0, (grad_out, grad_between))
+        if ctx.record.spent:  # its rows are overwritten; the node itself may live until the whole backward pass ends
+            ctx.record.release()
         weights = [
             None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)
         ]

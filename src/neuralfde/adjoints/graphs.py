@@ -19,8 +19,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError
+from ..history import BlockEngine, Engine
 from ..structure import tensors_in
 from .captured import Captured, own_leaves
+from .captured_blocks import FEWEST_BLOCKS, CapturedBlocks
+from .plain import is_plain
 from .plan import Coefficients, Plan
 
 log = logging.getLogger("neuralfde")
@@ -38,9 +41,9 @@ _LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
-def lease(plan: Plan, c: Coefficients, z0: Tensor) -> Iterator[Captured | None]:
-    """The captured step of this solve, for this solve alone; None where it runs eagerly."""
-    captured = _find(plan, c, z0)
+def lease(plan: Plan, c: Coefficients, z0: Tensor, engine: Engine, check: bool = False) -> Iterator[Captured | None]:
+    """The captured steps of this solve, for this solve alone; None where it runs eagerly, as under ``check``."""
+    captured = None if check else _find(plan, c, z0, engine)
     with _LOCK:
         if captured is not None and captured.busy:
             captured = None  # another thread, or a solve inside this one
@@ -57,12 +60,16 @@ def lease(plan: Plan, c: Coefficients, z0: Tensor) -> Iterator[Captured | None]:
         captured.end()
 
 
-def ready(captured: Captured | None, plan: Plan) -> Captured | None:
+def ready(captured: Captured | None, plan: Plan, engine: Engine) -> Captured | None:
     """The captured step with its backward graphs; None, and eager from now on, if those cannot be captured."""
     if captured is None:
         return None
     try:
-        captured.capture_backward()
+        if isinstance(captured, CapturedBlocks):
+            assert isinstance(engine, BlockEngine)
+            captured.capture_backward_of(engine)
+        else:
+            captured.capture_backward()
         captured.clear()
         return captured
     except Exception as error:
@@ -77,15 +84,17 @@ def release(func: Any) -> None:
     _CACHE.pop(_owner(func), None)
 
 
-def _find(plan: Plan, c: Coefficients, z0: Tensor) -> Captured | None:
+def _find(plan: Plan, c: Coefficients, z0: Tensor, engine: Engine) -> Captured | None:
     if plan.graphs is False:
         return None
     found: Found = OrderedDict()
     key: Hashable = None
+    size = 1
     reason = why_not(plan, c, z0)
     if reason is None:
         try:
-            key = _key(plan, z0)
+            size = _whole_blocks(engine, plan, c)
+            key = (size, _key(plan, z0))
             found = _CACHE.setdefault(_owner(plan.field.func), found)
         except TypeError as error:
             reason = f"its arguments cannot be recognised again ({error})"
@@ -98,16 +107,23 @@ def _find(plan: Plan, c: Coefficients, z0: Tensor) -> Captured | None:
         found[key] = known + 1
         if plan.graphs is not True and plan.steps < AT_ONCE_FROM and known + 1 < _REPEATS:
             return None
-        known = found[key] = _capture(plan, c, z0)
+        known = found[key] = _capture(plan, c, z0, size)
     found.move_to_end(key)
     while len(found) > _KEPT:
         found.popitem(last=False)
     return known
 
 
-def _capture(plan: Plan, c: Coefficients, z0: Tensor) -> Captured | None:
+def _whole_blocks(engine: Engine, plan: Plan, c: Coefficients) -> int:
+    """The steps that are captured at once: a block of a plain solve, or 1."""
+    if not is_plain(engine, plan, c) or engine.block < 2:
+        return 1
+    return engine.block if plan.steps >= FEWEST_BLOCKS * engine.block else 1
+
+
+def _capture(plan: Plan, c: Coefficients, z0: Tensor, size: int) -> Captured | None:
     try:
-        captured = Captured(plan, c, z0)
+        captured = Captured(plan, c, z0) if size == 1 else CapturedBlocks(plan, c, z0, size)
         captured.capture_forward()
         return captured
     except Exception as error:

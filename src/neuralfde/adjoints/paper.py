@@ -32,7 +32,7 @@ class Paper:
         """See :class:`Adjoint`."""
         assert record.tape is not None
         assert plan.backward_weights is not None
-        spare = record.tape.buffer if isinstance(record.tape, Replay) else None
+        spare = record.tape.engine if isinstance(record.tape, Replay) else None
         engine = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, spare, False)
         node = {n: k for k, n in enumerate(plan.nodes)}
         wanted = [x for x in plan.leaves if x.requires_grad]

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from ..demand import unvalued
 from ..history import Blocked, ieee, precise
 from ..loop import sweep
 from ..schemes import Cotangents
 from . import forward
 from .again import Replay, Segments
 from .batched import UnbatchableError, log, suits, sweep_blocks
+from .captured_blocks import CapturedBlocks
 from .forward import Record
 from .graphs import lease, ready
+from .plain import is_plain, retreat
 from .plan import Coefficients, Plan
-from .step import Trace, is_plain, plain_pull, traced_step
+from .step import Trace, traced_step
 from .totals import Found, Totals
 
 
@@ -64,7 +66,7 @@ def reverse_sweep(
     batched: bool | None,
 ) -> Found:
     """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
-    spare = record.tape.buffer if isinstance(record.tape, Replay) else None
+    spare = record.tape.engine if isinstance(record.tape, Replay) else None
     like = z0 if c.base is None else z0[0]
     engine = plan.history.reverse(c.weights, plan.steps, like, spare, plan.weigh)
     total = Totals(plan, c, z0, grads, record.heads)
@@ -97,22 +99,23 @@ def reverse_sweep(
             plan.callback(plan.steps - n, plan.steps)
         return sums, slope.clone() if plan.weigh else slope
 
-    plain, dense = is_plain(plan) and not record.traces, c.dense is not None
+    dense = c.dense is not None
 
     def pull(n: int, grad_z: Tensor | None, grad_v: Tensor | None) -> tuple[Cotangents, Tensor]:
-        if plain and plan.needs_slope(n, dense):
-            assert record.tape is not None
-            return plain_pull(plan, n, record.tape.read(n), grad_z, grad_v, total.wanted)
         traced = _trace(plan, record, n, dense)
         local, keep = record.local_at(n), bool(record.traces)
         found = plan.scheme.pull(n, *traced, local, grad_z, grad_v, total.wanted, keep)
-        return found, torch.zeros_like(like) if traced.v is None else traced.v.detach()
+        return found, unvalued(like) if traced.v is None else traced.v.detach()
 
-    with contextlib.nullcontext() if record.traces else lease(plan, c, like) as leased:
-        captured = ready(leased, plan)
+    with contextlib.nullcontext() if record.traces else lease(plan, c, like, engine) as leased:
+        captured = ready(leased, plan, engine)
         if isinstance(record.tape, Segments):
             record.tape.captured = captured
-        sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
+        by_blocks = captured is None or isinstance(captured, CapturedBlocks)
+        if by_blocks and record.tape is not None and is_plain(engine, plan, c):
+            retreat(plan, engine, record.tape, total, captured)
+        else:
+            sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
         if captured is not None:
             total.add_captured(*captured.taken())
     return total.found(engine.weights_grad)

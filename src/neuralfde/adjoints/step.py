@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..schemes import Cotangents, OneStage
 from .captured import Captured
 from .plan import Coefficients, Plan
 
@@ -52,7 +50,8 @@ def plain_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool, captur
     if captured is not None and n > 0 and slope:
         return Trace(x, *captured.plain(n, x))
     if n == 0 and slope and plan.field.first_slope is not None:
-        return Trace(x, x[0], plan.field.first_slope)
+        first, plan.field.first_slope = plan.field.first_slope, None  # a row less until the backward pass has ended
+        return Trace(x, x[0], first)
     return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
 
 
@@ -61,27 +60,3 @@ def traced_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Tr
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
-
-
-def is_plain(plan: Plan) -> bool:
-    """Whether ``z = x``, ``v = f(z)`` for a state that is one tensor: then :func:`plain_pull` does a step."""
-    structure = plan.field.structure
-    explicit = isinstance(plan.scheme, OneStage) and not plan.scheme.implicit
-    return explicit and structure.bare and structure.spans is None
-
-
-def plain_pull(
-    plan: Plan, n: int, x: Tensor, grad_z: Tensor | None, grad_v: Tensor | None, wanted: Sequence[Tensor]
-) -> tuple[Cotangents, Tensor]:
-    """``ḡ + Jᵀ v̄`` and the slope, on the state as ``func`` sees it: rows would put their views into the graph."""
-    shape = plan.field.structure.shapes[0]
-    z = x.detach().view(shape).requires_grad_()
-    with torch.enable_grad():
-        v = plan.field.at(n, z)
-    found: Sequence[Tensor | None] = (None,) * (1 + len(wanted))
-    if grad_v is not None and v.requires_grad:
-        found = torch.autograd.grad(v, [z, *wanted], grad_v.view(shape), allow_unused=True)
-    sums = torch.zeros_like(x) if found[0] is None else found[0].reshape(x.shape)
-    if grad_z is not None:
-        sums = sums + grad_z
-    return Cotangents(sums, None, tuple(found[1:])), v.detach().reshape(x.shape[1:])

@@ -88,13 +88,13 @@ class Totals:
         """Take in gradients of what ``func`` depends on."""
         if not tensors:
             return
-        if any(g is None for g in tensors) or any(t is None for t in self.tensors):
+        try:
+            torch._foreach_add_(self.tensors, tensors)  # type: ignore[arg-type]
+        except TypeError:  # there are gaps: the first step, or a tensor that this step did not use
             for k, g in enumerate(tensors):
                 if g is not None:
                     known = self.tensors[k]
                     self.tensors[k] = g.clone() if known is None else known.add_(g)
-        else:
-            torch._foreach_add_(self.tensors, tensors)  # type: ignore[arg-type]
 
     def found(self, weights: Tensor | None) -> Found:
         """All gradients, in the order of the inputs."""

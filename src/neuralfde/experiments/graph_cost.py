@@ -2,7 +2,8 @@
 
 The graphs are synthetic and of the size of ogbn-arxiv and ogbn-products; T = 10, h = 1. Products is cut into sampled
 subgraphs. ``direct`` differentiates through the same loop with the same right-hand side; ``exact`` and ``paper`` are
-the adjoints. The paper's own figures (RTX A5000) stand in the same table, marked ``source: paper``.
+the adjoints, and ``exact+recompute`` also forgets each part of the columns and solves it again in the backward pass
+(variant l). The paper's own figures (RTX A5000) stand in the same table, marked ``source: paper``.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from .. import Full
 from ..data.samplers import NodeSampler, RandomWalkSampler
-from ..data.synthetic import synthetic_graph
+from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
 from ..models.message_passing import Graph
@@ -51,6 +53,9 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 STATUS = Path("/proc/self/status")
+RECOMPUTE = "+recompute"
+WIDE = 16 * 2**20
+"""Bytes of so many columns of a state from which on solving them apart is not a matter of launches."""
 Row = dict[str, Any]
 
 
@@ -60,7 +65,7 @@ class Config:
 
     graph: str = option("arxiv", "arxiv or products: the size of the synthetic graph")
     variants: str = option("l,nl", "variants to measure")
-    adjoints: str = option("direct,exact,paper", "methods to compare")
+    adjoints: str = option("direct,exact,exact+recompute,paper", "methods to compare")
     scale: float = option(1.0, "multiplies the number of nodes and edges")
     batches: str = option("10000,20000,80000", "nodes of a sampled subgraph (products only)")
     sampler: str = option("node", "walk or node")
@@ -71,8 +76,10 @@ class Config:
     order: float = option(0.9, "order of the derivative")
     t: float = option(10.0, "integration time")
     step: float = option(1.0, "step size")
+    source: bool = option(False, "the term b Z0, which FROND leaves out for ogbn-arxiv")
     storage: str = option("device", "where exact and paper keep their rows; direct always keeps them on the device")
-    history: str = option("auto", "history engine")
+    history: str = option("auto", "history engine; default: the whole past, a row at a time")
+    columns: int = option(32, "columns solved at a time by exact and paper on wide states (variant l); 0: all at once")
     repeats: int = option(3, "measured repetitions after one that warms up")
     device: str = option("auto", "auto, cpu or cuda")
     seed: int = option(0, "of the graph, the batches and the weights")
@@ -84,23 +91,35 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     if config.graph not in ("arxiv", "products") or config.sampler not in SAMPLERS:
         raise InputError("graph must be arxiv or products, and sampler walk or node.")
     device = torch.device(config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
-    whole = synthetic_graph(config.graph, scale=config.scale, seed=config.seed)
+    whole = whole_graph(config.graph, config.scale, config.seed)
     parts = [int(b) for b in config.batches.split(",") if b]
     sizes = parts if config.graph == "products" else [int(whole.num_nodes)]
     draw = _batches(config, whole)
-    pairs = list(itertools.product(config.variants.split(","), config.adjoints.split(",")))
+    pairs = methods(config.variants, config.adjoints)
     for size in sizes:
         data = draw(size)
         for variant, adjoint in pairs:
             attempt = functools.partial(_attempt, config, data, variant, adjoint, device)
             report.case(f"{config.graph} {variant} {adjoint} {size}", attempt)
     if config.largest and config.graph == "products":
-        for variant, adjoint in itertools.product(config.variants.split(","), config.largest.split(",")):
+        for variant, adjoint in methods(config.variants, config.largest):
             search = functools.partial(largest_batch, config, draw, variant, adjoint, device)
             report.case(f"largest batch {variant} {adjoint}", search)
     for row in papers_rows(config):
         report.case(f"paper's {config.graph} {row['variant']} {row['adjoint']}", functools.partial(dict, row))
     return report.rows
+
+
+@functools.lru_cache(maxsize=2)
+def whole_graph(graph: str, scale: float, seed: int) -> Data:
+    """The graph that is measured, or that batches are drawn from."""
+    return synthetic_graph(graph, scale=scale, seed=seed)
+
+
+def methods(variants: str, adjoints: str) -> list[tuple[str, str]]:
+    """Every variant with every method that it knows."""
+    pairs = itertools.product(variants.split(","), adjoints.split(","))
+    return [(v, a) for v, a in pairs if not (v == "nl" and a.endswith(RECOMPUTE))]
 
 
 def papers_rows(config: Config) -> list[Row]:
@@ -129,24 +148,43 @@ def _batches(config: Config, whole: Data) -> Callable[[int], Data]:
     return draw
 
 
-def _attempt(config: Config, data: Data, variant: str, adjoint: str, device: torch.device) -> Row:
+def _attempt(
+    config: Config, data: Data, variant: str, adjoint: str, device: torch.device, cap: float | None = None
+) -> Row:
     row = {"source": "measured", "graph": data.name, "variant": variant, "adjoint": adjoint}
     row |= {"nodes": int(data.num_nodes), "edges": int(data.num_edges), "storage": config.storage}
     try:
-        return row | measure(config, data, variant, adjoint, device)
+        return row | measure(config, data, variant, adjoint, device, cap)
     except (RuntimeError, MemoryError) as error:
         return row | {"failed": str(error).splitlines()[0][:200]}
     finally:
         _clear(device)
 
 
-def measure(config: Config, data: Data, variant: str, adjoint: str, device: torch.device) -> Row:
-    """Median seconds and peak MiB of inference and of a training step; the graph and the model count as memory."""
+def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
+    """The model that is measured."""
+    name = adjoint.removesuffix(RECOMPUTE)
+    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": name}
+    options |= {"history": Full(block=4) if config.history == "auto" else config.history, "source": config.source}
+    options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
+    if name != "direct":
+        options["storage"] = config.storage
+        wide = 4 * config.columns * int(data.num_nodes) >= WIDE * config.scale
+        if variant == "l" and config.columns and (wide or name != adjoint):
+            options |= {"columns": config.columns, "recompute": name != adjoint}
+    return FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
+
+
+def measure(
+    config: Config, data: Data, variant: str, adjoint: str, device: torch.device, cap: float | None = None
+) -> Row:
+    """Median seconds and peak MiB of inference and of a training step; the graph and the model count as memory.
+
+    ``cap`` is the fraction of the GPU's memory that may be taken once the graph is there.
+    """
     _clear(device)
     torch.manual_seed(config.seed)
-    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": adjoint}
-    options |= {"history": config.history, "storage": "device" if adjoint == "direct" else config.storage}
-    model = FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options).to(device)
+    model = model_of(config, data, variant, adjoint).to(device)
     x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
     graph = Graph.from_edge_index(data.edge_index.to(device), int(data.num_nodes))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -160,6 +198,9 @@ def measure(config: Config, data: Data, variant: str, adjoint: str, device: torc
         F.cross_entropy(model.train()(x, graph)[mask], y[mask]).backward()
         optimiser.step()
 
+    if cap is not None:
+        _clear(device)
+        torch.cuda.set_per_process_memory_fraction(cap, device)
     before = 0.0 if device.type == "cuda" else _resident("VmRSS")
     inference, training = (_timed(call, config.repeats, device, before) for call in (infer, train))
     return {
@@ -171,28 +212,40 @@ def measure(config: Config, data: Data, variant: str, adjoint: str, device: torc
 
 
 def largest_batch(config: Config, draw: Callable[[int], Data], variant: str, adjoint: str, device: torch.device) -> Row:
-    """Double the batch until a training step no longer fits into the memory allowed, or the graph is used up."""
+    """Double the batch until a training step no longer fits into the memory allowed, then halve the gap twice."""
     row: Row = {"source": "measured", "graph": "synthetic-products", "variant": variant, "adjoint": adjoint}
     if device.type != "cuda":
         return row | {"failed": "the largest batch is looked for on a GPU only"}
     device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    whole = SIZES["products"].nodes if config.scale == 1 else int(draw(2**40).num_nodes)
     total = torch.cuda.get_device_properties(device).total_memory
     cap = config.cap_gib * 2**30 or total
-    torch.cuda.set_per_process_memory_fraction(min(1.0, cap / total), device)
-    size, fits, peak, one = 10_000, 0, 0.0, replace(config, repeats=1)
-    try:
-        while True:
-            data = draw(size)
-            found = _attempt(one, data, variant, adjoint, device)
-            if "failed" in found:
-                break
-            fits, peak = int(data.num_nodes), found["training_mib"]
-            if fits < size:
-                break
-            size *= 2
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-    return row | {"cap_gib": round(cap / 2**30, 1), "largest": fits, "training_mib": peak, "whole": fits < size // 2}
+    peaks: dict[int, float] = {}
+
+    def fits(size: int) -> bool:
+        try:
+            found = _attempt(replace(config, repeats=1), draw(size), variant, adjoint, device, min(1.0, cap / total))
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+        if "failed" not in found:
+            peaks[size] = found["training_mib"]
+        return "failed" not in found
+
+    best = largest_that(fits, 40_000, whole)
+    return row | {"cap_gib": round(cap / 2**30, 1), "largest": best, "training_mib": peaks.get(best, 0.0), "of": whole}
+
+
+def largest_that(fits: Callable[[int], bool], start: int, most: int) -> int:
+    """The largest size that fits, to a fifth: by doubling from ``start``, then by halving the gap twice; 0: none."""
+    low, high = 0, min(start, most)
+    while fits(high):
+        low, high = high, min(2 * high, most)
+        if low == most:
+            return low
+    for _ in range(2 if low else 0):
+        middle = round((low * high) ** 0.5)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _timed(call: Callable[[], None], repeats: int, device: torch.device, before: float) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +40,8 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
         attention=s.attention,
         attention_width=s.attention_width or None,
         normalise=s.normalise,
+        over=s.over,
+        start=s.start,
         order=min(s.order, 0.99) if learn_order else s.order,
         learn_order=learn_order,
         t=s.t,
@@ -52,13 +55,18 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
 
 
 def optimiser_for(model: nn.Module, s: Settings) -> torch.optim.Optimizer:
-    """The optimiser of these settings; an order that is learned does not decay."""
+    """The optimiser of these settings; an order that is learned does not decay, attention may decay on its own."""
     if s.optimiser not in OPTIMISERS:
         raise InputError(f"optimiser={s.optimiser!r} is unknown. {nearest(s.optimiser, OPTIMISERS)}")
-    free = [p for name, p in model.named_parameters() if name.endswith("raw_order")]
-    held = [p for name, p in model.named_parameters() if not name.endswith("raw_order")]
-    groups = [{"params": held, "weight_decay": s.weight_decay}, {"params": free, "weight_decay": 0.0}]
-    return OPTIMISERS[s.optimiser](groups[: 1 + bool(free)], lr=s.lr)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decay = s.weight_decay
+        if name.endswith("raw_order"):
+            decay = 0.0
+        elif "attention." in name and s.attention_decay is not None:
+            decay = s.attention_decay
+        groups.setdefault(decay, []).append(parameter)
+    return OPTIMISERS[s.optimiser]([{"params": p, "weight_decay": d} for d, p in groups.items()], lr=s.lr)
 
 
 def train_splits(
@@ -66,6 +74,7 @@ def train_splits(
     s: Settings,
     seeds: Sequence[int],
     *,
+    orders: Sequence[float] | None = None,
     variant: str = "l",
     adjoint: str = "exact",
     learn_order: bool = False,
@@ -73,14 +82,15 @@ def train_splits(
     root: str | None = None,
     evaluate_every: int = 2,
 ) -> list[dict[str, Any]]:
-    """Train on the splits ``seeds`` at once, each from the initialisation of its seed.
+    """Train on the splits ``seeds`` at once, each from the initialisation of its seed and with its own of ``orders``.
 
     The epoch is the one of the best validation accuracy, of equal ones that of the lowest validation loss; the test
     accuracy reported is that epoch's and decides nothing.
     """
     data = graph_of(dataset, root, device)
     masks = [split_of(data, seed) for seed in seeds]
-    model = _model(data, s, seeds, variant, adjoint, learn_order).to(device)
+    orders = [s.order] * len(seeds) if orders is None else orders
+    model = _model(data, s, seeds, orders, variant, adjoint, learn_order).to(device)
     optimiser = optimiser_for(model, s)
     began = time.perf_counter()
     marks: list[Tensor] = []
@@ -108,16 +118,14 @@ def train_splits(
 
 
 def _model(
-    data: Data, s: Settings, seeds: Sequence[int], variant: str, adjoint: str, learn: bool
+    data: Data, s: Settings, seeds: Sequence[int], orders: Sequence[float], variant: str, adjoint: str, learn: bool
 ) -> FGrand | FGrandEnsemble:
     """One model, or an ensemble of as many as there are seeds."""
-    if learn and len(seeds) > 1:
-        raise InputError("models that learn their order are trained one at a time.")
     members = []
-    for seed in seeds:
+    for seed, order in zip(seeds, orders, strict=True):
         torch.manual_seed(seed)
         # Finiteness shows in the validation loss; checking it in the solver would wait for the device at every call.
-        members.append(build(data, s, variant, adjoint, learn, check_finite=False))
+        members.append(build(data, replace(s, order=order), variant, adjoint, learn, check_finite=False))
     return members[0] if len(members) == 1 else FGrandEnsemble(members)
 
 
@@ -129,9 +137,9 @@ def _each(logits: Tensor) -> Tensor:
 def evaluate(model: FGrand | FGrandEnsemble, data: Data, masks: Sequence[Masks]) -> Tensor:
     """Validation accuracy and loss, test accuracy and order of each member, ``(S, 4)``, without waiting."""
     model.eval()
-    order = model.order.detach().to(data.y.device).double()
+    orders = model.order.detach().to(data.y.device).double().reshape(-1)
     rows = []
-    for logits, (_, val, test) in zip(_each(model(data)), masks, strict=True):
+    for logits, (_, val, test), order in zip(_each(model(data)), masks, orders, strict=True):
         right = (logits.argmax(1) == data.y).double()
         loss = F.cross_entropy(logits[val], data.y[val]).double()
         rows.append(torch.stack([right[val].mean(), loss, right[test].mean(), order]))

@@ -44,6 +44,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+#: Timed seconds after which a run is not repeated any more.
+ENOUGH = 1.0
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of the experiment; a number left at 0 or a text left empty takes what suits the data set or device."""
@@ -58,7 +62,7 @@ class Config:
     precision: str = option("float32", "float32, or bfloat16 for mixed precision")
     compile: bool = option(False, "compile the field")
     channels_last: bool = option(False, "keep channels last in memory")
-    repeats: int = option(3, "timed steps, of which the median counts")
+    repeats: int = option(3, "timed steps, of which the median counts; fewer where they take over a second")
     minutes: float = option(0.0, "leave out rows that would take the run past this; 0: take the time it takes")
     device: str = option("auto", "auto, cpu or cuda")
     seed: int = option(0, "random seed")
@@ -119,7 +123,8 @@ def _expected(rows: list[Row], name: str, horizon: int, repeats: int) -> float:
     if not before:
         return 0.0
     last = before[-1]
-    return float((repeats + 3) * (last["train_seconds"] + last["inference_seconds"]) * horizon / last["T"])
+    once = (last["train_seconds"] + last["inference_seconds"]) * horizon / last["T"]
+    return float(2 * once + min((repeats - 1) * once, 2 * ENOUGH))
 
 
 def measure(config: Config, variant: str, t: int, order: float, batch: int, place: torch.device) -> Row:
@@ -163,13 +168,20 @@ def measure(config: Config, variant: str, t: int, order: float, batch: int, plac
 
 
 def _timed(name: str, work: Callable[[], None], repeats: int, place: torch.device) -> Row:
-    """Median seconds after a warm-up, and the peak memory of one more run."""
-    work()
-    memory, took = peak_mib(work, place), []
-    for _ in range(repeats):
+    """Peak memory and median seconds after a warm-up; long runs are not repeated as often as is asked."""
+    took: list[float] = []
+
+    def clocked() -> None:
         start = _clock(place)
         work()
         took.append(_clock(place) - start)
+
+    work()
+    memory = peak_mib(clocked, place)
+    if place.type == "cpu":
+        took.clear()  # the profiler that counts memory there takes its time
+    while not took or (len(took) < repeats and sum(took) < ENOUGH):
+        clocked()
     return {f"{name}_seconds": statistics.median(took), f"{name}_mib": memory}
 
 

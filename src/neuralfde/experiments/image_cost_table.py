@@ -105,7 +105,7 @@ def figure(rows: Sequence[Row], dataset: str) -> Any:
     left, right = picture.subplots(1, 2)
     for k, name in enumerate(dict.fromkeys(r["variant"] for r in rows)):
         for axis, field in ((left, "train_mib"), (right, "train_seconds")):
-            line = [(r["T"], r[field]) for r in rows if r["variant"] == name and r.get(field)]
+            line = sorted((r["T"], r[field]) for r in rows if r["variant"] == name and r.get(field))
             if line:
                 axis.plot(*zip(*line, strict=True), marker="o", markersize=4, color=f"C{k}", label=name)
     last = max((r["T"] for r in rows), default=0)

@@ -42,6 +42,7 @@ class Examples:
         self.train = self._place(data.train_images[chosen[held:]], data.train_labels[chosen[held:]])
         self.test = self._place(data.test_images, data.test_labels)
         self.steps = max(1, len(self.train[1]) // config.batch_size)
+        self.noise = torch.Generator(processes.device)
         self._epoch, self._order = -1, torch.empty(0)
 
     def _place(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,8 +56,8 @@ class Examples:
             order = torch.Generator().manual_seed(self.seed * 100_003 + epoch)
             self._order, self._epoch = torch.randperm(len(labels), generator=order).to(images.device), epoch
         chosen = self._order[k * self.config.batch_size : (k + 1) * self.config.batch_size]
-        noise = torch.Generator(images.device).manual_seed((self.seed + 1) * 1_000_003 + step)
-        x = augment(images[chosen].float() / 255, self.config.augment, self.config.pad, noise)
+        self.noise.manual_seed((self.seed + 1) * 1_000_003 + step)
+        x = augment(images[chosen].float() / 255, self.config.augment, self.config.pad, self.noise)
         mine = slice(self.processes.rank, None, self.processes.count)
         return ((x - self.mean) / self.std)[mine], labels[chosen][mine]
 

@@ -1,15 +1,16 @@
 """History engines: how the weighted past is summed."""
 
-from .base import Engine, History, Snapshots
+from .base import BlockEngine, Engine, History, Snapshots
 from .blocked import Blocked
 from .exponentials import Exponentials
 from .fading import Fading
 from .full import FFT, Full
-from .precision import ieee, precise
+from .precision import ieee, precise, reduced
 from .window import Window
 
 __all__ = [
     "FFT",
+    "BlockEngine",
     "Blocked",
     "Engine",
     "Exponentials",
@@ -20,4 +21,5 @@ __all__ = [
     "Window",
     "ieee",
     "precise",
+    "reduced",
 ]

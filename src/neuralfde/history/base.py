@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -39,6 +40,39 @@ class Snapshots(Engine, Protocol):
         """Go back to where a snapshot was taken; None: to the beginning."""
 
 
+@runtime_checkable
+class BlockEngine(Engine, Protocol):
+    """An engine whose blocks can be filled by whoever runs the sweep; times are counted as the sweep meets them."""
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one group and one sum, so that the rows of a block are (steps, width)."""
+
+    @property
+    def block(self) -> int:
+        """Steps in a block."""
+
+    @property
+    def latest_first(self) -> bool:
+        """Whether rows lie in memory against the sweep."""
+
+    @property
+    def thin(self) -> Sequence[Tensor]:
+        """For one group: the weights (sums, k) of the k rows before row k of a block, in memory order."""
+
+    def room(self, i: int) -> Tensor:
+        """Where the rows of the block at time ``i``, which has been recalled, are kept: (steps, width)."""
+
+    def recall_block(self, i: int) -> Tensor | None:
+        """What the rows before the block at time ``i`` contribute to it: (outputs, steps, groups, width), or None.
+
+        The result may be overwritten by the caller.
+        """
+
+    def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """Take in a block of rows (steps, groups, width) in memory order, with their slopes in the sweep's order."""
+
+
 class History(ABC):
     """How the past is summed: a frozen description that opens engines.
 
@@ -59,8 +93,9 @@ class History(ABC):
         """An engine for a forward sweep over rows like ``row`` (groups, width)."""
 
     @abstractmethod
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Engine:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Engine:
         """The transposed engine, fed from the last row to the first.
 
-        ``spare`` is a buffer of (steps + 1) rows it may overwrite: row ``n`` is free once row ``n`` is recorded.
+        ``spare`` is the forward engine, where its memory may be taken over: row ``n`` of it is free once row ``n`` is
+        recorded.
         """

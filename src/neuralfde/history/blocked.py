@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .panels import Panels
+
 # Numbers alive at once in an FFT product: 2^22 are 16 MiB in single precision.
 _FFT_CHUNK = 1 << 22
 
@@ -116,6 +118,7 @@ class Blocked:
         levels: block sizes, growing; each block takes from its parent block what came before it there.
         backward: sweep from the last row to the first, with the transposed matrix.
         weigh: in a backward sweep, also accumulate the gradient of the weights.
+        panels: moments of distant rows, one :class:`Panels` per input, where these stand for the rows themselves.
     """
 
     def __init__(
@@ -127,8 +130,10 @@ class Blocked:
         backward: bool = False,
         reach: int | None = None,
         weigh: bool = False,
+        panels: Sequence[Panels] = (),
     ) -> None:
         self.toeplitz = toeplitz
+        self.panels = panels
         self.inputs = inputs
         self.steps = steps
         self.levels = levels
@@ -139,15 +144,14 @@ class Blocked:
         self._slopes: list[Tensor] = []
         self._recorded = 0  # rows taken in by whole blocks
         self._start = -levels[0]  # the time at which the current block begins
-        self._far: Sequence[Tensor] | None = None
+        self._far: Sequence[Tensor] | None = None  # what older rows contribute to each row of the block
         self._slots: list[list[Tensor]] = []
-        # one group and one input: the thin products inside a block are single calls on flat views
-        self._flat = toeplitz.lags.shape[1] == 1 and len(inputs) == 1 and (reach is None or reach >= levels[0])
-        self._flat &= isinstance(toeplitz, Toeplitz)
+        self.latest_first = inputs[0].backward
+        self.thin: list[Tensor] = []  # where the thin products inside a block are single calls on flat views
         self._block: Tensor | None = None
-        self._near: list[Tensor] = []
-        if self._flat and isinstance(toeplitz, Toeplitz):
-            self._near = toeplitz.near(levels[0], inputs[0].backward)
+        if isinstance(toeplitz, Toeplitz) and toeplitz.lags.shape[1] == 1 and len(inputs) == 1:
+            whole = reach is None or reach >= levels[0]
+            self.thin = toeplitz.near(levels[0], self.latest_first) if whole else []
 
     def recall(self, n: int) -> Tensor | None:
         """What the rows recorded so far contribute to row ``n``: (outputs, groups, width); None if nothing yet.
@@ -159,25 +163,33 @@ class Blocked:
         if k == self.levels[0]:
             self._begin(i)
             k = 0
+            self._far = None if self.pending[0] is None else self.pending[0].unbind(1)
+            if self.thin:
+                self._block = self.inputs[0].slice(i, i + len(self._slots[0]))[:, 0]
         far = None if self._far is None else self._far[k]
         if k == 0:
             return far
         if self._block is None:
             near = self.product(i, 1, max(self._start, self._oldest(i)), i)[:, 0]
             return near if far is None else near.add_(far)
-        past = self._block[-k:] if self.inputs[0].backward else self._block[:k]
-        near = self._near[k] @ past if far is None else torch.addmm(far[:, 0], self._near[k], past)
+        past = self._block[-k:] if self.latest_first else self._block[:k]
+        near = self.thin[k] @ past if far is None else torch.addmm(far[:, 0], self.thin[k], past)
         return near.unsqueeze(1)
 
     def record(self, n: int, row: Tensor, slope: Tensor | None = None) -> None:
         """Take in row ``n``: (inputs, groups, width); ``slope`` is ``v_n`` where weights need a gradient."""
         i = self.steps - n if self.backward else n
-        for k, slots in enumerate(self._slots):
-            slots[i - self._start].copy_(row[k])
+        for slots, part in zip(self._slots, row, strict=True):
+            slots[i - self._start].copy_(part)
         if self.weights_grad is not None and slope is not None:
             self._slopes.append(slope)
             if (i + 1) % self.levels[0] == 0 or i == self.steps:
                 self._correlate(i + 1)
+
+    def rest(self) -> None:
+        """Let go of the current block's sums once the sweep has ended; the rows stay."""
+        self.pending = [None] * len(self.levels)
+        self._far = None
 
     @property
     def block(self) -> int:
@@ -185,29 +197,44 @@ class Blocked:
         return self.levels[0]
 
     @property
+    def single(self) -> bool:
+        """See :class:`BlockEngine`."""
+        return bool(self.thin) and self.toeplitz.lags.shape[0] == 1
+
+    @property
     def started(self) -> bool:
         """Whether a block of rows has been recorded."""
         return self._recorded > 0
 
     def recall_block(self, i: int) -> Tensor | None:
-        """What the rows before the block at time ``i`` contribute to it: (outputs, steps, groups, width), or None."""
+        """See :class:`BlockEngine`."""
         self._begin(i)
-        return self.pending[0]
+        far = self.pending[0]
+        if far is not None and len(self.levels) > 1:
+            return far.clone()  # it may belong to a larger block
+        self.pending[0] = None
+        return far
 
-    def record_block(self, i: int, rows: Tensor, slopes: Tensor) -> None:
-        """Take in a whole block of rows of the only input, in the order of the sweep: (steps, groups, width)."""
+    def room(self, i: int) -> Tensor:
+        """See :class:`BlockEngine`."""
+        return self.inputs[0].slice(i, min(i + self.levels[0], self.steps + 1))[:, 0]
+
+    def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """See :class:`BlockEngine`."""
         count = rows.shape[0]
-        target = self.inputs[0]
-        target.slice(i, i + count).copy_(rows.flip(0) if target.backward else rows)
+        target = self.inputs[0].slice(i, i + count)
+        if target.data_ptr() != rows.data_ptr():
+            target.copy_(rows)
         self._recorded += count
-        if self.weights_grad is not None:
+        if self.weights_grad is not None and slopes is not None:
             self._slopes = list(slopes.unbind(0))
             self._correlate(i + count)
 
     @property
     def bytes(self) -> int:
         """What it holds, in bytes."""
-        return sum(r.buffer.numel() * r.buffer.element_size() for r in self.inputs)
+        held = [*[rows.buffer for rows in self.inputs], *[panels.buffer for panels in self.panels]]
+        return sum(b.numel() * b.element_size() for b in held)
 
     @property
     def snapshot_rows(self) -> int:
@@ -232,10 +259,27 @@ class Blocked:
         """Contributions of times [a, b) to rows first … first+count-1: (outputs, count, groups, width)."""
         if len(self.levels) > 1 and count > self.levels[0] and b - a > self.levels[0]:
             return self._fft_product(first, count, a, b)
+        distant = self.panels[0].table.count(first) if self.panels and a == 0 else 0
+        if distant:
+            a = distant * self.panels[0].table.length
         blocks = self.toeplitz.block(first, count, a, b, self.inputs[0].backward)
+        near = self._apply(blocks, [rows.slice(a, b) for rows in self.inputs])
+        return near if distant == 0 else near.add_(self._distant(first, count, distant))
+
+    def _distant(self, first: int, count: int, panels: int) -> Tensor:
+        """What the first panels contribute to these rows, from their moments."""
+        for own, rows in zip(self.panels, self.inputs, strict=True):
+            while own.done < panels:
+                start = own.done * own.table.length
+                own.take(rows.slice(start, start + own.table.length))
+        blocks = self.panels[0].table.block(first, count, panels, self.inputs[0].backward)
+        return self._apply(blocks, [own.slice(panels) for own in self.panels])
+
+    def _apply(self, blocks: Tensor, past: Sequence[Tensor]) -> Tensor:
+        """Blocks (sums, groups, count, times) times rows: forward each sum is an output, backward an input."""
         if not self.backward:
-            return _matmul(blocks, self.inputs[0].slice(a, b))
-        parts = [_matmul(w[None], rows.slice(a, b)) for w, rows in zip(blocks, self.inputs, strict=True)]
+            return _matmul(blocks, past[0])
+        parts = [_matmul(w[None], rows) for w, rows in zip(blocks, past, strict=True)]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def _oldest(self, i: int) -> int:
@@ -249,11 +293,8 @@ class Blocked:
                 self.pending[level] = None
                 self.pending[level] = self._gather(level, i)
         self._start = i
-        self._far = None if self.pending[0] is None else self.pending[0].unbind(1)
         count = min(self.levels[0], self.steps + 1 - i)
         self._slots = [rows.open(i, count) for rows in self.inputs]
-        if self._flat:
-            self._block = self.inputs[0].slice(i, i + count)[:, 0]
 
     def _gather(self, level: int, i: int) -> Tensor | None:
         """What the block of this level that begins at ``i`` takes from its parent, and from rows inside the parent."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .base import History
+from .base import Engine, History
 from .fading import Fading
 
 #: More terms than this do not help in float64: the least-squares matrix is numerically singular long before.
@@ -91,7 +91,7 @@ class Exponentials(History):
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Fading:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Fading:
         """See :class:`History`."""
         return self._open(weights, steps, row, True, weigh)
 

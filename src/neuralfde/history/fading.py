@@ -8,6 +8,8 @@ Fed from the last step to the first, the same object applies the transposed matr
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -69,6 +71,46 @@ class Fading:
         if (last or i == self.steps) and self.weights_grad is not None:
             self._correlate(q + 1)
         if last:
+            self._fold()
+
+    latest_first = False
+
+    @property
+    def single(self) -> bool:
+        """See :class:`BlockEngine`."""
+        return self.ins == self.outs == self.current.shape[1] == 1
+
+    @property
+    def block(self) -> int:
+        """See :class:`BlockEngine`."""
+        return self.size
+
+    @cached_property
+    def thin(self) -> list[Tensor]:
+        """See :class:`BlockEngine`."""
+        return [parts[0][0] for parts in self.tables.thin]
+
+    def recall_block(self, i: int) -> Tensor | None:
+        """See :class:`BlockEngine`."""
+        if i == 0:
+            return None
+        self._begin(i)
+        count = min(self.size, self.steps + 1 - i)
+        return self.current[: self.outs, :, :count].transpose(1, 2).clone(memory_format=torch.contiguous_format)
+
+    def room(self, i: int) -> Tensor:
+        """See :class:`BlockEngine`."""
+        return self.current[0, 0, : min(self.size, self.steps + 1 - i)]
+
+    def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """See :class:`BlockEngine`."""
+        count = rows.shape[0]
+        if rows.data_ptr() != self.current.data_ptr():
+            self.current[0, :, :count].copy_(rows.transpose(0, 1))
+        if self.weights_grad is not None and slopes is not None:
+            self._slopes[:, :count].copy_(slopes.transpose(0, 1))
+            self._correlate(count)
+        if count == self.size:
             self._fold()
 
     @property

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import History
+from .base import Engine, History
 from .blocked import Blocked, Rows, Toeplitz, Triangular
+from .panels import Panels, table_for
 
 # Numbers in a row from which on fewer of them make a good matrix product.
 _WIDE = 1 << 16
@@ -28,7 +29,7 @@ class Full(History):
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(row.numel()))
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(row.numel()), spare, weigh, backward=True)
 
@@ -53,7 +54,7 @@ class FFT(History):
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(steps))
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(steps), spare, weigh, backward=True)
 
@@ -70,17 +71,22 @@ def _open(
     steps: int,
     row: Tensor,
     levels: tuple[int, ...],
-    spare: Tensor | None = None,
+    spare: Engine | None = None,
     weigh: bool = False,
     backward: bool = False,
 ) -> Blocked:
-    count = weights.shape[0] if backward else 1
-    buffers = [
-        torch.empty(steps + 1, *row.shape, dtype=row.dtype, device=row.device)
-        for _ in range(count - bool(spare is not None))
-    ]
-    if spare is not None:
-        buffers.insert(0, spare)
-    inputs = [Rows(b, backward) for b in buffers]
-    matrix = Toeplitz(weights, levels[-1]) if weights.ndim == 3 else Triangular(weights, backward)
-    return Blocked(matrix, inputs, steps, levels, backward, weigh=weigh)
+    more = weights.shape[0] - 1 if backward else 0  # inputs beside the first, which takes over the spare one's memory
+    assert spare is None or isinstance(spare, Blocked)
+    first = row.new_empty(steps + 1, *row.shape) if spare is None else spare.inputs[0].buffer
+    inputs = [Rows(b, backward) for b in (first, *[torch.empty_like(first) for _ in range(more)])]
+    if weights.ndim > 3:
+        return Blocked(Triangular(weights, backward), inputs, steps, levels, backward, weigh=weigh)
+    matrix = Toeplitz(weights, levels[-1])
+    known = spare.panels[0].table if spare is not None and spare.panels else None
+    if known is None or spare is None or not torch.equal(spare.toeplitz.lags, matrix.lags):
+        known = table_for(matrix.lags, row) if len(levels) == 1 else None
+    panels = []
+    if known is not None:
+        held = spare.panels[0].buffer if spare is not None and spare.panels else known.buffer(steps, row)
+        panels = [Panels(known, b, backward) for b in (held, *[torch.empty_like(held) for _ in range(more)])]
+    return Blocked(matrix, inputs, steps, levels, backward, weigh=weigh, panels=panels)

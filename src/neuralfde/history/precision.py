@@ -13,13 +13,13 @@ from .base import Engine
 
 def precise(engine: Engine, like: Tensor) -> Engine:
     """The engine itself; where TF32 is on, wrapped so that its products do without it."""
-    return _Precise(engine) if _reduced(like) else engine
+    return _Precise(engine) if reduced(like) else engine
 
 
 @contextlib.contextmanager
 def ieee(like: Tensor) -> Iterator[None]:
     """Matrix products in full precision inside."""
-    if not _reduced(like):
+    if not reduced(like):
         yield
         return
     settings = torch.backends.cuda.matmul
@@ -31,7 +31,7 @@ def ieee(like: Tensor) -> Iterator[None]:
         settings.fp32_precision = before
 
 
-def _reduced(like: Tensor) -> bool:
+def reduced(like: Tensor) -> bool:
     """Whether float32 products on this device are made in TF32."""
     on = like.device.type == "cuda" and like.dtype == torch.float32
     return on and torch.backends.cuda.matmul.fp32_precision == "tf32"

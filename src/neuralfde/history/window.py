@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .base import History
+from .base import Engine, History
 from .blocked import Blocked, Rows, Toeplitz
 
 
@@ -37,7 +37,7 @@ class Window(History):
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Tensor | None, weigh: bool) -> Blocked:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
         return self._open(weights, steps, row, True, weigh)
 

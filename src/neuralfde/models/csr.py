@@ -87,6 +87,14 @@ class Graph:
         """Where the indices live."""
         return self.col.device
 
+    @functools.cached_property
+    def transposed(self) -> Graph:
+        """Every edge turned round, in the order by source; ``weight[perm]`` goes there, ``weight_t[its perm]`` back."""
+        back = torch.empty_like(self.perm)
+        back[self.perm.long()] = torch.arange(self.num_edges, dtype=back.dtype, device=self.device)
+        row_t = self.col.index_select(0, self.perm)
+        return Graph(self.num_nodes, self.rowptr_t, self.col_t, row_t, self.rowptr, self.col, back)
+
     def to(self, device: torch.device | str) -> Graph:
         """The same graph on another device."""
         names = ("rowptr", "col", "row", "rowptr_t", "col_t", "perm")

@@ -5,7 +5,8 @@ With ``A`` the attention over edges, ``s`` a rate and ``b`` the strength of a so
     f = s (A z - z) + b z_0
     f̄ given:   z̄ = s (Aᵀ f̄ - f̄)     s̄ = <Aᵀ f̄ - f̄, z>     Ā_e = s <f̄_i, z_j>     z̄_0 = b f̄     b̄ = <f̄, z_0>
 
-Nothing of the state's size is kept for the backward pass but ``z`` itself, and each pass makes one such tensor.
+Nothing of the state's size is kept for the backward pass but ``z`` itself, and each pass makes one such tensor. The
+backward pass does not need ``f``, which is left out where only the derivative is wanted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from neuralfde.demand import unvalued, value_wanted
 from neuralfde.models.csr import Graph, sddmm, spmm
 
 
@@ -42,6 +44,8 @@ class _Diffuse(torch.autograd.Function):
     def forward(
         graph: Graph, weight: Tensor, z: Tensor, rate: Tensor, source: Tensor | None, strength: Tensor | None
     ) -> Tensor:
+        if not value_wanted():
+            return unvalued(z)
         members, out = len(rate), spmm(graph, weight, z)
         each = out.view(members, -1)
         each.sub_(z.reshape(members, -1)).mul_(rate[:, None])

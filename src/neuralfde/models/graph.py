@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import Graph, attention
+from neuralfde.models.message_passing import OVER, Graph, attention
+from neuralfde.models.readout import readout
 from neuralfde.nn import FDEBlock
 
 if TYPE_CHECKING:
@@ -18,14 +21,17 @@ if TYPE_CHECKING:
 
 VARIANTS = ("l", "nl")
 SCORES = ("scaled_dot", "cosine", "exp_kernel")
+STARTS = ("random", "average")
 
 
 class EdgeAttention(nn.Module):
     """Multi-head attention over edges and self loops, each target's weights averaged over heads and adding to 1.
 
     Chamberlain et al., "GRAND: Graph Neural Diffusion", ICML 2021; see
-    :func:`neuralfde.models.message_passing.attention` for the formula. As in GRAND the query and key maps start almost
-    at zero, so that diffusion starts as a plain average over neighbours.
+    :func:`neuralfde.models.message_passing.attention` for the formula. GRAND starts the query and key maps at the
+    constant 1e-5 (``start="average"``): diffusion starts as a plain average over neighbours, and since all rows of a
+    map are then the same, its gradient is so small that a usual weight decay keeps it there. ``start="random"`` is the
+    start of any other linear map.
 
     Args:
         features: width of the state.
@@ -33,33 +39,48 @@ class EdgeAttention(nn.Module):
         heads: number of heads.
         kind: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         normalise: ``"softmax"`` or ``"squareplus"``.
+        over: whose weights add to 1: ``"target"`` or ``"source"``.
+        start: ``"random"`` or ``"average"``.
 
     Shapes:
         z ``(N, features)``, result ``(E,)`` in the graph's order of edges.
     """
 
-    START = 1e-5
+    AVERAGE = 1e-5
 
-    def __init__(self, features: int, width: int, heads: int, kind: str, normalise: str) -> None:
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        heads: int,
+        kind: str,
+        normalise: str,
+        over: str = "target",
+        start: str = "random",
+    ) -> None:
         super().__init__()
         if kind not in SCORES:
             raise InputError(f"attention={kind!r} is no attention score. {nearest(kind, SCORES)}")
         if heads < 1 or width % heads:
             raise InputError(f"heads={heads} does not divide attention_width={width}. Change one of the two.")
-        self.heads, self.kind, self.normalise = heads, kind, normalise
+        for name, value, known in (("start", start, STARTS), ("over", over, OVER)):
+            if value not in known:
+                raise InputError(f"{name}={value!r} is unknown. {nearest(value, known)}")
+        self.heads, self.kind, self.normalise, self.over = heads, kind, normalise, over
         self.query = nn.Linear(features, width)
         self.key = nn.Linear(features, width)
-        for map_ in (self.query, self.key):
-            nn.init.constant_(map_.weight, self.START)
+        if start == "average":
+            for map_ in (self.query, self.key):
+                nn.init.constant_(map_.weight, self.AVERAGE)
         if kind == "exp_kernel":
             self.lengthscale = nn.Parameter(torch.ones(()))
             self.variance = nn.Parameter(torch.ones(()))
 
-    def forward(self, graph: Graph, z: Tensor) -> Tensor:
-        """One weight per edge."""
+    def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: bool = True) -> Tensor:
+        """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
         kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
-        q, k = self.query, self.key
-        return attention(graph, z, q.weight, q.bias, k.weight, k.bias, self.heads, self.kind, self.normalise, **kernel)
+        maps = (self.query.weight, self.query.bias, self.key.weight, self.key.bias)
+        return attention(graph, z, *maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
 
 
 class Diffusion(nn.Module):
@@ -106,11 +127,17 @@ class FGrand(nn.Module):
         attention: the score: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         attention_width: width of queries and keys over all heads; default: ``hidden``.
         normalise: ``"softmax"`` or ``"squareplus"``.
+        over: whose weights add to 1: ``"target"`` (rows of A) or ``"source"`` (columns).
+        start: how attention starts, see :class:`EdgeAttention`.
         order: β in (0, 1]; with ``learn_order`` its initial value.
         learn_order: train the order too.
         t, step: the time T and the step h.
         input_dropout, dropout: in front of the encoder and of the decoder.
         source: whether the equation has the term ``b Z_0``.
+        columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
+            What a step needs beside its history then takes less memory. Default: all at once.
+        recompute: forget each part's history after the forward pass and solve it again in the backward pass: with
+            ``columns`` the memory of the history falls with their number too, for one more forward pass of time.
         options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -128,6 +155,8 @@ class FGrand(nn.Module):
         attention: str = "scaled_dot",
         attention_width: int | None = None,
         normalise: str = "softmax",
+        over: str = "target",
+        start: str = "random",
         order: float = 0.9,
         learn_order: bool = False,
         t: float = 4.0,
@@ -135,15 +164,20 @@ class FGrand(nn.Module):
         input_dropout: float = 0.0,
         dropout: float = 0.0,
         source: bool = True,
+        columns: int | None = None,
+        recompute: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
+        if variant == "nl" and (columns is not None or recompute):
+            raise InputError("columns and recompute need variant='l': attention that changes ties columns together.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
+        self.columns, self.recompute = columns, recompute
         self.encoder = nn.Linear(in_features, hidden)
         self.decoder = nn.Linear(hidden, classes)
-        edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise)
+        edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
         self.attention = edges if variant == "l" else None
         func = Diffusion(None if variant == "l" else edges, source)
         self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)
@@ -163,10 +197,25 @@ class FGrand(nn.Module):
         if not isinstance(features, Tensor) or edges is None:
             raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
         graph = self.prepare(edges, features.shape[0])
-        z = self.encode(features)
-        weight = None if self.attention is None else self.attention(graph, z)
-        z = self.block(z, graph, weight, z if self.source else None)
-        return self.decoder(F.dropout(F.relu(z), self.dropout, self.training))
+        z = self.diffuse(graph, self.encode(features))
+        return readout(z, self.decoder.weight, self.decoder.bias, self.dropout if self.training else 0.0)
+
+    def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
+        """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
+        if self.attention is None:
+            return self.block(z, graph, None, z if self.source else None)
+        parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
+        del z
+        weight = self.attention(graph, parts, keep=False)
+        solved = [self.solve(part, graph, weight) for part in parts]
+        return solved[0] if len(solved) == 1 else torch.cat(solved, 1)
+
+    def solve(self, z: Tensor, graph: Graph, weight: Tensor) -> Tensor:
+        """Diffusion of some columns with fixed attention."""
+        source = z if self.source else None
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self.block, z, graph, weight, source, use_reentrant=True)
+        return self.block(z, graph, weight, source)
 
     def encode(self, x: Tensor) -> Tensor:
         """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""

@@ -34,7 +34,7 @@ class _Attention(nn.Module):
     def __init__(self, members: Sequence[Any]) -> None:
         super().__init__()
         first = members[0]
-        self.heads, self.kind, self.normalise = first.heads, first.kind, first.normalise
+        self.heads, self.kind, self.normalise, self.over = first.heads, first.kind, first.normalise, first.over
         self.query, self.query_bias = stacked("query.weight", members), stacked("query.bias", members)
         self.key, self.key_bias = stacked("key.weight", members), stacked("key.bias", members)
         if self.kind == "exp_kernel":
@@ -42,11 +42,21 @@ class _Attention(nn.Module):
 
     def forward(self, graph: Graph, z: Tensor) -> Tensor:
         """``z`` is (S, N, F); edges come member by member."""
-        members = len(z)
+        if self.over == "target":
+            return self.weights(graph, *self.maps(graph, z), len(z))
+        turned = self.weights(graph.transposed, *self.maps(graph, z)[::-1], len(z))
+        return turned.index_select(0, graph.transposed.perm)
+
+    def maps(self, graph: Graph, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys."""
         q = torch.baddbmm(self.query_bias[:, None], z, self.query.mT).view(graph.num_nodes, self.heads, -1)
         k = torch.baddbmm(self.key_bias[:, None], z, self.key.mT).view(graph.num_nodes, self.heads, -1)
+        return q, k
+
+    def weights(self, graph: Graph, q: Tensor, k: Tensor, members: int) -> Tensor:
+        """Attention of each target over its edges."""
         if self.kind == "exp_kernel":
-            each = z.shape[1]
+            each = graph.num_nodes // members
             length, variance = (v.repeat_interleave(each)[:, None, None] for v in (self.lengthscale, self.variance))
             # variance² exp(-d² / 2 length²) with the length scale taken into queries and keys
             scores = edge_scores(graph, q / length, k / length, self.kind)
@@ -84,7 +94,8 @@ class FGrandEnsemble(nn.Module):
     """``S`` models trained at once. Dropout is drawn for each; a sum of their losses keeps their gradients apart.
 
     Args:
-        members: :class:`FGrand` models that differ in nothing but their weights; their order is fixed, not learned.
+        members: :class:`FGrand` models that differ in nothing but their weights and orders; if orders are learned, each
+            member learns its own.
 
     Shapes:
         as :class:`FGrand`, and the result is ``(S, N, classes)``.
@@ -92,9 +103,10 @@ class FGrandEnsemble(nn.Module):
 
     def __init__(self, members: Sequence[FGrand]) -> None:
         super().__init__()
-        first = members[0]
-        if any(m.block.learn_order or m.block.extra_repr() != first.block.extra_repr() for m in members):
-            raise InputError("members of an ensemble have one fixed order and the same settings.")
+        first, block = members[0], members[0].block
+        kinds = {(m.block.t, m.block.learn_order, repr(m.block.options)) for m in members}
+        if len(kinds) > 1 or any(m.columns or m.recompute for m in members):
+            raise InputError("members of an ensemble have the same settings but for their order, and whole columns.")
         self.size, self.variant, self.source = len(members), first.variant, first.source
         self.input_dropout, self.dropout = first.input_dropout, first.dropout
         self.encoder, self.encoder_bias = stacked("encoder.weight", members), stacked("encoder.bias", members)
@@ -104,15 +116,20 @@ class FGrandEnsemble(nn.Module):
         attention = _Attention(parts)
         self.attention = attention if first.variant == "l" else None
         func = _Diffusion(inner, None if first.variant == "l" else attention)
-        self.block = FDEBlock(func, order=float(first.order), t=first.block.t, **first.block.options)
+        orders = torch.stack([m.order.detach() for m in members]).view(-1, 1, 1)
+        order = orders if block.learn_order or len(orders.unique()) > 1 else float(orders[0])
+        self.block = FDEBlock(func, order=order, learn_order=block.learn_order, t=block.t, **block.options)
+        if block.learn_order:  # the members' own numbers, to the last digit
+            raw = torch.stack([m.block.raw_order.detach() for m in members])
+            self.block.raw_order = nn.Parameter(raw.view(-1, 1, 1))
         self._prepared: tuple[Tensor, Graph] | None = None
 
     @property
     def order(self) -> Tensor:
-        """The order β of all members."""
+        """The order β of each member, ``(S,)``."""
         order = self.block.order
         assert isinstance(order, Tensor)
-        return order
+        return order.reshape(-1).expand(self.size)
 
     def forward(self, data: Data) -> Tensor:
         """Logits of every member and node."""

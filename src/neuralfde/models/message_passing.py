@@ -13,7 +13,7 @@ Edges run from source ``j`` to target ``i``; see :class:`neuralfde.models.csr.Gr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -119,9 +119,12 @@ NORMALISERS: dict[str, Callable[[Graph, Tensor], Tensor]] = {"softmax": edge_sof
 """Names of ``normalise``; a function of (graph, scores) is accepted in place of a name."""
 
 
+OVER = ("target", "source")
+
+
 def attention(
     graph: Graph,
-    x: Tensor,
+    x: Tensor | Sequence[Tensor],
     wq: Tensor,
     bq: Tensor | None,
     wk: Tensor,
@@ -129,28 +132,45 @@ def attention(
     heads: int,
     kind: str = "scaled_dot",
     normalise: str | Callable[[Graph, Tensor], Tensor] = "softmax",
+    over: str = "target",
+    keep: bool = True,
     **kernel: Tensor | float,
 ) -> Tensor:
-    """Row-normalised multi-head attention, averaged over heads: the weights of :func:`aggregate`.
+    """Normalised multi-head attention, averaged over heads: the weights of :func:`aggregate`.
 
-    GRAND's ``A(Z)_{ij} = 1/H Σ_h normalise_i(score((W_q z_i)_h, (W_k z_j)_h))`` over the edges and self loops.
+    GRAND's ``A(Z)_{ij} = 1/H Σ_h normalise_i(score((W_q z_i)_h, (W_k z_j)_h))`` over the edges and self loops. The
+    weights that reach a target add up to 1; with ``over="source"`` those that leave a source do, as GRAND has it for
+    some graphs (its ``attention_norm_idx=1``).
 
     Args:
         graph: the edges.
-        x: node features.
+        x: node features; several blocks of columns stand for one matrix.
         wq, bq, wk, bk: weights and biases of the query and key maps, as of :class:`torch.nn.Linear`.
         heads: number of heads H; it divides the width of the maps.
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
+        over: ``"target"`` or ``"source"``: whose weights add up to 1.
+        keep: keep queries and keys for the backward pass; without, they are computed again there from ``x`` as it was
+            given (softmax of scaled dots only), which is better where much happens before that pass begins.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
 
     Shapes:
-        x ``(N, F)``, wq and wk ``(H·D, F)``, bq and bk ``(H·D,)``, result ``(E,)``; each target's weights sum to 1.
+        x ``(N, F)``, wq and wk ``(H·D, F)``, bq and bk ``(H·D,)``, result ``(E,)``.
     """
     if isinstance(normalise, str) and normalise not in NORMALISERS:
         raise InputError(f"normalise={normalise!r} is unknown. {nearest(normalise, NORMALISERS)}")
     if heads < 1 or wq.shape[0] % heads:
         raise InputError(f"heads={heads} does not divide the attention width {wq.shape[0]}. Change one of the two.")
+    if over == "source":  # the same on the graph turned round, where sources are targets and keys are queries
+        turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, "target", keep, **kernel)
+        return turned.index_select(0, graph.transposed.perm)
+    if over != "target":
+        raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
+    parts = [x] if isinstance(x, Tensor) else list(x)
+    plain = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
+    if plain and not torch.is_autocast_enabled(wq.device.type):
+        return _SoftmaxAttention.apply(graph, heads, keep, wq, bq, wk, bk, *parts)
+    x = _whole(parts)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
@@ -212,6 +232,75 @@ class _EdgeDots(torch.autograd.Function):
             grad_q[:, h] = spmm(ctx.graph, score_grad, k[:, h].contiguous())
             grad_k[:, h] = spmm(ctx.graph, score_grad, q[:, h].contiguous(), transposed=True)
         return None, grad_q, grad_k, None
+
+
+class _SoftmaxAttention(torch.autograd.Function):
+    """The usual attention in one piece, head by head: beside the weights of all heads little is alive at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        graph: Graph,
+        heads: int,
+        keep: bool,
+        wq: Tensor,
+        bq: Tensor | None,
+        wk: Tensor,
+        bk: Tensor | None,
+        *parts: Tensor,
+    ) -> Tensor:
+        x, kept = _whole(parts), list[Tensor]()
+        scores = x.new_empty(heads, graph.num_edges)
+        for h in range(heads):
+            q, k = _head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads)
+            scores[h] = sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))
+            _softmax_(graph, scores[h])
+            kept += [q, k] if keep else []
+        ctx.graph, ctx.heads, ctx.parts = graph, heads, len(parts)
+        ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *kept)
+        return scores.mean(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, wq, bq, wk, bk, *rest = ctx.saved_tensors
+        parts, kept = rest[: ctx.parts], rest[ctx.parts :]
+        graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[7]
+        grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
+        biases = {name: torch.empty_like(w[:, 0]) for name, w in (("wq", wq), ("wk", wk))}
+        grad_x = torch.zeros_like(x) if for_x else None
+        width = wq.shape[0] // heads
+        for h in range(heads):
+            q, k = kept[2 * h : 2 * h + 2] if kept else (_head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads))
+            scores = weight[h] * grad
+            mean = row_sum(graph, scores[:, None])[:, 0]
+            scores.sub_(mean.index_select(0, graph.row).mul_(weight[h])).mul_(1.0 / (heads * math.sqrt(width)))
+            for name, w, other, turned in (("wq", wq, k, False), ("wk", wk, q, True)):
+                part, rows = spmm(graph, scores, other, transposed=turned), slice(h * width, (h + 1) * width)
+                torch.mm(part.t(), x, out=grads[name][rows])
+                torch.sum(part, 0, out=biases[name][rows])
+                if grad_x is not None:
+                    grad_x.addmm_(part, w[rows])
+        grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
+        bias_q, bias_k = (None if b is None else biases[name] for name, b in (("wq", bq), ("wk", bk)))
+        return None, None, None, grads["wq"], bias_q, grads["wk"], bias_k, *grad_parts
+
+
+def _whole(parts: Sequence[Tensor]) -> Tensor:
+    """Blocks of columns as one matrix."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
+
+
+def _head(x: Tensor, w: Tensor, b: Tensor | None, h: int, heads: int) -> Tensor:
+    """Queries or keys of one head."""
+    rows = slice(h * (w.shape[0] // heads), (h + 1) * (w.shape[0] // heads))
+    return F.linear(x, w[rows], None if b is None else b[rows])
+
+
+def _softmax_(graph: Graph, scores: Tensor) -> None:
+    """Softmax of ``(E,)`` over each target's edges, in place."""
+    scores.sub_(row_max(graph, scores[:, None])[:, 0].index_select(0, graph.row)).exp_()
+    scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
 
 
 class _EdgeSoftmax(torch.autograd.Function):

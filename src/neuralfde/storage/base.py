@@ -17,6 +17,9 @@ class Tape(Protocol):
     def write(self, n: int, row: Tensor) -> None:
         """Keep row ``n``; called with n = 0, 1, 2, …"""
 
+    def write_rows(self, n: int, rows: Tensor) -> None:
+        """Keep rows ``n``, ``n + 1``, …"""
+
     def read(self, n: int) -> Tensor:
         """Give row ``n`` back; called with n descending."""
 

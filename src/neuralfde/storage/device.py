@@ -40,6 +40,11 @@ class DeviceTape:
         """See :class:`Tape`."""
         self.buffer[n - self.first].copy_(row)
 
+    def write_rows(self, n: int, rows: Tensor) -> None:
+        """See :class:`Tape`."""
+        first = n - self.first
+        self.buffer[first : first + rows.shape[0]].copy_(rows)
+
     def read(self, n: int) -> Tensor:
         """See :class:`Tape`."""
         return self.buffer[n - self.first].to(self.dtype)

@@ -72,6 +72,11 @@ class FileTape:
         self.stage[k].copy_(row)
         self.dirty = True
 
+    def write_rows(self, n: int, rows: Tensor) -> None:
+        """See :class:`Tape`."""
+        for k, row in enumerate(rows):
+            self.write(n + k, row)
+
     def read(self, n: int) -> Tensor:
         """See :class:`Tape`."""
         block, k = divmod(n, self.rows)

@@ -35,13 +35,20 @@ class PinnedTape:
 
     def write(self, n: int, row: Tensor) -> None:
         """See :class:`Tape`."""
-        block, k = divmod(n, self.rows)
-        half = block % 2
-        if k == 0 and block > 1:
-            torch.cuda.current_stream(self.device).wait_event(self.moved[half])
-        self.stage[half, k].copy_(row)
-        if k == self.rows - 1 or n == self.count - 1:
-            self._send(block)
+        self.write_rows(n, row[None])
+
+    def write_rows(self, n: int, rows: Tensor) -> None:
+        """See :class:`Tape`."""
+        while rows.shape[0] > 0:
+            block, k = divmod(n, self.rows)
+            half = block % 2
+            if k == 0 and block > 1:
+                torch.cuda.current_stream(self.device).wait_event(self.moved[half])
+            part = rows[: self.rows - k]
+            self.stage[half, k : k + part.shape[0]].copy_(part)
+            n, rows = n + part.shape[0], rows[part.shape[0] :]
+            if n % self.rows == 0 or n == self.count:
+                self._send(block)
 
     def read(self, n: int) -> Tensor:
         """See :class:`Tape`."""

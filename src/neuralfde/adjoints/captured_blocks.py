@@ -1,0 +1,140 @@
+"""A whole block of plain steps as one CUDA graph, forward and backward.
+
+A replay per step still leaves the host a thin product and a few copies to launch, which take as long as the kernels of
+a small network. A block with static rows is one launch: the same steps as in :mod:`.plain`, captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..history import BlockEngine, ieee
+from ..structure import replace_tensors, tensors_in
+from .captured import Captured, own_leaves, substituted
+from .plan import Coefficients, Plan
+
+# Solves of fewer blocks than this replay single steps: their first and last blocks would run eagerly.
+FEWEST_BLOCKS = 4
+
+
+class CapturedBlocks(Captured):
+    """Static: the rows of a block, their times, what they contribute to each other, and the arguments.
+
+    Forward, ``rows`` are the sums of a block and become its states, and ``work`` becomes its slopes. Backward,
+    ``states`` are given, ``bars`` are the sums and become the gradients of the slopes, ``work`` becomes the rows μ.
+    """
+
+    def __init__(self, plan: Plan, c: Coefficients, z0: Tensor, size: int) -> None:
+        super().__init__(plan, c, z0)
+        self.size, width = size, z0.numel()
+        self.times = plan.field.times[-1:].repeat(size)
+        self.rows, self.work = z0.new_zeros(size, width), z0.new_zeros(size, width)
+        self.lags = {latest_first: z0.new_zeros(1, size - 1) for latest_first in (False, True)}
+        self.states = self.bars = self.grads = self.slopes = self.rows[:0]
+        self.blocks: dict[tuple[bool, bool], torch.cuda.CUDAGraph] = {}
+
+    def take_weights(self, engine: BlockEngine) -> None:
+        """Take in what the rows of a block contribute to each other."""
+        self.lags[engine.latest_first].copy_(engine.thin[self.size - 1])
+
+    def capture_forward(self) -> None:
+        """The steps of a block from its sums."""
+        plan = self._plan()
+
+        def call() -> None:
+            with torch.no_grad():
+                for k, add in enumerate(self._inside(self.rows, latest_first=False)):
+                    add()
+                    x = self.rows[k].view(1, *self._row)
+                    _, v = plan.scheme.evaluate(self._field(k), 1, x, self.local.detach(), True)
+                    assert v is not None
+                    self.work[k].copy_(v.view(-1))
+
+        self.step, _ = self._capture(call)
+
+    def advance(self, first: int) -> None:
+        """Replay the block that begins at step ``first``."""
+        plan = self._plan()
+        self.times.copy_(plan.field.times[first : first + self.size])
+        plan.field.evaluations += self.size
+        assert self.step is not None
+        self.step.replay()
+
+    def capture_backward_of(self, engine: BlockEngine) -> None:
+        """The graphs a reverse sweep of this engine will need."""
+        plan = self._plan()
+        if self.states.shape[0] == 0:
+            self.states, self.bars = torch.zeros_like(self.rows), torch.zeros_like(self.rows)
+        if plan.weigh and self.slopes.shape[0] == 0:
+            self.slopes = torch.zeros_like(self.rows)
+        inside = any(0 < n < plan.steps for n in plan.nodes)
+        if inside and self.grads.shape[0] == 0:
+            self.grads = torch.zeros_like(self.rows)
+        for has_z in (False, True) if inside else (False,):
+            if (engine.latest_first, has_z) not in self.blocks:
+                self.blocks[engine.latest_first, has_z] = self._capture_retreat(engine.latest_first, has_z)
+        self.take_weights(engine)
+
+    def retreat(self, top: int, latest_first: bool, has_z: bool) -> None:
+        """Replay the block from step ``top`` down; gradients of parameters go to the totals."""
+        plan = self._plan()
+        self.times.copy_(plan.field.times[top + 1 - self.size : top + 1].flip(0))
+        plan.field.evaluations += self.size
+        self.blocks[latest_first, has_z].replay()
+
+    def _capture_retreat(self, latest_first: bool, has_z: bool) -> torch.cuda.CUDAGraph:
+        plan = self._plan()
+        static = dict(zip(map(id, tensors_in(plan.field.args)), self.args, strict=True))
+        own, names = own_leaves(plan.field.func)
+        static |= {key: own[name] for key, name in names.items()}
+        wanted = [y for y in (static[id(x)] for x in plan.leaves) if y.requires_grad]
+        if not self.totals:
+            self.totals = [None] * len(wanted)
+
+        def call() -> None:
+            for k, add in enumerate(self._inside(self.bars, latest_first)):
+                add()
+                x = self.states[k].view(1, *self._row).detach().requires_grad_()
+                with torch.enable_grad(), substituted(plan.field.func, own):
+                    z, v = plan.scheme.evaluate(self._field(k), 1, x, self.local, True)
+                assert v is not None
+                bar = self.bars[k].view(self._row)
+                found = plan.scheme.pull(1, x, z, v, self.local, None, bar, wanted, keep=False)
+                self._accumulate(found.tensors, None)
+                slot = self.work[self.size - 1 - k if latest_first else k]
+                slot.copy_(found.sums.reshape(-1))
+                if has_z:
+                    slot.add_(self.grads[k])
+                if plan.weigh:
+                    self.slopes[k].copy_(v.detach().reshape(-1))
+
+        return self._capture(call)[0]
+
+    @property
+    def _row(self) -> tuple[int, int]:
+        return self._plan().field.structure.row_shape
+
+    def _field(self, k: int) -> Any:
+        field = self._plan().field
+        return field.with_clock(self.times[k], replace_tensors(field.args, self.args))
+
+    def _inside(self, sums: Tensor, latest_first: bool) -> list[Callable[[], None]]:
+        """For each row of the block: add what the rows before it contribute."""
+        size, lags, work = self.size, self.lags[latest_first], self.work
+
+        def adding(k: int) -> Callable[[], None]:
+            weights = lags[:, :k] if latest_first else lags[:, size - 1 - k :]
+            past = work[size - k :] if latest_first else work[:k]
+
+            def add() -> None:
+                if k > 0:
+                    with ieee(sums):
+                        sums[k : k + 1].addmm_(weights, past)
+
+            return add
+
+        return [adding(k) for k in range(size)]

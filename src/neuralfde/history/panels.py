@@ -1,0 +1,118 @@
+"""The distant past in a few numbers per panel of rows, to rounding: what makes ``full`` cheap on long horizons.
+
+Seen from at least a panel's length away, the weights of a panel of P rows are smooth: a polynomial of low degree in the
+lag, to the last digit of the state's dtype. So ``Σ_q w_{l+q} v_q = Σ_k a_k(l) m_k`` with r ≪ P moments
+``m_k = Σ_q Q_{qk} v_q`` of the panel, where Q is an orthonormal basis of polynomials on its P points and
+``a_k(l) = Σ_q w_{l+q} Q_{qk}``. The basis depends on no weight and no order; whether it suffices is checked against the
+weights themselves, and where it does not (kernels with kinks) the rows are summed as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class _Sizes(NamedTuple):
+    """Rows in a panel, moments of each, and the misfit of a weight, in units of rounding, that passes as rounding."""
+
+    length: int
+    moments: int
+    misfit: float
+
+
+_SIZES = {torch.float32: _Sizes(128, 11, 2), torch.float64: _Sizes(256, 22, 64)}
+# Numbers in a row from which on panels are longer: fewer moments beside the rows, at the price of larger products.
+_WIDE, _LONG = 1 << 16, 256
+# From this many panels on they save more than they cost.
+_FEWEST = 4
+# Lags tabulated at once.
+_CHUNK = 4096
+
+
+class Panels:
+    """Moments of the panels of one input, in a buffer of (panels · r, groups, width) filled along the sweep.
+
+    ``backward`` says that the buffer is filled from its end, so that the panels of a reverse sweep take the place of
+    those of the forward sweep, which it no longer needs.
+    """
+
+    def __init__(self, table: Table, buffer: Tensor, backward: bool) -> None:
+        self.table, self.buffer, self.backward = table, buffer, backward
+        self.done = 0
+
+    def slice(self, count: int) -> Tensor:
+        """The moments of the first ``count`` panels, in memory order."""
+        rows = count * self.table.moments
+        return self.buffer[self.buffer.shape[0] - rows :] if self.backward else self.buffer[:rows]
+
+    def take(self, rows: Tensor) -> None:
+        """The moments of the next panel from its rows (P, groups, width), in memory order: the latest first."""
+        r, at = self.table.moments, self.done
+        self.done += 1
+        low = self.buffer.shape[0] - (at + 1) * r if self.backward else at * r
+        target = self.buffer[low : low + r].flatten(1)
+        basis = self.table.basis.flip(1) if self.backward else self.table.basis
+        torch.mm(basis, rows.flatten(1), out=target)
+
+
+class Table:
+    """What the moments of a panel weigh, by the lag of its latest row from P on: (sums, groups, lag, r)."""
+
+    def __init__(self, length: int, moments: int, basis: Tensor, weights: Tensor) -> None:
+        self.length, self.moments, self.basis, self.weights = length, moments, basis, weights
+
+    def count(self, first: int) -> int:
+        """How many panels lie at least a panel's length before row ``first``."""
+        return max(0, (first + 1) // self.length - 1)
+
+    def block(self, first: int, rows: int, count: int, latest_first: bool) -> Tensor:
+        """Weights of the first ``count`` panels' moments in these rows: (sums, groups, rows, count · r)."""
+        panels = torch.arange(count, device=self.weights.device)
+        panels = panels.flip(0) if latest_first else panels
+        last = (panels + 1) * self.length - 1  # the latest time in each panel
+        lag = torch.arange(first, first + rows, device=self.weights.device)[:, None] - last
+        return self.weights[:, :, lag - self.length].flatten(-2)
+
+    def buffer(self, steps: int, row: Tensor) -> Tensor:
+        """Room for the moments of all panels of a sweep."""
+        return row.new_empty(self.count(steps) * self.moments, *row.shape)
+
+
+def table_for(lags: Tensor, row: Tensor) -> Table | None:
+    """The table for lag weights (sums, groups, steps + 1), or None where moments do not pay or do not suffice."""
+    length, moments, allowed = _SIZES[row.dtype]
+    length = length if row.numel() <= _WIDE else _LONG
+    if row.device.type != "cpu" or lags.shape[1] > 1 or lags.shape[-1] < _FEWEST * length:
+        return None
+    basis = _polynomials(length, moments)
+    parts = []
+    for spread, weights in _tabulated(lags, basis):
+        misfit = (weights @ basis.t() - spread).abs().amax(-1)
+        if bool((misfit > allowed * torch.finfo(row.dtype).eps * spread.abs().amax(-1)).any()):
+            return None
+        parts.append(weights.to(row))
+    # the earliest row first, as rows lie in memory in a forward sweep
+    return Table(length, moments, basis.flip(0).t().to(row).contiguous(), torch.cat(parts, dim=2))
+
+
+def _tabulated(lags: Tensor, basis: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The weights of a panel's rows, and of its moments, for consecutive lags of its latest row, from P on."""
+    length = basis.shape[0]
+    for first in range(length, lags.shape[-1] - length + 1, _CHUNK):
+        spread = lags[..., first : first + _CHUNK + length - 1].double().unfold(-1, length, 1)
+        yield spread, spread @ basis
+
+
+@lru_cache(maxsize=8)
+def _polynomials(length: int, count: int) -> Tensor:
+    """Orthonormal polynomials of degree < count on ``length`` points: (length, count), float64."""
+    x = torch.linspace(-1, 1, length, dtype=torch.float64)
+    powers = [torch.ones_like(x), x]
+    for _ in range(2, count):
+        powers.append(2 * x * powers[-1] - powers[-2])  # Chebyshev's, for a basis that QR can tell apart
+    return torch.linalg.qr(torch.stack(powers[:count], dim=1))[0]
