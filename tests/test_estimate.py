@@ -4,10 +4,12 @@ import torch
 from neuralfde import (
     Caputo,
     ConvergenceError,
+    CustomKernel,
     FDEBlock,
     InputError,
     MultiTerm,
     VariableOrder,
+    Window,
     fdeint,
     solve,
     suggest_step,
@@ -24,6 +26,80 @@ def test_the_estimate_is_of_the_size_of_the_error(name, method):
     found = solve(p.func, p.z0, p.t, p.order, steps=80, method=method, estimate_error=True)
     error = p.error(found.ys[-1])
     assert error / 4 < float(found.error[-1].max()) < 4 * error
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid", "gl", "l1", "bdf2"])
+@pytest.mark.parametrize("name", ["relaxation", "smooth", "rotation", "brusselator", "riccati"])
+def test_the_embedded_pair_follows_the_error_of_every_method(name, method):
+    """Within a factor of 12 up to t = 2: what each step adds, not how the equation damps or amplifies it."""
+    p = problem(name)
+    ratios = []
+    for steps in (40, 160):
+        found = solve(p.func, p.z0, p.t, p.order, steps=steps, method=method, estimate_error="embedded")
+        error = p.error(found.ys[-1])
+        ratios.append(float(found.error[-1].max()) / error)
+        assert 1 / 2 < ratios[-1] < 12
+    assert 1 / 3 < ratios[0] / ratios[1] < 3  # the estimate falls as fast as the error does
+
+
+@pytest.mark.parametrize("name", ["tempered", "variable", "bagley-torvik-cubic", "basset", "distributed"])
+def test_the_embedded_pair_of_other_operators(name):
+    p = problem(name)
+    found = solve(p.func, p.z0, p.t, p.order, steps=80, estimate_error="embedded", **{"method": "gl", **p.options})
+    assert 1 / 2 < float(found.error[-1].max()) / p.error(found.ys[-1]) < 12
+
+
+def test_the_embedded_pair_tells_every_step_and_costs_one_evaluation():
+    p, calls = problem("rotation"), [0]
+
+    def counted(t, z):
+        calls[0] += 1
+        return p.func(t, z)
+
+    grid = torch.linspace(0, p.t, 81, dtype=T64)
+    plain = solve(counted, p.z0, grid, p.order, steps=80, method="abm")
+    before, calls[0] = calls[0], 0
+    found = solve(counted, p.z0, grid, p.order, steps=80, method="abm", estimate_error="embedded")
+    assert calls[0] == before + 1
+    torch.testing.assert_close(found.ys, plain.ys)
+    exact = torch.stack([p.solution(float(t)) for t in grid])
+    true = (found.ys - exact).abs().amax(1)
+    assert float(found.error[0].max()) == 0
+    later = slice(4, None)
+    ratio = found.error[later].amax(1) / true[later]
+    assert float(ratio.min()) > 1 / 4
+    assert float(ratio.max()) < 8
+
+
+def test_the_embedded_pair_sees_a_truncated_history_and_graded_grids():
+    p = problem("relaxation")
+    full = solve(p.func, p.z0, p.t, p.order, steps=80, method="abm", estimate_error="embedded")
+    short = solve(p.func, p.z0, p.t, p.order, steps=80, method="abm", estimate_error="embedded", history=Window(8))
+    assert p.error(short.ys[-1]) / 3 < float(short.error[-1].max())
+    assert float(short.error[-1].max()) > 100 * float(full.error[-1].max())
+    graded = solve(p.func, p.z0, p.t, p.order, steps=80, method="abm", estimate_error="embedded", grading=2.0)
+    assert float(graded.error[-1].max()) < float(full.error[-1].max())
+
+
+def test_the_embedded_pair_in_structures_between_nodes_and_in_training():
+    z0 = {"a": torch.ones(2, requires_grad=True), "b": torch.zeros(1)}
+    t = torch.tensor([0.0, 0.33, 1.0])
+    found = solve(
+        lambda t, z: {"a": -z["a"], "b": z["a"][:1]}, z0, t, 0.5, steps=10, method="abm", estimate_error="embedded"
+    )
+    assert found.error["a"].shape == (3, 2)
+    assert found.error["b"].dtype == torch.float32
+    assert not found.error["a"].requires_grad
+    found.ys["b"].sum().backward()
+    assert z0["a"].grad is not None
+    for options, words in (
+        ({"steps": 5}, "there are 5"),
+        ({"steps": 4, "order": CustomKernel([0.0, 1.0, 0.5, 0.25, 0.1]), "method": "predictor"}, "CustomKernel"),
+        ({"steps": 4, "estimate_error": "embeded"}, "Did you mean 'embedded'"),
+    ):
+        given = {"order": 0.5, "estimate_error": "embedded", **options}
+        with pytest.raises(InputError, match=words):
+            solve(lambda t, z: -z, torch.ones(2), 1.0, **given)
 
 
 def test_estimates_at_many_times_and_in_structures():

@@ -16,7 +16,7 @@ ROWS = [
     {"special", "grid", "structure", "watch", "demand"},
     {"operators"},
     {"tableaux"},
-    {"meshes", "starting"},
+    {"meshes", "starting", "embedded"},
     {"history", "storage", "field"},
     {"schemes", "automatic"},
     {"streaming"},

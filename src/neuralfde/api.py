@@ -26,11 +26,12 @@ from .choices import (
     refuse_combinations,
     refuse_resume,
 )
+from .embedded import step_errors
 from .errors import InputError, InputTypeError, UnsupportedError, nearest
 from .field import Field
 from .grid import Request, request
 from .history import Full, History, Window
-from .orders import Caputo, Mesh, Operator, read_order
+from .orders import Caputo, CustomKernel, Mesh, Operator, read_order
 from .schemes import Scheme, StageSolver
 from .storage import Storage
 from .streaming import State
@@ -60,7 +61,7 @@ class Stats:
 class Solution:
     """Times, states in the structure of ``z0`` stacked along the first axis, and the cost.
 
-    ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=True`` asked for it.
+    ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=`` asked for it.
     ``state``, where ``resume=True`` asked for it, is what a later ``solve(..., resume=state)`` goes on from.
     """
 
@@ -144,7 +145,7 @@ def solve(
     t: float | Tensor,
     order: Any,
     *,
-    estimate_error: bool = False,
+    estimate_error: bool | str = False,
     resume: bool | State | None = None,
     **options: Any,
 ) -> Solution:
@@ -153,31 +154,39 @@ def solve(
     For a number T the states have one time along the first axis.
 
     Args:
-        estimate_error: solve again with steps of twice the length; ``|z_h - z_2h| / (2^p - 1)`` estimates the error of
-            each number, p being the order of the method for a solution that is not smooth. It takes an even number of
-            steps and half as much work again.
+        estimate_error: True solves again with steps of twice the length; ``|z_h - z_2h| / (2^p - 1)`` estimates the
+            error of each number, p being the order of the method for a solution that is not smooth. It takes half as
+            much work again. ``'embedded'`` compares the sum of each step with that of every other slope: no further
+            evaluation but one, N rows more memory, O(N log N). It sees what each step adds, and not how errors grow
+            from there on. Both take an even number of steps.
         resume: True keeps what a later solve needs to go on (N rows); that solve gets it as ``resume=state`` and gives
             the trajectory of one long solve. Its ``z0`` only says what a state looks like; ``t`` is the new end. The
             past is cut off from gradients, as truncated training wants it.
     """
     chosen = _options("solve", options)
-    ys, wanted, stats, structure, state = _solve(func, z0, t, order, **chosen, resume=resume)
+    pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
+    errors: list[Any] | None = [] if pair == "embedded" else None
+    ys, wanted, stats, structure, state = _solve(func, z0, t, order, **chosen, resume=resume, errors=errors)
     times = [wanted.grid.at(p) for p in wanted.positions]
     ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
-    error = None
-    if estimate_error:
+    error = errors[0] if errors else None
+    if pair is True:
         count = wanted.grid.steps
-        if count % 2:
-            raise InputError(f"estimate_error=True compares with steps of twice the length, but there are {count}.")
-        if isinstance(resume, State):
-            raise InputError("estimate_error=True needs the whole solve again; leave resume= out.")
+        _refuse_estimate(count, resume)
         with torch.no_grad():
             half = _solve(func, z0, t, order, **{**chosen, "step": None, "steps": count // 2}, resume=None)[0]
         half = structure.unpack(structure.pack(half)[None]) if wanted.terminal else half
         error = difference(ys, half, gain(stats.method, order))
     return Solution(ts, ys, stats, error, state)
+
+
+def _refuse_estimate(count: int, resume: bool | State | None) -> None:
+    if count % 2:
+        raise InputError(f"estimate_error= compares with steps of twice the length, but there are {count}.")
+    if isinstance(resume, State):
+        raise InputError("estimate_error= needs the whole solve; leave resume= out.")
 
 
 def gain(scheme: Scheme, order: Any) -> float:
@@ -271,6 +280,7 @@ def _solve_eagerly(
     grading: float,
     graphs: bool | str,
     resume: bool | State | None,
+    errors: list[Any] | None = None,
 ) -> tuple[Any, Request, Stats, Structure, State | None]:
     if not callable(func):
         raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
@@ -310,6 +320,9 @@ def _solve_eagerly(
     mesh = _mesh(wanted, known, structure, velocity is not None)
     nodes, first, coefficients = _coefficients(operator.kernel(known, scheme, mesh), wanted, past)
     past_rows = None
+    if errors is not None:
+        _refuse_estimate(wanted.grid.steps, resume)
+        nodes = tuple(range(wanted.grid.steps + 1))
     if resume:
         refuse_resume(how, wanted, coefficients.base is None and horizon is None and wanted.grid.grading == 1)
     if before is not None:
@@ -340,7 +353,7 @@ def _solve_eagerly(
         leaves=(*trained, *cut),
         graphs=graphs,
         known=past_rows,
-        slopes=[] if resume else None,
+        slopes=[] if resume or errors is not None else None,
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
     field.refuse_late_noise(plan.train)
@@ -362,8 +375,12 @@ def _solve_eagerly(
         bool(plan.tally.get("replayed")),
         why,
     )
+    if errors is not None:
+        initial = row0 if coefficients.base is not None else row0[None]
+        found = _step_errors(plan, at_nodes.detach(), initial.detach(), operator, known, mesh, gain(scheme, order))
+        errors.append(structure.unpack(_assemble(wanted, nodes, found, None)))
     state = None
-    if plan.slopes is not None:
+    if resume and plan.slopes is not None:
         origin = before or State(
             wanted.grid.start, wanted.grid.step, scheme, row0.detach(), row0.detach(), row0.new_empty(0, *row0.shape)
         )
@@ -374,6 +391,22 @@ def _solve_eagerly(
 
 # torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work
 _uncompiled = _disable_dynamo(_solve_eagerly)
+
+
+def _step_errors(
+    plan: Plan, rows: Tensor, initial: Tensor, operator: Operator, known: dict[str, Tensor], mesh: Mesh, by: float
+) -> Tensor:
+    if isinstance(operator, CustomKernel):
+        raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
+
+    def kernel(stride: int) -> tableaux.Kernel:
+        part = replace(mesh, steps=mesh.steps // stride, elapsed=mesh.elapsed[::stride])
+        return operator.kernel(known, plan.scheme, part)
+
+    assert plan.slopes is not None
+    with torch.no_grad():
+        slopes = torch.stack([*plan.slopes, plan.field(plan.steps, rows[-1])])
+        return step_errors(kernel, rows, slopes, initial, by)
 
 
 def _refuse_surroundings(func: Callable[..., Any]) -> None:

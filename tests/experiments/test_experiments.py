@@ -98,6 +98,23 @@ def test_relaxation_of_a_made_up_spring_pot(tmp_path):
     assert (tmp_path / "out" / "relaxation.png").is_file()
 
 
+def test_the_power_law_range_is_found_from_the_data_alone():
+    times = torch.logspace(-2, 3, 201, dtype=torch.float64)
+    bent = times**-0.2 / (1 + times / 10) ** 0.5  # slope -0.2 early, -0.7 late
+    found = relaxation.power_law(times, bent, 0.999)
+    assert 0.2 < -found.slope < 0.22
+    assert 1 < found.until < 30
+    assert found.r_squared >= 0.999
+    everywhere = relaxation.line(times, bent)
+    assert everywhere.until == 1000
+    assert -everywhere.slope > 0.25
+    straight = relaxation.power_law(times, times**-0.3, 0.999)
+    assert straight.slope == pytest.approx(-0.3)
+    assert straight.until == 1000
+    jagged = relaxation.power_law(times, 1.5 + times.log().sin(), 0.999)  # nowhere that straight: the best there is
+    assert 0 < jagged.r_squared <= 1
+
+
 @pytest.mark.parametrize("model", ["maxwell", "zener"])
 def test_relaxation_finds_the_order_of_a_model_it_is_given(tmp_path, model):
     special = pytest.importorskip("neuralfde.special")

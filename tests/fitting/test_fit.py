@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 import neuralfde
-from neuralfde.fitting import LBFGS, Adam, IdentifiabilityWarning, LevenbergMarquardt, fit, profile_order
+from neuralfde.fitting import (
+    LBFGS,
+    Adam,
+    IdentifiabilityWarning,
+    LevenbergMarquardt,
+    StepWarning,
+    fit,
+    profile_order,
+)
 
 DOUBLE = torch.float64
 
@@ -27,6 +35,7 @@ TIMES = torch.linspace(0, 4, 17, dtype=DOUBLE)
 GUESS = {"rate": 0.5, "source": 0.1}
 
 
+@pytest.mark.filterwarnings("ignore::neuralfde.fitting.StepWarning")  # the data are made on the grid of the fit
 @pytest.mark.parametrize("optimiser", ["lm", "lbfgs", "auto", Adam(epochs=100, lr=0.2), LBFGS(iterations=30)])
 def test_recovers_parameters_from_clean_data(optimiser):
     found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, optimiser=optimiser, steps=32)
@@ -44,6 +53,39 @@ def test_learns_the_order_with_the_parameters():
     assert found.converged
     assert len(found.history) < 20
     assert found.identifiable
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_first_step_that_is_too_long_does_not_end_at_a_bound(seed):
+    """From guesses 0.6 and 1.5 times the truth the first step overshoots; it must not stay at order 1."""
+    times = torch.linspace(0, 1, 41, dtype=DOUBLE)
+    truth = relaxed(times, steps=320)
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+    for rate in (0.72, 1.8):
+        guess = {"rate": rate, "source": 0.5 * rate / 1.2}
+        found = fit(
+            decay, times, truth + 0.01 * truth.mean() * noise, params=guess, order=0.9, learn_order=True,
+            initial=[3.0], steps=80,
+        )  # fmt: skip
+        assert found.converged
+        assert abs(found.order - 0.7) < 0.05
+        assert found.intervals["order"][0] < 0.7 < found.intervals["order"][1]
+
+
+def test_says_by_how_much_the_step_moves_the_estimates():
+    times = torch.linspace(0, 20, 41, dtype=DOUBLE)
+    truth = relaxed(times, steps=2560)
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    data = truth + 0.001 * noise
+    common = {"params": GUESS, "order": 0.9, "learn_order": True, "initial": [3.0]}
+    with pytest.warns(StepWarning, match="too long"):
+        coarse = fit(decay, times, data, steps=80, **common)
+    with pytest.warns(StepWarning):
+        finer = fit(decay, times, data, steps=160, **common)
+    moved = finer.order - coarse.order
+    assert coarse.step_shift["order"] == pytest.approx(moved, rel=0.3)
+    graded = fit(decay, times, data, steps=320, grading=2.0, **common)  # no warning
+    assert abs(graded.order - 0.7) < abs(finer.order - 0.7) / 2
 
 
 def test_module_parameters_are_the_unknowns_and_receive_the_estimates():
@@ -131,6 +173,7 @@ def test_bounds_are_kept():
     assert below.estimates["rate"] == pytest.approx(1.2, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::neuralfde.fitting.StepWarning")  # the data are made on the grid of the fit
 def test_weights_and_noise_levels():
     values = relaxed(TIMES)
     spoiled = values.clone()

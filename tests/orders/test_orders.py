@@ -104,6 +104,56 @@ def test_horizon_is_another_end_time(method):
         torch.testing.assert_close(together[k], alone, rtol=1e-9, atol=1e-10)
 
 
+OPERATORS = {
+    "caputo": (0.6, "abm"),
+    "to 2": (1.4, "trapezoid"),
+    "multi-term": (MultiTerm([0.9, 0.4], [1.0, 0.5]), "gl"),
+    "multi-term explicit": (MultiTerm([0.9, 0.4, 0.0], [1.0, 0.5, 0.2]), "gl-explicit"),
+    "nodes": (DistributedOrder([0.2, 0.5, 0.8], [0.4, 0.3, 0.3]), "gl"),
+    "density": (DistributedOrder(lambda b: 6 * b * (1 - b)), "gl"),
+    "tempered": (Tempered(0.6, 0.8), "l1"),
+    "variable": (VariableOrder(lambda t: 0.5 + 0.3 * t), "abm"),
+    "kernel": (CustomKernel([0.0] + [0.3 / k for k in range(1, 21)]), "gl"),
+}
+
+
+def solved(name, z0, func=decay):
+    order, method = OPERATORS[name]
+    velocity = {"velocity": torch.utils._pytree.tree_map(lambda z: 0.5 * z, z0)} if name == "to 2" else {}
+    return fdeint(func, z0, 1.0, order, steps=20, method=method, **velocity)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_operator_in_float32_in_batches_and_in_structures(name):
+    z0 = state(4, 3)
+    together = solved(name, z0)
+    single = solved(name, z0.float())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), together, rtol=1e-5, atol=1e-6)
+    for k in range(4):
+        torch.testing.assert_close(solved(name, z0[k]), together[k], rtol=1e-9, atol=1e-10)
+    parts = solved(name, (z0[:1], {"rest": z0[1:]}), lambda t, z: (-z[0], {"rest": -z[1]["rest"]}))
+    torch.testing.assert_close(parts[0], together[:1], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(parts[1]["rest"], together[1:], rtol=1e-9, atol=1e-10)
+
+
+def test_a_density_alone_is_enough():
+    z0 = state(3)
+
+    def density(b):
+        return 6 * b * (1 - b)
+
+    named = fdeint(decay, z0, 1.0, DistributedOrder(16, density=density), steps=20, method="gl")
+    torch.testing.assert_close(fdeint(decay, z0, 1.0, DistributedOrder(density), steps=20, method="gl"), named)
+
+
+@pytest.mark.parametrize("order", [MultiTerm([0.9, 0.4], [1.0, 0.5]), DistributedOrder(lambda b: b)])
+@pytest.mark.parametrize("options", [{"method": "abm"}, {"method": "l1"}, {"method": "gl", "grading": 2.0}])
+def test_several_orders_say_which_method_and_why(order, options):
+    with pytest.raises(InputError, match=r"one power of the lag.*method='gl' or 'gl-explicit'"):
+        fdeint(decay, state(3), 1.0, order, steps=20, **options)
+
+
 def test_one_term_is_the_plain_scheme():
     z0 = state(3)
     for order in (MultiTerm([0.6], [1.0]), DistributedOrder([0.6], [1.0])):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import neuralfde
-from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, fit
+from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, StepWarning, fit
 
 from .runtime import Report, Row, option
 
@@ -116,27 +116,30 @@ def estimate(config: Config, seed: int, report: Report, key: str) -> Fit:
         report.progress(key, p.iteration, p.total, p.loss)
         report.checkpoint(key, p.state)
 
-    return fit(
-        lotka_volterra,
-        times,
-        values[..., seen],
-        params=first_guess(seed),
-        order=config.order_guess if config.learn_order else config.order,
-        learn_order=config.learn_order,
-        initial=z0,
-        observe=seen,
-        weights=1 / values[..., seen].square().mean((0, 1), keepdim=True),
-        optimiser=optimiser,
-        stages=(0.125, 0.25, 0.5, 1.0) if config.optimiser == "lm" else (1.0,),
-        intervals=None if config.intervals == "none" else config.intervals,
-        check_order=True if config.profile else None,
-        callback=watch,
-        seed=seed,
-        resume=report.restored(key),
-        steps=config.steps,
-        method=config.method,
-        adjoint=config.adjoint,
-    )
+    with warnings.catch_warnings():
+        if config.refine == 1:  # data made on the grid of the fit hold its error: a finer one would be no better
+            warnings.simplefilter("ignore", StepWarning)
+        return fit(
+            lotka_volterra,
+            times,
+            values[..., seen],
+            params=first_guess(seed),
+            order=config.order_guess if config.learn_order else config.order,
+            learn_order=config.learn_order,
+            initial=z0,
+            observe=seen,
+            weights=1 / values[..., seen].square().mean((0, 1), keepdim=True),
+            optimiser=optimiser,
+            stages=(0.125, 0.25, 0.5, 1.0) if config.optimiser == "lm" else (1.0,),
+            intervals=None if config.intervals == "none" else config.intervals,
+            check_order=True if config.profile else None,
+            callback=watch,
+            seed=seed,
+            resume=report.restored(key),
+            steps=config.steps,
+            method=config.method,
+            adjoint=config.adjoint,
+        )
 
 
 def _one(config: Config, seed: int, report: Report) -> Row:
@@ -144,6 +147,7 @@ def _one(config: Config, seed: int, report: Report) -> Row:
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", IdentifiabilityWarning)
+        warnings.simplefilter("always", StepWarning)
         found = estimate(config, seed, report, key)
     for warning in caught:
         report.message(f"warning: {warning.message}")

@@ -4,7 +4,7 @@ from .api import fit, profile_order
 from .curves import CurveFit, fit_curve
 from .optimisers import LBFGS, Adam, LevenbergMarquardt, Progress
 from .profile import Profile
-from .result import Fit, IdentifiabilityWarning
+from .result import Fit, IdentifiabilityWarning, StepWarning
 
 __all__ = [
     "LBFGS",
@@ -15,6 +15,7 @@ __all__ = [
     "LevenbergMarquardt",
     "Profile",
     "Progress",
+    "StepWarning",
     "fit",
     "fit_curve",
     "profile_order",

@@ -14,19 +14,27 @@ from .problem import Problem
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Covariance (P, P) and 95 % intervals (P, 2), in natural numbers; infinite where the data say nothing."""
+    """Covariance (P, P) and 95 % intervals (P, 2), in natural numbers; infinite where the data say nothing.
+
+    ``shift`` (P,) is how far the estimates would move with half the solver's step.
+    """
 
     covariance: Tensor
     intervals: Tensor
     noise: float
+    shift: Tensor | None = None
 
 
-def gauss_newton(problem: Problem, flat: Tensor, cost: float | None = None) -> Uncertainty:
-    """``σ² (JᵀJ)⁻¹`` with σ = 1 for calibrated noise, otherwise ``σ² = Σ r² / (M - P)``; Student's t for the width."""
+def gauss_newton(problem: Problem, flat: Tensor, finer: Problem | None = None) -> Uncertainty:
+    """``σ² (JᵀJ)⁻¹`` with σ = 1 for calibrated noise, otherwise ``σ² = Σ r² / (M - P)``; Student's t for the width.
+
+    With ``finer``, the same problem on a finer grid, the shift is ``-(JᵀJ)⁻¹ Jᵀ (r_finer - r)``: one step towards its
+    minimum.
+    """
     residual, matrix = problem.jacobian(flat)
     count, size = matrix.shape
     freedom = count - size
-    rss = float(residual.square().sum()) if cost is None else cost
+    rss = float(residual.square().sum())
     variance = 1.0 if problem.data.calibrated else rss / freedom if freedom > 0 else float("inf")
     # columns are scaled to length one, so that the rank is judged without regard to units
     length = matrix.norm(dim=0).clamp(min=1e-300)
@@ -35,13 +43,20 @@ def gauss_newton(problem: Problem, flat: Tensor, cost: float | None = None) -> U
     inverse = torch.where(lost, 0.0, singular.pow(-2))
     covariance = (right.T * inverse) @ right
     blind = (right[lost].abs() > 1e-3).any(0) if bool(lost.any()) else torch.zeros(size, dtype=torch.bool)
-    covariance = variance * covariance / length[:, None] / length[None, :]
+    covariance = covariance / length[:, None] / length[None, :]
+    shift = None if finer is None else -covariance @ (matrix.T @ (_residual(finer, flat) - residual))
+    covariance = variance * covariance
     deviation = covariance.diagonal().clamp(min=0).sqrt()
     deviation = torch.where(blind | (matrix.norm(dim=0) == 0), torch.inf, deviation)
     half = (1.959964 if problem.data.calibrated else student(max(freedom, 1))) * deviation
     low, high = problem.unknowns.limits()
     bounds = torch.stack([torch.maximum(flat - half, low), torch.minimum(flat + half, high)], -1)
-    return Uncertainty(covariance, bounds, variance**0.5)
+    return Uncertainty(covariance, bounds, variance**0.5, shift)
+
+
+def _residual(problem: Problem, flat: Tensor) -> Tensor:
+    with torch.no_grad():
+        return problem.residuals(flat)[problem.data.seen]
 
 
 def bootstrap(

@@ -52,6 +52,10 @@ class Optimiser(Protocol):
 class LevenbergMarquardt:
     """Damped Gauss-Newton on the exact Jacobian: a handful of iterations for up to some dozens of unknowns.
 
+    It moves the natural numbers and stops short of their bounds. (A change of variables that keeps the bounds would
+    flatten the loss near them: one step that is too long and the search would end there.) Columns are scaled by the
+    largest length they have had so far (Moré, 1978), so that units do not matter.
+
     Attributes:
         iterations: the most accepted or refused steps.
         tolerance: stop once a step improves the loss, or moves the unknowns, by less than this fraction.
@@ -65,31 +69,23 @@ class LevenbergMarquardt:
         begin, damping, path = 0, 1e-3, Path(free)
         if state is not None:
             begin, damping, path = state["iteration"], state["damping"], Path(state["free"], list(state["history"]))
-        try:
-            residual, matrix = self._linearise(problem, path.free)
-        except NonFiniteError as error:
-            raise NonFiniteError(
-                f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds=, "
-                "or stages=(0.1, 0.3, 1.0), which fits early data first, may help."
-            ) from error
-        cost = float(residual.square().sum())
-        count = max(1, len(residual))
+        values = problem.unknowns.to_value(path.free) if state is None else state["values"]
+        residual, matrix = self._begin(problem, values)
+        scale = matrix.norm(dim=0) if state is None else state["scale"]
+        cost, count = float(residual.square().sum()), max(1, len(residual))
         path.history = path.history or [cost / count]
         for k in range(begin, self.iterations):
-            normal, gradient = matrix.T @ matrix, matrix.T @ residual
-            diagonal = normal.diagonal().clamp(min=1e-12 * float(normal.diagonal().max()) + 1e-300)
-            move = torch.linalg.lstsq(normal + damping * torch.diag(diagonal), -gradient[:, None]).solution[:, 0]
-            trial = path.free + move
-            trial_cost = self._cost(problem, trial)
-            expected = -float(move @ gradient) * 2 - float(move @ normal @ move)
+            scale = torch.maximum(scale, matrix.norm(dim=0))
+            move = _bounded_move(residual, matrix, damping, scale, problem.unknowns.room(values))
+            trial_cost = self._cost(problem, values + move)
+            expected = cost - float((residual + matrix @ move).square().sum())
             gained = cost - trial_cost
-            small = float(move.norm()) <= self.tolerance * (float(path.free.norm()) + self.tolerance)
+            small = float((move * scale).norm()) <= self.tolerance * (float((values * scale).norm()) + self.tolerance)
             if gained >= 0:
-                path.free = trial
-                flat = gained <= self.tolerance * cost or trial_cost <= 1e-28
+                values = values + move
+                path.converged = small or gained <= self.tolerance * cost or trial_cost <= 1e-28
                 cost = trial_cost
                 damping = max(damping * (0.1 if gained > 0.75 * expected else 0.5), 1e-12)
-                path.converged = flat or small
             else:
                 damping *= 8
                 # no direction improves the loss any more at the precision of the arithmetic
@@ -97,27 +93,60 @@ class LevenbergMarquardt:
                 if damping > 1e12 and not path.converged:
                     path.message = "no step improves the loss; the model may be discontinuous in its parameters"
                     break
+            path.free = problem.unknowns.to_free(values)
             path.history.append(cost / count)
-            saved = {"iteration": k + 1, "damping": damping, "free": path.free, "history": [*path.history]}
+            saved = {"iteration": k + 1, "damping": damping, "free": path.free, "history": [*path.history],
+                     "values": values, "scale": scale}  # fmt: skip
             stop = watch(k + 1, self.iterations, path.free, cost / count, saved)
             if path.converged or stop:
                 path.message = "converged" if path.converged else "stopped early"
                 break
             if gained >= 0:
-                residual, matrix = self._linearise(problem, path.free)
+                residual, matrix = problem.jacobian(values)
         return path
 
-    def _linearise(self, problem: Problem, free: Tensor) -> tuple[Tensor, Tensor]:
-        residual, matrix = problem.jacobian(problem.unknowns.to_value(free))
-        return residual, matrix * problem.unknowns.slope(free)
+    def _begin(self, problem: Problem, values: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            return problem.jacobian(values)
+        except NonFiniteError as error:
+            raise NonFiniteError(
+                f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds=, "
+                "or stages=(0.1, 0.3, 1.0), which fits early data first, may help."
+            ) from error
 
-    def _cost(self, problem: Problem, free: Tensor) -> float:
+    def _cost(self, problem: Problem, values: Tensor) -> float:
         try:
             with torch.no_grad():
-                cost = float(problem.residuals(problem.unknowns.to_value(free)).square().sum())
+                cost = float(problem.residuals(values).square().sum())
         except (NonFiniteError, ValueError):  # the step left the region where the equation can be solved
             return math.inf
         return cost if math.isfinite(cost) else math.inf
+
+
+def _bounded_move(
+    residual: Tensor, matrix: Tensor, damping: float, scale: Tensor, room: tuple[Tensor, Tensor]
+) -> Tensor:
+    """The damped step; unknowns that would cross a bound go nine tenths of the way, and the others make up for it."""
+    low, high = 0.9 * room[0], 0.9 * room[1]
+    move, held = torch.zeros_like(scale), torch.zeros_like(scale, dtype=torch.bool)
+    while not bool(held.all()):
+        rest = ~held
+        move[rest] = _damped_step(residual + matrix[:, held] @ move[held], matrix[:, rest], damping, scale[rest])
+        across = rest & ((move < low) | (move > high))
+        if not bool(across.any()):
+            break
+        move = torch.where(across, move.clamp(low, high), move)
+        held = held | across
+    return move
+
+
+def _damped_step(residual: Tensor, matrix: Tensor, damping: float, scale: Tensor) -> Tensor:
+    """The least of ``|residual + matrix x|² + damping |scale x|²``, without squaring the condition of the matrix."""
+    unit = torch.where(scale > 0, scale, 1.0)
+    rows = torch.cat([matrix / unit, damping**0.5 * torch.eye(len(scale), dtype=matrix.dtype)])
+    right = torch.cat([-residual, residual.new_zeros(len(scale))])
+    found: Tensor = torch.linalg.lstsq(rows, right[:, None]).solution[:, 0] / unit
+    return found
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,12 @@ class Problem:
         if rows is not None:
             values, scale = values[:, rows], scale[:, rows]
         return scale * (self.predict(flat, rows) - values)
+
+    def finer(self) -> Problem:
+        """The same with half the step."""
+        steps, step = self.options.get("steps"), self.options.get("step")
+        halved = {"steps": None if steps is None else 2 * steps, "step": None if step is None else step / 2}
+        return replace(self, options={**self.options, **halved})
 
     def loss(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
         """The mean of the squared residuals."""

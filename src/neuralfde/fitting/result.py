@@ -20,6 +20,10 @@ class IdentifiabilityWarning(UserWarning):
     """The data are compatible with a wide range of orders; the one returned means little."""
 
 
+class StepWarning(UserWarning):
+    """Halving the solver's step moves an estimate by more than the half-width of its interval."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """Estimates, how sure they are, and how the fit went.
@@ -35,9 +39,11 @@ class Fit:
         converged: the optimiser met its tolerance.
         message: why it stopped.
         times, observed, predicted: (T,), (T, B, m), (T, B, m); NaN where nothing was measured.
+        step_shift: by how much each estimate would move with half the solver's step, to first order; empty without
+            Gauss-Newton intervals.
+        model: the model, holding the estimates.
         identifiable: whether the data determine the order; None where it was given.
         profile: the profile of the loss over the order, where one was computed.
-        model: the model, holding the estimates.
         seconds: wall time.
     """
 
@@ -53,12 +59,13 @@ class Fit:
     times: Tensor
     observed: Tensor
     predicted: Tensor
-    identifiable: bool | None
-    profile: Profile | None
+    step_shift: dict[str, float]
     model: nn.Module
-    seconds: float
-    problem: Problem = field(repr=False)
-    flat: Tensor = field(repr=False)
+    identifiable: bool | None = None
+    profile: Profile | None = None
+    seconds: float = 0.0
+    problem: Problem = field(repr=False, kw_only=True)
+    flat: Tensor = field(repr=False, kw_only=True)
 
     @property
     def residuals(self) -> Tensor:
@@ -91,6 +98,11 @@ class Fit:
         start, last = float(self.times[0]), float(self.times[-1] if end is None else end)
         steps = max(1, math.floor((last - start) / self._step() + 1e-9))
         return start + self._step() * torch.arange(steps + 1, dtype=torch.float64)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the solver took over the times of the data."""
+        return round(float(self.times[-1] - self.times[0]) / self._step())
 
     def _step(self) -> float:
         options, span = self.problem.options, float(self.times[-1] - self.times[0])

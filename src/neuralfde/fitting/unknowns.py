@@ -50,17 +50,6 @@ class Bound:
             return self.high - (-free).exp()
         return free
 
-    def slope(self, free: Tensor) -> Tensor:
-        """``d value / d free``, elementwise."""
-        if math.isfinite(self.low) and math.isfinite(self.high):
-            s = torch.sigmoid(free)
-            return (self.high - self.low) * s * (1 - s)
-        if math.isfinite(self.low):
-            return free.exp()
-        if math.isfinite(self.high):
-            return (-free).exp()
-        return torch.ones_like(free)
-
 
 @dataclass(frozen=True)
 class Unknowns:
@@ -102,9 +91,10 @@ class Unknowns:
         """Unconstrained numbers to natural ones."""
         return torch.cat([self.bounds[n].to_value(v).reshape(-1) for n, v in self.split(free).items()])
 
-    def slope(self, free: Tensor) -> Tensor:
-        """``d natural / d unconstrained``, elementwise."""
-        return torch.cat([self.bounds[n].slope(v).reshape(-1) for n, v in self.split(free).items()])
+    def room(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """How far each number can move down (negative) and up before it meets a bound."""
+        low, high = self.limits()
+        return low - flat, high - flat
 
     def limits(self) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds along the flat vector."""

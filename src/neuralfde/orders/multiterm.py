@@ -57,6 +57,7 @@ class DistributedOrder(Operator):
 
     Args:
         nodes: the orders of the rule, a sequence or a tensor; or, with ``density``, the number of Gauss-Legendre nodes.
+            ``DistributedOrder(φ)`` means ``DistributedOrder(16, density=φ)``.
         weights: the weights of the rule times the density at its nodes.
         density: φ, called with a float64 tensor of orders; its own parameters get gradients.
         interval: where φ lives, within [0, 2].
@@ -68,6 +69,9 @@ class DistributedOrder(Operator):
     interval: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
+        if callable(self.nodes) and self.density is None and not isinstance(self.nodes, Tensor):
+            object.__setattr__(self, "density", self.nodes)
+            object.__setattr__(self, "nodes", 16)
         if (self.density is None) == (self.weights is None):
             raise InputError("DistributedOrder takes nodes and weights=, or a density=; give exactly one of the two.")
         if self.density is not None and (isinstance(self.nodes, bool) or not isinstance(self.nodes, int)):
@@ -102,10 +106,11 @@ def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kern
     """The kernel of ``Σ_i c_i D^{β_i}``, orders and factors (terms, groups)."""
     if not isinstance(scheme, GrunwaldLetnikov) or not mesh.uniform:
         raise InputError(
-            "an operator of several orders is discretised by its generating function, on a uniform grid: use "
-            "method='gl' or 'gl-explicit'"
+            f"a sum of derivatives of several orders cannot be solved with {type(scheme).__name__}"
+            + ("" if mesh.uniform else " on a graded grid")
+            + ": that rule integrates against one power of the lag, and the inverse of such a sum is none. Its weights "
+            "come from a generating function on a uniform grid: use method='gl' or 'gl-explicit'"
             + ("." if mesh.uniform else " without grading=.")
-            + f" The method here is {type(scheme).__name__}."
         )
     check_order(orders, scheme, mesh.velocity, lowest=-1e-300, name="orders")
     if bool((orders.detach().amax(0) <= 0).any()):

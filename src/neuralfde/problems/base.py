@@ -20,7 +20,7 @@ class Problem:
         z0: the initial state, a 1-D tensor.
         t: the end time.
         order: as ``fdeint`` takes it: a number, a tensor or an operator.
-        source: who posed it.
+        source: who posed it, and what was chosen here.
         exact: the solution at a 0-d time, or its first components, or None.
         reference: the solution at the end time to at least 1e-10, where there is no closed form.
         options: what ``fdeint`` needs besides: ``velocity``, or the only ``method`` that can solve it.

@@ -39,7 +39,7 @@ def diethelm_ford_freed(order: float = 0.25) -> Problem:
         vector(0.0),
         1.0,
         order,
-        "Diethelm, Ford and Freed 2004, example 1",
+        "Diethelm, Ford and Freed 2004",
         exact=lambda t: (t**8 - 3 * t ** (4 + b / 2) + 2.25 * t**b).reshape(1),
         options={"velocity": vector(0.0)} if order > 1 else {},
     )
@@ -53,7 +53,7 @@ def smooth(order: float = 0.5) -> Problem:
         vector(0.0),
         1.0,
         order,
-        "Diethelm, Ford and Freed 2002",
+        "of the kind in Diethelm, Ford and Freed 2002; constructed from its solution",
         exact=lambda t: (t**2).reshape(1),
         smooth=True,
     )
@@ -68,7 +68,7 @@ def power(order: float = 0.5) -> Problem:
         vector(0.0),
         1.0,
         order,
-        "Stynes, O'Riordan and Gracia 2017",
+        "constructed; the singularity is the one Stynes, O'Riordan and Gracia 2017 grade for",
         exact=lambda t: (t**order).reshape(1),
     )
 
@@ -81,7 +81,7 @@ def saturation(order: float = 0.5, t: float = 20.0) -> Problem:
         vector(0.0),
         t,
         order,
-        "Diethelm 2010, section 7",
+        "relaxation with a constant source; with order 1.8 and T = 20 an example of FractionalDiffEq.jl",
         exact=lambda t: (t**order * mittag_leffler(-(t**order), order, order + 1)).reshape(1),
         options={"velocity": vector(0.0)} if order > 1 else {},
     )
@@ -97,7 +97,7 @@ def rotation(order: float = 0.7) -> Problem:
         start,
         2.0,
         order,
-        "Diethelm 2010, section 7",
+        "constructed from its matrix Mittag-Leffler solution",
         exact=lambda t: mittag_leffler_matrix(matrix * t**order, order) @ start,
     )
 
@@ -132,7 +132,7 @@ def xue_bai_system() -> Problem:
         vector(1.0, 0.5, 0.3),
         1.0,
         vector(0.5, 0.2, 0.6),
-        "Xue and Bai 2017",
+        "Xue and Bai 2017, problem 5, on [0, 1] here",
         exact=lambda t: torch.stack([t + 1, t**1.2 + 0.5, t**1.8 + 0.3]),
         smooth=True,
     )
@@ -152,6 +152,7 @@ def xue_bai_linear() -> Problem:
         vector(1.0, 0.0, 1.0, 0.0, -1.0, 0.0),
         1.0,
         0.5,
-        "Xue and Bai 2017",
+        "in the form of Xue and Bai 2017, as systems of one order after Diethelm and Ford 2004; "
+        "not confirmed at the source",
         exact=lambda t: math.sqrt(2) * torch.sin(t + math.pi / 4).reshape(1),
     )

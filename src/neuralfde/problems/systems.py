@@ -25,7 +25,7 @@ def brusselator() -> Problem:
         vector(1.2, 2.8),
         1.0,
         0.8,
-        "Wang and Li 2007; Garrappa 2015",
+        "Wang and Li 2007; Ongun, Arslan and Garrappa 2013; initial values and end time are chosen here",
         reference=vector(0.42737488360899, 3.9447983589572),
     )
 
@@ -43,7 +43,7 @@ def lorenz() -> Problem:
         vector(1.0, 1.0, 1.0),
         0.25,
         0.985,
-        "Grigorenko and Grigorenko 2003",
+        "Grigorenko and Grigorenko 2003; order and end time are chosen here",
         reference=vector(12.180747806593, 23.362222653974, 13.54099963253),
     )
 
@@ -61,7 +61,7 @@ def chua() -> Problem:
         vector(0.2, -0.1, 0.1),
         0.5,
         0.9,
-        "Hartley, Lorenzo and Qammer 1995",
+        "Hartley, Lorenzo and Qammer 1995, the cubic form; the constants are not confirmed at the source",
         reference=vector(0.4982696483325, 0.10691538763589, -0.036093062771333),
     )
 
@@ -79,7 +79,7 @@ def sir() -> Problem:
         vector(0.99, 0.01, 0.0),
         5.0,
         0.9,
-        "Diethelm 2013; Demirci, Unal and Özalp 2011",
+        "constant population as in Okyere et al. 2016; the rates are chosen here",
         reference=vector(0.42435315271445, 0.28140263736276, 0.2942442099228),
     )
 
@@ -97,7 +97,7 @@ def predator_prey() -> Problem:
         vector(0.8, 0.6),
         2.0,
         0.8,
-        "Ahmed, El-Sayed and El-Saka 2007",
+        "the model of Ahmed, El-Sayed and El-Saka 2007; the constants are chosen here",
         reference=vector(0.46294184984378, 0.74299055598127),
     )
 
@@ -110,7 +110,7 @@ def riccati() -> Problem:
         vector(0.0),
         1.0,
         0.7,
-        "Odibat and Momani 2008",
+        "Odibat and Momani 2008; order and end time are chosen here",
         reference=vector(1.8227906501752),
     )
 
@@ -128,6 +128,6 @@ def van_der_pol() -> Problem:
         vector(1.0, 0.0),
         1.0,
         0.9,
-        "Barbosa, Machado, Vinagre and Calderón 2007",
+        "van der Pol's equation with fractional derivatives, as in Barbosa et al. 2007; numbers chosen here",
         reference=vector(0.39393625662051, -1.1146300944918),
     )

@@ -1,0 +1,103 @@
+"""How a fit is run: which optimiser, which data it sees, and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError, nearest
+from .data import Data
+from .optimisers import OPTIMISERS, Optimiser, Path, Progress
+from .problem import Problem
+
+#: Up to this many unknowns the exact Jacobian is cheap: Levenberg-Marquardt is the default and intervals are given.
+SMALL = 60
+
+Callback = Callable[[Progress], bool | None]
+
+
+def search(
+    problem: Problem, flat: Tensor, optimiser: str | Optimiser, stages: Sequence[float], validation: float, seed: int,
+    patience: int | None, callback: Callback | None, resume: dict[str, Any] | None,
+) -> Path:  # fmt: skip
+    """From the starting values to a minimum: early data first where stages are asked for, then all of them."""
+    chosen = _optimiser(optimiser, problem.unknowns.size)
+    trained, held = _hold_out(problem, validation, seed)
+    for early in _early(trained, stages) if resume is None else []:
+        flat = problem.unknowns.to_value(_minimise(early, None, chosen, flat, patience, callback, None).free)
+    return _minimise(trained, held, chosen, flat, patience, callback, resume)
+
+
+def _optimiser(given: str | Optimiser, size: int) -> Optimiser:
+    if given == "auto":
+        return OPTIMISERS["lm" if size <= SMALL else "adam"]
+    if isinstance(given, str):
+        if given not in OPTIMISERS:
+            raise InputError(f"unknown optimiser {given!r}. {nearest(given, [*OPTIMISERS, 'auto'])}")
+        return OPTIMISERS[given]
+    if not hasattr(given, "minimise"):
+        raise InputTypeError(f"optimiser must be a name or an object, got {type(given).__name__}.")
+    return given
+
+
+def _hold_out(problem: Problem, fraction: float, seed: int) -> tuple[Problem, Problem | None]:
+    if not 0 <= fraction < 1:
+        raise InputError(f"validation={fraction:g} must be a fraction in [0, 1).")
+    if fraction == 0:
+        return problem, None
+    generator = torch.Generator().manual_seed(seed)
+    back = torch.rand(problem.data.scale.shape, generator=generator, dtype=torch.float64) < fraction
+    kept = replace(problem.data, scale=torch.where(back, 0.0, problem.data.scale))
+    held = replace(problem.data, scale=torch.where(back, problem.data.scale, 0.0))
+    if not kept.count or not held.count:
+        raise InputError(f"validation={fraction:g} leaves nothing to train on or nothing to validate with.")
+    return replace(problem, data=kept), replace(problem, data=held)
+
+
+def _early(problem: Problem, stages: Sequence[float]) -> list[Problem]:
+    """The problem cut off after each fraction of the time span but the whole."""
+    if not stages or list(stages) != sorted(stages) or not stages[0] > 0 or stages[-1] != 1:
+        raise InputError(f"stages={tuple(stages)} must be increasing fractions that end with 1.")
+    data, found = problem.data, []
+    start, span = float(data.times[0]), float(data.times[-1] - data.times[0])
+    h = problem.options["step"] if problem.options.get("step") is not None else span / problem.options["steps"]
+    for fraction in stages[:-1]:
+        count = int((data.times <= start + fraction * span * (1 + 1e-9)).sum())
+        if count < 2:
+            continue
+        cut = Data(data.times[:count], data.values[:count], data.scale[:count], data.calibrated)
+        steps = max(1, round(float(cut.times[-1] - start) / h))
+        if cut.count:
+            found.append(replace(problem, data=cut, options={**problem.options, "step": None, "steps": steps}))
+    return found
+
+
+def _minimise(
+    problem: Problem, held: Problem | None, optimiser: Optimiser, flat: Tensor, patience: int | None,
+    callback: Callback | None, resume: dict[str, Any] | None,
+) -> Path:  # fmt: skip
+    best = (float("inf"), flat, 0)
+
+    def watch(k: int, total: int, free: Tensor, loss: float, state: dict[str, Any]) -> bool:
+        nonlocal best
+        held_loss = None
+        values = problem.unknowns.to_value(free)
+        if held is not None:
+            with torch.no_grad():
+                held_loss = float(held.loss(values))
+        judged = loss if held_loss is None else held_loss
+        if judged < best[0] * (1 - 1e-6):
+            best = (judged, free.clone(), k)
+        stop = patience is not None and k - best[2] >= patience
+        if callback is not None:
+            stop = bool(callback(Progress(k, total, loss, held_loss, values, state))) or stop
+        return stop
+
+    path = optimiser.minimise(problem, problem.unknowns.to_free(flat), watch, resume)
+    if held is not None and best[0] < float("inf"):
+        path.free = best[1]
+    return path

@@ -1,0 +1,93 @@
+"""From the arguments of a fit to a problem: model, initial states, unknowns, grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..api import fdeint
+from ..errors import InputError, InputTypeError, nearest
+from .data import Data
+from .problem import Named, Problem, default_steps
+from .unknowns import INITIAL, ORDER, Bounds, unknowns_from
+
+
+def module_of(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Module:
+    """The model as a module whose parameters are the unknowns."""
+    if isinstance(model, nn.Module):
+        if params is not None:
+            raise InputError("params= is for a plain function; the unknowns of an nn.Module are its parameters.")
+        return model
+    if not callable(model):
+        raise InputTypeError(f"model must be an nn.Module or a function (t, z, **params), got {type(model).__name__}.")
+    taken = set(dir(nn.Module())) & set(params or ())
+    if taken:
+        raise InputError(f"params uses the reserved names {sorted(taken)}; rename them.")
+    return Named(model, params or {})
+
+
+def problem_of(
+    module: nn.Module, data: Data, order: float, learn_order: bool, order_bounds: tuple[float, float], initial: Any,
+    learn_initial: bool, observe: Callable[[Tensor], Tensor], bounds: Mapping[str, Bounds] | None,
+    options: dict[str, Any],
+) -> tuple[Problem, Tensor]:  # fmt: skip
+    """What is fitted to what, and where the unknowns start."""
+    if not 0 < order_bounds[0] < order_bounds[1] <= 1:
+        raise InputError(f"order_bounds={order_bounds} must lie inside (0, 1].")
+    z0 = _initial(initial, data, learn_initial)
+    extra = {INITIAL: z0} if learn_initial else {}
+    if learn_order:
+        extra[ORDER] = torch.tensor(float(order), dtype=torch.float64)
+        bounds = {ORDER: order_bounds, **(bounds or {})}
+    values = _starting_values(module, extra)
+    unknowns = unknowns_from(values, bounds or {})
+    if not learn_initial:  # the initial values are taken as known, so they say nothing about the unknowns
+        data = replace(data, scale=torch.cat([torch.zeros_like(data.scale[:1]), data.scale[1:]]))
+    kept = {n: b.double() for n, b in module.named_buffers() if b.is_floating_point()}
+    kept |= {n: p.detach().double() for n, p in module.named_parameters() if not p.requires_grad}
+    problem = Problem(module, data, unknowns, z0, float(order), observe, _solver_options(options, data), kept)
+    return problem, unknowns.pack(values)
+
+
+def _starting_values(module: nn.Module, extra: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    values = {n: p.detach().double() for n, p in module.named_parameters() if p.requires_grad}
+    for name in (INITIAL, ORDER):
+        if name in values:
+            raise InputError(f"the model has a parameter named {name!r}, a name used by the fit itself; rename it.")
+    if not values and not extra:
+        raise InputError("there is nothing to fit: no parameter requires grad. Pass params=, or learn_order=True.")
+    return {**values, **extra}
+
+
+def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse what neither the solver nor the fit (whose own arguments are ``own``) knows."""
+    known = set(fdeint.__kwdefaults__ or ()) - {"args", "params", "callback"}
+    for name in options:
+        if name not in known:
+            raise InputTypeError(f"fit() has no argument {name!r}. {nearest(name, known | set(own))}")
+
+
+def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:
+    if options.get("step") is None and options.get("steps") is None:
+        options = {**options, "steps": default_steps(data.times)}
+    return {"method": "abm", **options}
+
+
+def _initial(initial: Any, data: Data, learn: bool) -> Tensor:
+    if initial is not None:
+        z0 = torch.as_tensor(initial, dtype=torch.float64)
+        z0 = z0.reshape(1, 1) if z0.ndim == 0 else z0[None] if z0.ndim == 1 else z0
+        if z0.ndim != 2 or z0.shape[0] not in (1, data.values.shape[1]):
+            raise InputError(
+                f"initial has shape {tuple(z0.shape)}, expected (variables,) or ({data.values.shape[1]}, variables)."
+            )
+        return z0.expand(data.values.shape[1], -1).clone()
+    if not bool(data.seen[0].all()):
+        raise InputError(
+            "the initial state was not measured in full. Pass initial=, with learn_initial=True if it is a guess."
+        )
+    return data.values[0].clone()
