@@ -107,6 +107,8 @@ def advance(
         for n in range(first, first + count):
             if n in nodes:
                 nodes[n].copy_(rows[n - first])
+            if out is not None and plan.callback is not None:  # states computed again are no progress
+                plan.callback(n, plan.steps)
         if tape is not None:
             tape.write_rows(first, rows.view(count, 1, *z0.shape))
         with ieee(z0):
@@ -129,7 +131,7 @@ def replay_forward(
 
 def fill(plan: Plan, first: int, rows: Tensor, work: Work, last: int) -> None:
     """The steps of one block; ``rows`` (count, width) become its states."""
-    field, callback, shape = plan.field, plan.callback, plan.field.structure.shapes[0]
+    field, shape = plan.field, plan.field.structure.shapes[0]
     at, add, slots = field.at, work.add, work.slots
     states, lines = rows.view(-1, *shape).unbind(0), rows.split(1)
     for k, z in enumerate(states):
@@ -144,8 +146,6 @@ def fill(plan: Plan, first: int, rows: Tensor, work: Work, last: int) -> None:
         if v.shape != shape:
             field.check(v)
         slots[k].copy_(v)
-        if callback is not None:
-            callback(n, plan.steps)
 
 
 def retreat(
@@ -168,6 +168,8 @@ def retreat(
                 far = engine.recall_block(first, blocks.bars)
             mu = replay_backward(blocks, last - first, far, total, engine.latest_first)
             z0.add_(mu.sum(0))
+            for i in range(first, first + count) if plan.callback is not None else ():
+                plan.callback(i, plan.steps)
             with ieee(z0):
                 engine.record_block(first, mu, blocks.slopes.unsqueeze(1) if plan.weigh else None)
             continue
