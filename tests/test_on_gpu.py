@@ -186,6 +186,7 @@ def test_inside_ddp(func):
         dist.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad")
 def test_a_solve_inside_the_graph_of_the_caller(func):
     z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()

@@ -92,6 +92,9 @@ def test_whole_blocks_are_captured(pretend, history, storage, t):
         patch.setattr(CapturedBlocks, "advance", lambda self, first: (seen.append(first), advance(self, first))[1])
         found = gradients(func, True, steps=steps, history=history, storage=storage, t=t)
     assert seen, "no block was replayed"
+    calls = []
+    gradients(func, True, steps=steps, history=history, storage=storage, t=t, callback=lambda n, total: calls.append(n))
+    assert calls == 2 * list(range(steps + 1))
     assert_close(found, gradients(func, False, steps=steps, history=history, storage=storage, t=t))
 
 
@@ -250,3 +253,17 @@ def test_a_compiled_func_stays_compiled_after_it_was_watched():
     assert not calls
     func(torch.zeros(()), z)
     assert calls
+
+
+def test_captured_blocks_are_released_with_the_func(pretend):
+    func = Field().double()
+    gradients(func, "auto", steps=300)
+    (kept,) = [x for x in graphs._CACHE[func].values() if x is not None]
+    assert isinstance(kept, CapturedBlocks)
+    gone, alive = weakref.ref(func), weakref.ref(kept)
+    for graph in (kept.step, *kept.blocks.values()):
+        graph.call = None  # a real graph holds no Python function
+    del func, graph, kept
+    gc.collect()
+    assert gone() is None
+    assert alive() is None

@@ -32,7 +32,7 @@ class Captured:
         self.local = c.local.detach().clone().requires_grad_(plan.weigh)
         self.args = [a.detach().clone().requires_grad_(a.requires_grad) for a in tensors_in(plan.field.args)]
         self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(z0.device)
+        self.stream = capture_stream(z0.device)
         self.step: torch.cuda.CUDAGraph | None = None
         self.pulls: dict[bool, _Pull] = {}
         self.totals: list[Tensor | None] = []
@@ -174,6 +174,16 @@ class Captured:
     def _plan(self) -> Plan:
         assert self.plan is not None
         return self.plan
+
+
+_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream per device for all captures: matrix products hold a workspace for every stream they were run on."""
+    if device not in _STREAMS:
+        _STREAMS[device] = torch.cuda.Stream(device)
+    return _STREAMS[device]
 
 
 def own_leaves(func: Any) -> tuple[dict[str, Tensor], dict[int, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..history import BlockEngine, ieee
+from ..history import BlockEngine, add_thin
 from ..structure import replace_tensors, tensors_in
 from .captured import Captured, own_leaves, substituted
 from .plan import Coefficients, Plan
@@ -25,7 +25,8 @@ class CapturedBlocks(Captured):
     """Static: the rows of a block, their times, what they contribute to each other, and the arguments.
 
     Forward, ``rows`` are the sums of a block and become its states, and ``work`` becomes its slopes. Backward,
-    ``states`` are given, ``bars`` are the sums and become the gradients of the slopes, ``work`` becomes the rows μ.
+    ``states`` and the ``grads`` of the loss are given, ``bars`` are the sums and become the gradients of the slopes,
+    ``work`` becomes the rows μ. ``bars`` are ``rows`` under another name: the two are never needed at once.
     """
 
     def __init__(self, plan: Plan, c: Coefficients, z0: Tensor, size: int) -> None:
@@ -34,8 +35,10 @@ class CapturedBlocks(Captured):
         self.times = plan.field.times[-1:].repeat(size)
         self.rows, self.work = z0.new_zeros(size, width), z0.new_zeros(size, width)
         self.lags = {latest_first: z0.new_zeros(1, size - 1) for latest_first in (False, True)}
-        self.states = self.bars = self.grads = self.slopes = self.rows[:0]
-        self.blocks: dict[tuple[bool, bool], torch.cuda.CUDAGraph] = {}
+        self.bars = self.rows
+        self.states = self.grads = self.slopes = self.rows[:0]
+        self.given = False  # whether any row of grads is not zero
+        self.blocks: dict[bool, torch.cuda.CUDAGraph] = {}
 
     def take_weights(self, engine: BlockEngine) -> None:
         """Take in what the rows of a block contribute to each other."""
@@ -66,27 +69,30 @@ class CapturedBlocks(Captured):
 
     def capture_backward_of(self, engine: BlockEngine) -> None:
         """The graphs a reverse sweep of this engine will need."""
-        plan = self._plan()
         if self.states.shape[0] == 0:
-            self.states, self.bars = torch.zeros_like(self.rows), torch.zeros_like(self.rows)
-        if plan.weigh and self.slopes.shape[0] == 0:
+            self.states, self.grads = torch.zeros_like(self.rows), torch.zeros_like(self.rows)
+        if self._plan().weigh and self.slopes.shape[0] == 0:
             self.slopes = torch.zeros_like(self.rows)
-        inside = any(0 < n < plan.steps for n in plan.nodes)
-        if inside and self.grads.shape[0] == 0:
-            self.grads = torch.zeros_like(self.rows)
-        for has_z in (False, True) if inside else (False,):
-            if (engine.latest_first, has_z) not in self.blocks:
-                self.blocks[engine.latest_first, has_z] = self._capture_retreat(engine.latest_first, has_z)
+        if engine.latest_first not in self.blocks:
+            self.blocks[engine.latest_first] = self._capture_retreat(engine.latest_first)
         self.take_weights(engine)
 
-    def retreat(self, top: int, latest_first: bool, has_z: bool) -> None:
+    def take_grads(self, grads: dict[int, Tensor]) -> None:
+        """Gradients of the loss with respect to these states of the block, and of no others."""
+        if self.given:
+            self.grads.zero_()
+        self.given = bool(grads)
+        for k, grad in grads.items():
+            self.grads[k].copy_(grad.view(-1))
+
+    def retreat(self, top: int, latest_first: bool) -> None:
         """Replay the block from step ``top`` down; gradients of parameters go to the totals."""
         plan = self._plan()
         self.times.copy_(plan.field.times[top + 1 - self.size : top + 1].flip(0))
         plan.field.evaluations += self.size
-        self.blocks[latest_first, has_z].replay()
+        self.blocks[latest_first].replay()
 
-    def _capture_retreat(self, latest_first: bool, has_z: bool) -> torch.cuda.CUDAGraph:
+    def _capture_retreat(self, latest_first: bool) -> torch.cuda.CUDAGraph:
         plan = self._plan()
         static = dict(zip(map(id, tensors_in(plan.field.args)), self.args, strict=True))
         own, names = own_leaves(plan.field.func)
@@ -106,9 +112,7 @@ class CapturedBlocks(Captured):
                 found = plan.scheme.pull(1, x, z, v, self.local, None, bar, wanted, keep=False)
                 self._accumulate(found.tensors, None)
                 slot = self.work[self.size - 1 - k if latest_first else k]
-                slot.copy_(found.sums.reshape(-1))
-                if has_z:
-                    slot.add_(self.grads[k])
+                torch.add(found.sums.reshape(-1), self.grads[k], out=slot)
                 if plan.weigh:
                     self.slopes[k].copy_(v.detach().reshape(-1))
 
@@ -132,8 +136,7 @@ class CapturedBlocks(Captured):
 
             def add() -> None:
                 if k > 0:
-                    with ieee(sums):
-                        sums[k : k + 1].addmm_(weights, past)
+                    add_thin(sums[k : k + 1], weights, past)
 
             return add
 

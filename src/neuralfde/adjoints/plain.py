@@ -7,7 +7,7 @@ inside it a step is one thin product, one call of ``func`` and one copy. Same nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
 from ..demand import derivative_only
-from ..history import BlockEngine, Engine, ieee, reduced
+from ..history import BlockEngine, Engine, add_thin, ieee
 from ..schemes import OneStage
 from ..storage import Tape
 from .captured import Captured
@@ -49,7 +49,7 @@ class Work:
 
     def __init__(self, engine: BlockEngine, shape: torch.Size, like: Tensor) -> None:
         self.engine, self.shape = engine, shape
-        self.wide = shape.numel() > WIDE
+        self.wide, self.on_gpu = shape.numel() > WIDE, like.device.type == "cuda"
         if not self.wide:
             self.bind(like.new_empty(engine.block, shape.numel()))
 
@@ -67,26 +67,14 @@ class Work:
 
     def add(self, row: Tensor, k: int) -> None:
         """Add what the k rows of the block so far contribute to row ``k`` (1, width)."""
-        if k > 0:
+        if k > 0 and self.on_gpu:
+            add_thin(row, self.engine.thin[k], self.pasts[k])
+        elif k > 0:
             row.addmm_(self.engine.thin[k], self.pasts[k])
 
     def taken(self, count: int) -> Tensor:
         """The rows of a block of this many steps: (count, 1, width)."""
         return (self.rows[-count:] if self.engine.latest_first else self.rows[:count]).unsqueeze(1)
-
-
-class PreciseWork(Work):
-    """The same with full precision in the products, where ``func`` is allowed less."""
-
-    def add(self, row: Tensor, k: int) -> None:
-        """See :class:`Work`."""
-        with ieee(row):
-            super().add(row, k)
-
-
-def open_work(plan: Plan, engine: BlockEngine, like: Tensor) -> Work:
-    """A block to fill in a sweep of this engine."""
-    return (PreciseWork if reduced(like) else Work)(engine, plan.field.structure.shapes[0], like)
 
 
 def advance(
@@ -99,25 +87,29 @@ def advance(
     captured: Captured | None = None,
 ) -> None:
     """A forward sweep over ``steps``, which begin a block; states at nodes go to ``out``; the last has no slope."""
-    work = open_work(plan, engine, z0)
+    work = Work(engine, plan.field.structure.shapes[0], z0)
     nodes = {} if out is None else dict(zip(plan.nodes, out.unbind(0), strict=True))
+    callback = None if out is None else plan.callback  # states computed again are no progress
     blocks = captured if isinstance(captured, CapturedBlocks) else None
     if blocks is not None:
         blocks.take_weights(engine)
     for first in range(steps.start, steps.stop, engine.block):
         count = min(engine.block, steps.stop - first)
+        whole = blocks if count == engine.block else None
         with ieee(z0):
-            far = engine.recall_block(first)
-        if blocks is not None and count == engine.block:
-            rows, slopes = replay_forward(blocks, first, far, z0, steps.stop - 1)
+            far = engine.recall_block(first, None if whole is None else whole.rows)
+        if whole is not None:
+            rows, slopes = replay_forward(whole, first, far, z0, steps.stop - 1)
         else:
             work.open(first)
             rows = z0.expand(count, -1).clone() if far is None else far.view(count, -1).add_(z0)
-            fill(plan, first, rows, work, steps.stop - 1)
+            fill(plan, first, rows, work, steps.stop - 1, callback)
             slopes = work.taken(count)
         for n in range(first, first + count):
             if n in nodes:
                 nodes[n].copy_(rows[n - first])
+            if whole is not None and callback is not None:
+                callback(n, plan.steps)
         if tape is not None:
             tape.write_rows(first, rows.view(count, 1, *z0.shape))
         with ieee(z0):
@@ -131,16 +123,18 @@ def replay_forward(
     if far is None:
         blocks.rows.copy_(z0.expand(blocks.size, -1))
     else:
-        torch.add(far.view(blocks.size, -1), z0, out=blocks.rows)
+        blocks.rows.add_(z0)
     blocks.advance(first)
     if last < first + blocks.size:
         blocks.work[last - first].zero_()
     return blocks.rows, blocks.work.unsqueeze(1)
 
 
-def fill(plan: Plan, first: int, rows: Tensor, work: Work, last: int) -> None:
+def fill(
+    plan: Plan, first: int, rows: Tensor, work: Work, last: int, callback: Callable[[int, int], None] | None
+) -> None:
     """The steps of one block; ``rows`` (count, width) become its states."""
-    field, callback, shape = plan.field, plan.callback, plan.field.structure.shapes[0]
+    field, shape = plan.field, plan.field.structure.shapes[0]
     at, add, slots = field.at, work.add, work.slots
     states, lines = rows.view(-1, *shape).unbind(0), rows.split(1)
     for k, z in enumerate(states):
@@ -169,18 +163,24 @@ def retreat(
     """A reverse sweep: ``v̄_n = Σ w μ``, ``μ_n = ḡ_n + J_nᵀ v̄_n``, from the last step to the first."""
     z0, last = total.z0, plan.steps
     blocks = captured if isinstance(captured, CapturedBlocks) else None
-    work, gathered = open_work(plan, engine, z0), Gathered(plan, total)
+    work, gathered = Work(engine, plan.field.structure.shapes[0], z0), Gathered(plan, total)
     gathered.undecided &= blocks is None
     for first in range(0, last + 1, engine.block):
         count = min(engine.block, last + 1 - first)
-        with ieee(z0):
-            far = engine.recall_block(first)
-        if blocks is not None and first > 0 and count == engine.block:
-            mu = replay_backward(blocks, last - first, far, tape, total, engine.latest_first)
+        if blocks is not None and count == engine.block:
+            read_states(blocks, last - first, tape)  # before the sums: it may replay steps of the forward pass
+            with ieee(z0):
+                far = engine.recall_block(first, blocks.bars)
+            mu = replay_backward(blocks, last - first, far, total, engine.latest_first)
             z0.add_(mu.sum(0))
+            if plan.callback is not None:
+                for i in range(first, first + count):
+                    plan.callback(i, plan.steps)
             with ieee(z0):
                 engine.record_block(first, mu, blocks.slopes.unsqueeze(1) if plan.weigh else None)
             continue
+        with ieee(z0):
+            far = engine.recall_block(first)
         work.open(first)
         bars = z0.new_zeros(count, z0.shape[1]) if far is None else far.view(count, -1)
         states = torch.empty_like(bars) if gathered.on or gathered.undecided else None
@@ -201,25 +201,21 @@ def retreat(
             engine.record_block(first, mu, None if slopes is None else slopes.unsqueeze(1))
 
 
-def replay_backward(
-    blocks: CapturedBlocks,
-    top: int,
-    far: Tensor | None,
-    tape: Tape | Replay | Segments,
-    total: Totals,
-    latest_first: bool,
-) -> Tensor:
-    """The rows μ (count, 1, width) of a whole block from its graph."""
-    assert far is not None
+def read_states(blocks: CapturedBlocks, top: int, tape: Tape | Replay | Segments) -> None:
+    """The states of the block from step ``top`` down."""
     for k in range(blocks.size):
         blocks.states[k].copy_(tape.read(top - k).view(-1))
-    blocks.bars.copy_(far.view(blocks.size, -1))
-    given = [k for k in range(blocks.size) if top - k in total.node]
-    if given:
-        blocks.grads.zero_()
-        for k in given:
-            blocks.grads[k].copy_(total.out[total.node[top - k]].view(-1))
-    blocks.retreat(top, latest_first, bool(given))
+
+
+def replay_backward(blocks: CapturedBlocks, top: int, far: Tensor | None, total: Totals, latest_first: bool) -> Tensor:
+    """The rows μ (count, 1, width) of a whole block from its graph.
+
+    The last state has no slope: its gradient of the slope is zero, and so is all that its product adds.
+    """
+    if far is None:
+        blocks.bars.zero_()
+    blocks.take_grads({k: total.out[total.node[top - k]] for k in range(blocks.size) if top - k in total.node})
+    blocks.retreat(top, latest_first)
     return blocks.work.unsqueeze(1)
 
 

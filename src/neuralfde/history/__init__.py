@@ -6,6 +6,7 @@ from .exponentials import Exponentials
 from .fading import Fading
 from .full import FFT, Full
 from .precision import ieee, precise, reduced
+from .thin import add_thin
 from .window import Window
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "History",
     "Snapshots",
     "Window",
+    "add_thin",
     "ieee",
     "precise",
     "reduced",

@@ -63,10 +63,10 @@ class BlockEngine(Engine, Protocol):
     def room(self, i: int) -> Tensor:
         """Where the rows of the block at time ``i``, which has been recalled, are kept: (steps, width)."""
 
-    def recall_block(self, i: int) -> Tensor | None:
+    def recall_block(self, i: int, out: Tensor | None = None) -> Tensor | None:
         """What the rows before the block at time ``i`` contribute to it: (outputs, steps, groups, width), or None.
 
-        The result may be overwritten by the caller.
+        It goes to ``out`` (steps, width) where that is given; otherwise the caller may overwrite the result.
         """
 
     def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:

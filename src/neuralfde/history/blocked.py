@@ -206,13 +206,14 @@ class Blocked:
         """Whether a block of rows has been recorded."""
         return self._recorded > 0
 
-    def recall_block(self, i: int) -> Tensor | None:
+    def recall_block(self, i: int, out: Tensor | None = None) -> Tensor | None:
         """See :class:`BlockEngine`."""
         self._begin(i)
         far = self.pending[0]
-        if far is not None and len(self.levels) > 1:
-            return far.clone()  # it may belong to a larger block
-        self.pending[0] = None
+        if far is not None and (out is not None or len(self.levels) > 1):  # it may belong to a larger block
+            far = far.clone() if out is None else out.copy_(far.view_as(out))
+        if len(self.levels) == 1:
+            self.pending[0] = None
         return far
 
     def room(self, i: int) -> Tensor:

@@ -90,10 +90,13 @@ class Fading:
         """See :class:`BlockEngine`."""
         return [parts[0][0] for parts in self.tables.thin]
 
-    def recall_block(self, i: int) -> Tensor | None:
+    def recall_block(self, i: int, out: Tensor | None = None) -> Tensor | None:
         """See :class:`BlockEngine`."""
         if i == 0:
             return None
+        if out is not None:
+            torch.mm(self.tables.near[0][0][0], self.previous[0, 0], out=out)
+            return out.addmm_(self.tables.far[0][0][0], self.older[0, 0]) if self.terms else out
         self._begin(i)
         count = min(self.size, self.steps + 1 - i)
         return self.current[: self.outs, :, :count].transpose(1, 2).clone(memory_format=torch.contiguous_format)

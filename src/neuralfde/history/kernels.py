@@ -1,0 +1,16 @@
+"""GPU kernels; importing this needs Triton."""
+# mypy: disable-error-code="no-untyped-def"
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_thin(row, weights, past, width, count, stride, COLUMNS: tl.constexpr):
+    """``row += Σ_i weights_i past_i`` for ``count`` rows of ``past``, a tile of columns in each program."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < width
+    total = tl.load(row + column, mask=inside)
+    for i in range(count):
+        total += tl.load(weights + i) * tl.load(past + i * stride + column, mask=inside)
+    tl.store(row + column, total, mask=inside)
