@@ -240,7 +240,10 @@ def summary(rows: list[dict], wins: list[tuple[int, str]]) -> list[str]:
 
 def made_with() -> str:
     versions = ", ".join(f"{n} {version(n)}" for n in ("torch", "numpy", "pycaputo", "FDEint"))
-    return f"Processor milliseconds on one thread; {versions}. The number after abm and PECE counts their corrections."
+    return (
+        f"Processor milliseconds on one thread; {versions}. The number after abm and PECE counts their corrections; "
+        "- is an error that no measured number of steps reached."
+    )
 
 
 def plot(rows: list[dict]) -> None:
@@ -273,7 +276,7 @@ def main() -> None:
     kept = RESULTS / "work-precision.json"
     if sys.argv[1:] != ["render"]:
         rows = measure([make(m) for m in (MEMBERS, 1) for make in (relaxation, brusselator, predator_prey)])
-        kept.write_text(json.dumps(rows, indent=1) + "\n")
+        kept.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
     rows = json.loads(kept.read_text())
     (RESULTS / "work-precision.md").write_text(markdown(rows))
     plot(rows)
