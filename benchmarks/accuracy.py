@@ -140,10 +140,29 @@ def weights(steps: int = 1_000_000) -> list[dict]:
                 return mp.gamma(2 - b) * (1 if order == 1 else l1_by_branch_cut(order, m))
 
         exact["l1"] = (tableaux.l1(beta, 1.0, steps)[:, 0], l1)
+        for name in ("bdf2", "flmm-trapezoid"):
+            true = multistep(name, b, lags)
+            exact[name] = (METHODS[name].kernel(beta, 1.0, steps).weights[0, :, 0], true.__getitem__)
         for name, (w, true) in exact.items():
             worst = max(abs(mp.mpf(float(w[m])) / true(m) - 1) for m in lags)
             rows.append({"weights": name, "β": order, "N": steps, "worst relative error": mp.nstr(worst, 3)})
     return rows
+
+
+def multistep(name: str, b: mp.mpf, lags: tuple[int, ...]) -> dict[int, mp.mpf]:
+    """Coefficients of ``δ(ξ)^{-β}`` by the recurrence that its logarithmic derivative gives."""
+    if name == "bdf2":  # δ y' = -β δ' y with δ = 3/2 - 2ξ + ξ²/2
+        start, scale = mp.mpf(2) / 3, mp.mpf(2) / 3
+        one, two = (lambda m: 2 * m + 2 * b), (lambda m: -(m - 1) / mp.mpf(2) - b)
+    else:  # (1 - ξ²) y' = 2β y with y = ((1+ξ)/(1-ξ))^β, times 2^{-β}
+        start, scale = mp.mpf(1) / 2, mp.mpf(1)
+        one, two = (lambda m: 2 * b), (lambda m: mp.mpf(m - 1))
+    before, now, found = mp.mpf(0), start**b, {}
+    for m in range(max(lags) + 1):
+        if m in lags:
+            found[m] = now
+        before, now = now, scale * (one(m) * now + two(m) * before) / (m + 1)
+    return found
 
 
 def estimates() -> list[dict]:

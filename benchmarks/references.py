@@ -3,9 +3,17 @@
 The solution of ``D^β z = f(z)``, ``f`` polynomial, is ``z = Σ_k c_k t^{kβ}``, ``c_{k+1} = Γ(kβ+1)/Γ((k+1)β+1) · f_k``
 where ``f_k`` are the coefficients of ``f(z)``. Padé approximants in ``t^β`` continue it beyond its circle. Two of
 different degree must agree to 1e-12. Run ``python benchmarks/references.py``; the values are in ``neuralfde.problems``.
+
+``python benchmarks/references.py ensembles`` does the same from many initial values, for ``work_precision.py``, and
+writes ``results/work-precision-references.json`` (a few minutes).
 """
 
 from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
 
 import mpmath as mp
 
@@ -30,6 +38,18 @@ def solve(order, start, rhs, terms):
 def pade(c, degree, x):
     p, q = mp.pade(c[: 2 * degree + 1], degree, degree)
     return mp.polyval(p[::-1], x) / mp.polyval(q[::-1], x)
+
+
+def continued(c, degree, x):
+    """The value of the same Padé approximant by Wynn's epsilon algorithm, which is quicker than its coefficients."""
+    before, now, power, total = [mp.mpf(0)] * (2 * degree + 2), [], mp.mpf(1), mp.mpf(0)
+    for own in c[: 2 * degree + 1]:
+        total += own * power
+        power *= x
+        now.append(total)
+    while len(now) > 1:
+        before, now = now, [b + 1 / (n - m) for b, m, n in zip(before[1:], now, now[1:], strict=False)]
+    return now[0]
 
 
 def unit(k):
@@ -108,6 +128,37 @@ class VanDerPol:
         return (y[k], -x[k] + y[k] - product(self.square, y, k))
 
 
+def members(start, count):
+    """Initial values within a fifth of the problem's own, spread evenly (Weyl's sequence), to three decimals."""
+    roots = (math.sqrt(2), math.sqrt(3))
+    return [
+        [f"{float(x) * (0.8 + 0.4 * ((k + 1) * r % 1)):.3f}" for x, r in zip(start, roots, strict=True)]
+        for k in range(count)
+    ]
+
+
+def ensemble(kind, count, terms=120):
+    """End values from each initial value; approximants of two degrees must agree to 1e-10."""
+    x = mp.mpf(kind.end) ** mp.mpf(kind.order)
+    ends, gap = [], mp.mpf(0)
+    starts = members(kind.start, count)
+    for start in starts:
+        c = solve(kind.order, start, kind().rhs, terms)
+        low, high = ([continued(own, d, x) for own in c] for d in (terms // 2 - 8, terms // 2))
+        gap = max([gap] + [abs(a - b) for a, b in zip(low, high, strict=True)])
+        ends.append([float(v) for v in high])
+    print(f"{kind.name:14s} {count} initial values, gap {mp.nstr(gap, 2)}")
+    if gap > mp.mpf("1e-10"):
+        raise SystemExit(f"{kind.name}: the approximants differ by {mp.nstr(gap, 2)}; take more terms.")
+    return {"z0": [[float(v) for v in start] for start in starts], "z": ends}
+
+
+def ensembles(count: int = 256) -> None:
+    found = {kind.name: ensemble(kind, count) for kind in (Brusselator, PredatorPrey)}
+    path = Path(__file__).parent / "results" / "work-precision-references.json"
+    path.write_text(json.dumps(found) + "\n")
+
+
 def main() -> None:
     for problem in (Brusselator(), Lorenz(), Chua(), Sir(), PredatorPrey(), Riccati(), VanDerPol()):
         c = solve(problem.order, problem.start, problem.rhs, 140)
@@ -120,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ensembles() if sys.argv[1:] == ["ensembles"] else main()

@@ -1,22 +1,30 @@
 """Error against time, side by side with pycaputo and FDEint (both from PyPI), on three problems, in one run.
 
 ``pip install pycaputo FDEint matplotlib``, ``python benchmarks/work_precision.py``: writes
-``results/work-precision.json``, ``.md`` and ``.svg``.
+``results/work-precision.json``, ``.md`` and ``.svg``; with ``render`` the last two from the first.
 
-Every solver gets the same equation, order, interval and number of steps, in float64, and the error is taken at the end
-of the interval. Each gets the right-hand side in its own language: torch for neuralfde and FDEint, numpy for pycaputo,
-which would otherwise pay for conversions. All run on one thread; a point is the least of at least five runs in
-processor seconds, taken in turns, so that a slow minute of the machine meets every solver.
+Each problem is solved as one trajectory and as an ensemble of 256, about the size of a batch in training, with initial
+values (or, for the linear one, rates) of their own. Every solver gets the same equations, order and interval in
+float64; the error is the largest over all members at the end. An equation is written once and runs in each solver's own
+language: torch for neuralfde and FDEint, numpy for pycaputo, which would otherwise pay for conversions. Each gets the
+ensemble in the layout it is quickest with. pycaputo asks for one derivative for each equation, and computes weights for
+each; one for all of them happens to be accepted and is much quicker, so it is measured as a solver of its own.
+
+All run on one thread; a point is the least of at least three runs in processor seconds, taken in turns, so that a slow
+minute of the machine meets every solver. A method that took more than a second is not run on finer grids.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"  # before numpy and torch read them
@@ -29,111 +37,213 @@ from pycaputo.derivatives import CaputoDerivative  # noqa: E402
 from pycaputo.events import StepCompleted  # noqa: E402
 from pycaputo.fode.caputo import PECE  # noqa: E402
 from pycaputo.stepping import evolve  # noqa: E402
+from torch import Tensor  # noqa: E402
 
-from neuralfde import FixedPoint, fdeint  # noqa: E402
-from neuralfde.problems import Problem, problem  # noqa: E402
+from neuralfde import ABM, FixedPoint, fdeint, mittag_leffler  # noqa: E402
+from neuralfde.problems import problem  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
-STEPS = (20, 50, 100, 200, 400, 800)
-PROBLEMS = (problem("relaxation", order=0.5), problem("brusselator"), problem("predator-prey"))
-
-
+STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
 LEVELS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
-#: The same right-hand sides for numpy.
-NUMPY: dict[str, Callable[[float, np.ndarray], np.ndarray]] = {
-    "relaxation": lambda t, z: -z,
-    "brusselator": lambda t, z: np.array([1 - 5 * z[0] + z[0] ** 2 * z[1], 4 * z[0] - z[0] ** 2 * z[1]]),
-    "predator-prey": lambda t, z: np.array([z[0] * (1 - z[0] - z[1]), z[1] * (2 * z[0] - 1)]),
-}
+MEMBERS = 256
+LONGEST = 1.0
+SHORT = "pycaputo, one derivative for all"
 
 
-def ours(method: str) -> Callable[[Problem, int], torch.Tensor]:
-    options = {"solver": FixedPoint(tol=1e-9)} if method in ("bdf2", "trapezoid") else {}
+@dataclass(frozen=True)
+class Case:
+    """One problem with one or many members: initial and end values are (components, members).
 
-    def run(p: Problem, n: int) -> torch.Tensor:
+    ``equation`` gives the derivative of each component from all of them and ``rates``, for tensors, arrays and numbers.
+    """
+
+    name: str
+    order: float
+    t: float
+    equation: Callable[..., tuple[Any, ...]]
+    z0: Tensor
+    end: Tensor
+    rates: tuple[Tensor, ...] = ()
+
+    @property
+    def members(self) -> int:
+        return self.z0.shape[1]
+
+    def error(self, state: Tensor) -> float:
+        return float((state.reshape(self.end.shape) - self.end).abs().max())
+
+
+def relaxation(members: int) -> Case:
+    rates = -torch.linspace(0.5, 2.0, members) if members > 1 else -torch.ones(1)
+    rates, order = rates.double(), 0.5
+    end = mittag_leffler(rates, order)[None]
+    return Case("relaxation", order, 1.0, lambda z, rate: (rate * z,), torch.ones_like(end), end, (rates,))
+
+
+def brusselator(members: int) -> Case:
+    def equation(x: Any, y: Any) -> tuple[Any, Any]:
+        meet = x * x * y
+        return 1 - 5 * x + meet, 4 * x - meet
+
+    return with_references("brusselator", members, equation)
+
+
+def predator_prey(members: int) -> Case:
+    return with_references("predator-prey", members, lambda x, y: (x * (1 - x - y), y * (2 * x - 1)))
+
+
+def with_references(name: str, members: int, equation: Callable[..., tuple[Any, ...]]) -> Case:
+    p = problem(name)
+    if members == 1:
+        return Case(name, p.order, p.t, equation, p.z0[:, None], p.solution()[:, None])
+    found = json.loads((RESULTS / "work-precision-references.json").read_text())[name]
+    z0, end = (torch.tensor(found[k], dtype=torch.float64)[:members].T.contiguous() for k in ("z0", "z"))
+    return Case(name, p.order, p.t, equation, z0, end)
+
+
+def ours(method: str | ABM) -> Callable[[Case, int], Tensor]:
+    def run(case: Case, n: int) -> Tensor:
+        def func(t: Tensor, z: Tensor) -> Tensor:
+            return torch.stack(case.equation(*z.unbind(), *case.rates))
+
+        # the method's own error falls like 1/n², so stages need not be solved much closer than that
+        solver = FixedPoint(tol=1e-3 / n**2) if method == "flmm-trapezoid" else None
         with torch.no_grad():
-            return fdeint(p.func, p.z0, p.t, p.order, steps=n, method=method, **options)
+            return fdeint(func, case.z0, case.t, case.order, steps=n, method=method, solver=solver)
 
     return run
 
 
-def with_fdeint(p: Problem, n: int) -> torch.Tensor:
-    t = torch.linspace(0, p.t, n + 1, dtype=torch.float64)
+def with_fdeint(case: Case, n: int) -> Tensor:
+    def func(t: Tensor, z: Tensor) -> Tensor:
+        return torch.stack(case.equation(*z.unbind(1), *case.rates), dim=1)
+
+    t = torch.tensor([0.0, case.t], dtype=torch.float64)
+    order = torch.tensor(case.order, dtype=torch.float64)
     with torch.no_grad():
-        out = FDEint(p.func, t, p.z0[None], torch.tensor(p.order, dtype=torch.float64), h=p.t / n, dtype=torch.float64)
-    return out[0, -1]
+        return FDEint(func, t, case.z0.T.contiguous(), order, h=case.t / n, dtype=torch.float64)[:, -1].T
 
 
-def with_pycaputo(p: Problem, n: int) -> torch.Tensor:
-    method = PECE(
-        ds=(CaputoDerivative(p.order),) * p.z0.numel(),
-        control=make_fixed_controller(p.t / n, tstart=0.0, tfinal=p.t),
-        source=NUMPY[p.name],
-        y0=(p.z0.numpy(),),
-        corrector_iterations=1,
-    )
-    last = p.z0.numpy()
-    for event in evolve(method, dtinit=p.t / n):  # else it begins with a step of its own and misses the end
-        if isinstance(event, StepCompleted):
-            last = event.y
-    return torch.from_numpy(np.asarray(last))
+def with_pycaputo(corrections: int, short: bool = False) -> Callable[[Case, int], Tensor]:
+    def run(case: Case, n: int) -> Tensor:
+        rates = tuple(r.numpy() for r in case.rates)
+        shape = tuple(case.z0.shape)
+
+        def one(t: float, y: np.ndarray) -> np.ndarray:
+            return np.array(case.equation(*y, *rates)).ravel()
+
+        def many(t: float, y: np.ndarray) -> np.ndarray:
+            return np.concatenate(case.equation(*y.reshape(shape), *rates))
+
+        method = PECE(
+            ds=(CaputoDerivative(case.order),) * (1 if short else case.z0.numel()),
+            control=make_fixed_controller(case.t / n, tstart=0.0, tfinal=case.t),
+            source=one if case.members == 1 else many,
+            y0=(case.z0.numpy().ravel(),),
+            corrector_iterations=corrections,
+        )
+        last = method.y0[0]
+        for event in evolve(method, dtinit=case.t / n):  # else it begins with a step of its own and misses the end
+            if isinstance(event, StepCompleted):
+                last = event.y
+        return torch.from_numpy(np.asarray(last))
+
+    return run
 
 
-SOLVERS = {
-    "neuralfde abm": ours("abm"),
-    "neuralfde bdf2": ours("bdf2"),
-    "pycaputo PECE": with_pycaputo,
-    "FDEint": with_fdeint,
+#: For each solver the methods a user may choose from, by name and number of corrections; at each error the quickest
+#: counts.
+SOLVERS: dict[str, dict[str, Callable[[Case, int], Tensor]]] = {
+    "neuralfde": {
+        **{f"abm {k}": ours(ABM(corrections=k)) for k in (1, 2, 3)},
+        "flmm-trapezoid": ours("flmm-trapezoid"),
+    },
+    "pycaputo": {f"PECE {k}": with_pycaputo(k) for k in (1, 2, 3)},
+    "FDEint": {"PECE 1": with_fdeint},
+    SHORT: {f"PECE {k}": with_pycaputo(k, short=True) for k in (1, 2, 3)},
 }
 
 
-def measure() -> list[dict]:
+def measure(cases: Sequence[Case]) -> list[dict]:
     rows = []
-    for p in PROBLEMS:
+    for case in cases:
+        left = [(solver, method) for solver, methods in SOLVERS.items() for method in methods]
         for n in STEPS:
-            best = dict.fromkeys(SOLVERS, float("inf"))
-            errors = {}
+            best, errors = dict.fromkeys(left, float("inf")), {}
             spent, turns = 0.0, 0
-            while turns < 5 or (spent < 2 and turns < 30):
-                for name, run in SOLVERS.items():
+            while turns < 3 or (spent < 2 and turns < 30):
+                for solver, method in left:
                     start = time.process_time()
-                    state = run(p, n)
+                    state = SOLVERS[solver][method](case, n)
                     took = time.process_time() - start
-                    best[name], spent = min(best[name], took), spent + took
-                    errors[name] = p.error(state)
+                    best[solver, method], spent = min(best[solver, method], took), spent + took
+                    errors[solver, method] = case.error(state)
                 turns += 1
-            for name in SOLVERS:
-                rows.append(
-                    {"problem": p.name, "solver": name, "steps": n, "seconds": best[name], "error": errors[name]}
-                )
+            for key in left:
+                names = {"problem": case.name, "members": case.members, "solver": key[0], "method": key[1]}
+                rows.append({**names, "steps": n, "seconds": best[key], "error": errors[key]})
                 print(rows[-1], flush=True)
+            left = [key for key in left if best[key] < LONGEST]
     return rows
 
 
-def seconds_for(rows: list[dict], name: str, solver: str, error: float) -> float | None:
-    """The time at which a solver is this far off, interpolated on logarithmic axes; None beyond what was measured.
+def curve(rows: list[dict], **wanted: Any) -> list[tuple[float, float]]:
+    """The (error, seconds) of these rows, from the smallest error."""
+    return sorted((r["error"], r["seconds"]) for r in rows if all(r[k] == v for k, v in wanted.items()))
+
+
+def seconds_for(own: list[tuple[float, float]], error: float) -> float:
+    """The time at which a method is this far off, interpolated on logarithmic axes; infinite beyond what was measured.
 
     Where its coarsest grid is better than asked for, the time of that grid counts.
     """
-    own = sorted((r["error"], r["seconds"]) for r in rows if r["problem"] == name and r["solver"] == solver)
     if own[0][0] > error:
-        return None
+        return float("inf")
     return float(np.exp(np.interp(np.log(error), *np.log(np.array(own)).T)))
 
 
+def quickest(rows: list[dict], solver: str, error: float, **case: Any) -> tuple[float, str]:
+    """The least time of a solver's methods, and which it is."""
+    return min((seconds_for(curve(rows, solver=solver, method=m, **case), error), m) for m in SOLVERS[solver])
+
+
+def cases_in(rows: list[dict]) -> list[dict]:
+    return [{"problem": p, "members": m} for p, m in dict.fromkeys((r["problem"], r["members"]) for r in rows)]
+
+
 def markdown(rows: list[dict]) -> str:
-    """Milliseconds to reach an error, and whether the better of our two methods is ahead of both peers."""
-    peers = [s for s in SOLVERS if not s.startswith("neuralfde")]
-    lines = ["| problem | error | " + " | ".join(SOLVERS) + " | ahead |", "| --- " * (3 + len(SOLVERS)) + "|"]
-    for p in PROBLEMS:
+    """Milliseconds to reach an error with each solver's quickest method, and where ours is ahead of the others."""
+    heads = ["members", "problem", "error", *SOLVERS, "quickest"]
+    lines, wins = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"], []
+    for case in cases_in(rows):
         for error in LEVELS:
-            found = {s: seconds_for(rows, p.name, s, error) for s in SOLVERS}
-            ours_best = min((x for s, x in found.items() if s not in peers and x is not None), default=float("inf"))
-            ahead = all(found[s] is None or ours_best < found[s] for s in peers)  # type: ignore[operator]
-            cells = ["-" if x is None else f"{1000 * x:.1f} ms" for x in found.values()]
-            lines.append(f"| {p.name} | {error:.0e} | " + " | ".join(cells) + f" | {'yes' if ahead else 'no'} |")
-    made = ", ".join(f"{n} {version(n)}" for n in ("torch", "numpy", "pycaputo", "FDEint"))
-    return "\n".join([*lines, "", f"Processor milliseconds on one thread; {made}.", ""])
+            found = {s: quickest(rows, s, error, **case) for s in SOLVERS}
+            cells = ["-" if x == float("inf") else f"{1000 * x:.1f} ms, {m}" for x, m in found.values()]
+            first = min(found, key=lambda s: found[s])
+            own = found["neuralfde"][0]
+            wins += [(case["members"], s) for s in SOLVERS if error < 1e-3 and own < found[s][0]]
+            row = [str(case["members"]), case["problem"], f"{error:.0e}", *cells, first]
+            lines.append("| " + " | ".join(row) + " |")
+    return "\n".join([*summary(rows, wins), "", *lines, "", made_with(), ""])
+
+
+def summary(rows: list[dict], wins: list[tuple[int, str]]) -> list[str]:
+    """How often ours is ahead of each of the others at errors below 1e-3."""
+    lines = []
+    for members in dict.fromkeys(r["members"] for r in rows):
+        of = len({r["problem"] for r in rows if r["members"] == members}) * sum(error < 1e-3 for error in LEVELS)
+        counts = [f"{s} at {wins.count((members, s))}" for s in SOLVERS if s != "neuralfde"]
+        kind = f"an ensemble of {members}" if members > 1 else "one trajectory"
+        lines.append(f"- With {kind}, of {of} errors below 1e-3, neuralfde is ahead of " + "; of ".join(counts) + ".")
+    return lines
+
+
+def made_with() -> str:
+    versions = ", ".join(f"{n} {version(n)}" for n in ("torch", "numpy", "pycaputo", "FDEint"))
+    return (
+        f"Processor milliseconds on one thread; {versions}. The number after abm and PECE counts their corrections; "
+        "- is an error that no measured number of steps reached."
+    )
 
 
 def plot(rows: list[dict]) -> None:
@@ -142,25 +252,32 @@ def plot(rows: list[dict]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(PROBLEMS), figsize=(11, 3.6), sharey=True)
-    for axis, p in zip(axes, PROBLEMS, strict=True):
-        for name in SOLVERS:
-            own = [r for r in rows if r["problem"] == p.name and r["solver"] == name]
-            axis.loglog([r["error"] for r in own], [r["seconds"] for r in own], "o-", label=name)
-        axis.set(title=f"{p.name}, β = {p.order}", xlabel="error at the end")
-        axis.invert_xaxis()
+    cases, colours = cases_in(rows), dict(zip(SOLVERS, ("C0", "C1", "C2", "C3"), strict=True))
+    figure, axes = pyplot.subplots(2, len(cases) // 2, figsize=(11, 6.4), height_ratios=(5, 3))
+    for axis, case in zip(axes.flat, cases, strict=True):
+        for solver, methods in SOLVERS.items():
+            for method, line in zip(methods, ("-", "--", ":", "-."), strict=False):
+                points = zip(*curve(rows, solver=solver, method=method, **case), strict=True)
+                axis.loglog(*points, line, color=colours[solver], label=f"{solver}: {method}", marker="o", markersize=3)
+        many = f"{case['members']} members" if case["members"] > 1 else "one trajectory"
+        axis.set(title=f"{case['problem']}, {many}", xlim=(1e-2, 1e-6))
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("processor seconds")
-    axes[0].legend(fontsize=8)
-    figure.tight_layout()
+    for axis in axes[:, 0]:
+        axis.set_ylabel("processor seconds")
+    for axis in axes[1]:
+        axis.set_xlabel("largest error at the end")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
     figure.savefig(RESULTS / "work-precision.svg")
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    RESULTS.mkdir(exist_ok=True)
-    rows = measure()
-    (RESULTS / "work-precision.json").write_text(json.dumps(rows, indent=1) + "\n")
+    kept = RESULTS / "work-precision.json"
+    if sys.argv[1:] != ["render"]:
+        rows = measure([make(m) for m in (MEMBERS, 1) for make in (relaxation, brusselator, predator_prey)])
+        kept.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    rows = json.loads(kept.read_text())
     (RESULTS / "work-precision.md").write_text(markdown(rows))
     plot(rows)
     print(markdown(rows))

@@ -124,14 +124,10 @@ def power_or_zero(base: Tensor, power: Tensor) -> Tensor:
 
 def _binomial_tail(m: Tensor, power: Tensor, degrees: range) -> Tensor:
     """``m^a Σ_k binom(a, k) m^{-k}`` over the given degrees, by Horner from the smallest term."""
-    coefficient = torch.ones_like(power)
-    chosen = []
-    for k in range(1, degrees[-1] + 1):
-        coefficient = coefficient * (power - k + 1) / k
-        if k in degrees:
-            chosen.append(coefficient)
+    k = torch.arange(1, degrees[-1] + 1, dtype=torch.float64)[:, None]
+    coefficients = torch.cumprod((power - k + 1) / k, dim=0)[degrees.start - 1 :: degrees.step]
     ratio = m ** -float(degrees.step)
     total = torch.zeros_like(m * power)
-    for c in reversed(chosen):
-        total = total * ratio + c
+    for c in reversed(coefficients.unbind()):
+        total = torch.addcmul(c, total, ratio)
     return m ** (power - degrees.start) * total

@@ -5,14 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import InputError
-from ..schemes import Scheme
+from ..schemes import ABM, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
 from ..tableaux import Kernel
+
+#: Schemes whose weights follow from the scheme, the order and the step alone; one of a user's own may hold anything.
+_KNOWN = (ABM, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
+#: Longer tables are computed anew: they would take memory, and the steps they are for take far longer.
+_MOST_NUMBERS = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def plain(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
     """The scheme's own weights for one order in each group, with the initial values it needs."""
     check_order(order, scheme, mesh.velocity)
     if mesh.uniform:
-        kernel = scheme.kernel(order, mesh.step, mesh.steps)
+        kernel = _on_uniform(order, mesh.step, mesh.steps, scheme)
     else:
         kernel = scheme.kernel_on(order[None], mesh.times)
     if not mesh.velocity:
@@ -85,6 +92,20 @@ def plain(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
         return torch.stack([torch.ones_like(t), t * second])
 
     return replace(kernel, base=line(mesh.times), dense_base=lambda p: line(mesh.at(p)))
+
+
+def _on_uniform(order: Tensor, step: Tensor, steps: int, scheme: Scheme) -> Kernel:
+    """The scheme's weights; a table of numbers that get no gradient is found again if it was computed before."""
+    learned = any(x.requires_grad or forward_ad.unpack_dual(x).tangent is not None for x in (order, step))
+    if learned or type(scheme) not in _KNOWN or order.numel() * (steps + 1) > _MOST_NUMBERS:
+        return scheme.kernel(order, step, steps)
+    return _kept(scheme, tuple(order.tolist()), tuple(step.tolist()), steps, torch.is_inference_mode_enabled())
+
+
+@lru_cache(maxsize=32)
+def _kept(scheme: Scheme, order: tuple[float, ...], step: tuple[float, ...], steps: int, inference: bool) -> Kernel:
+    """``inference`` is part of the key: a tensor made in inference mode is of no use to a later backward pass."""
+    return scheme.kernel(torch.tensor(order, dtype=torch.float64), torch.tensor(step, dtype=torch.float64), steps)
 
 
 def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0.0, name: str = "order") -> None:

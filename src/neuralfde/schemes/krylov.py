@@ -81,15 +81,19 @@ class FixedPoint(StageSolver):
 
     def solve(self, f: Linear, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> Tensor:
         """See :class:`StageSolver`."""
-        tol, z, change = self.tolerance(c), guess, math.inf
-        for _ in range(self.max_iter):
-            new = c + w0 * f(z)
-            change = float(((new - z).abs() / (1 + new.abs())).max())
+        tol, z, change, unseen = self.tolerance(c), guess, math.inf, 0
+        for k in range(self.max_iter):
+            new = torch.addcmul(c, w0, f(z))
+            if unseen > 0 and k + 1 < self.max_iter:  # looking at a change costs as much as a small func
+                z, unseen = new, unseen - 1
+                continue
+            before, change = change, float((new - z).abs_().div_(new.abs().add_(1)).max())
             z = new
             if change <= tol:
                 return z
             if not math.isfinite(change):
                 break
+            unseen = _far_from(tol, before, change)
         raise ConvergenceError(_advice("fixed-point iteration", where, self.max_iter, change, tol, newton=True))
 
     def solve_adjoint(self, vjp: Linear, rhs: Tensor, w0: Tensor, where: str) -> Tensor:
@@ -105,6 +109,12 @@ class FixedPoint(StageSolver):
             if not math.isfinite(change):
                 break
         raise ConvergenceError(_advice("adjoint fixed-point iteration", where, self.max_iter, change, tol, newton=True))
+
+
+def _far_from(tol: float, before: float, now: float) -> int:
+    """How many changes in a row are larger than ``tol`` if they go on to shrink as the last two did, less one."""
+    ratio = now / before
+    return max(0, int(math.log(tol / now) / math.log(ratio)) - 1) if 0 < ratio < 1 else 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Weights that need no gradient are computed once."""
+
+import pytest
+import torch
+
+from neuralfde import choices, fdeint
+from neuralfde.orders import base
+from neuralfde.schemes import Predictor
+from tests.stubs import F64
+
+
+@pytest.fixture(autouse=True)
+def empty():
+    base._kept.cache_clear()
+
+
+def solved(order=0.6, **options):
+    return fdeint(lambda t, z: -z, torch.ones(2, dtype=F64), 1.0, order, **{"steps": 12, "method": "abm", **options})
+
+
+@pytest.mark.parametrize("method", list(choices.METHODS))
+def test_a_second_solve_finds_the_weights_of_the_first(method):
+    first, second = solved(method=method), solved(method=method)
+    assert torch.equal(first, second)
+    assert base._kept.cache_info()[:2] == (1, 1)
+
+
+def test_what_the_weights_depend_on_tells_them_apart():
+    results = [solved(), solved(order=0.7), solved(steps=13), solved(horizon=2.0), solved(method="trapezoid")]
+    assert base._kept.cache_info().hits == 0
+    assert len({float(r[0]) for r in results}) == len(results)
+
+
+def test_a_learned_order_gets_its_gradient_every_time():
+    solved()  # the same weights as numbers
+    grads = []
+    for _ in range(2):
+        order = torch.tensor(0.6, dtype=F64, requires_grad=True)
+        solved(order).sum().backward()
+        grads.append(order.grad)
+    assert torch.equal(*grads)
+    assert base._kept.cache_info().currsize == 1
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by make_dual itself
+def test_a_tangent_is_refused_and_not_lost():
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        solved(torch.autograd.forward_ad.make_dual(torch.tensor(0.6), torch.tensor(1.0)))
+
+
+def test_weights_made_in_inference_mode_do_not_reach_a_training_step():
+    with torch.inference_mode():
+        solved()
+    z0 = torch.ones(2, dtype=F64, requires_grad=True)
+    fdeint(lambda t, z: -z, z0, 1.0, 0.6, steps=12, method="abm").sum().backward()
+    assert z0.grad is not None
+
+
+def test_a_scheme_of_the_users_own_and_long_tables_are_not_kept():
+    class Own(Predictor):
+        pass
+
+    solved(method=Own())
+    solved(steps=base._MOST_NUMBERS)
+    assert base._kept.cache_info().currsize == 0
