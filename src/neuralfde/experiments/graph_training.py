@@ -27,7 +27,7 @@ SPARSE_BELOW = 0.1
 """Features with fewer non-zeros than this are kept sparse."""
 OWN = ("order", "lr", "weight_decay", "attention_decay", "input_dropout", "dropout")
 """Settings in which splits trained side by side may differ."""
-CHECK_EVERY = 10
+CHECK_EVERY = {"cpu": 2, "cuda": 10}
 """Evaluations between two looks at the validation accuracies; each look waits for the device."""
 
 
@@ -143,7 +143,9 @@ def train_splits(
         optimiser.step()
         if epoch % evaluate_every == 0 or epoch == s.epochs:
             marks.append(evaluate(model, data, masks))
-            if len(marks) % CHECK_EVERY == 0 and all(_stop(marks, s.patience // evaluate_every)):
+            if len(marks) % CHECK_EVERY.get(data.y.device.type, 10) == 0 and all(
+                _stop(marks, s.patience // evaluate_every)
+            ):
                 break
     seconds = (time.perf_counter() - began) / len(seeds)
     stops = _stop(marks, s.patience // evaluate_every)
@@ -206,8 +208,13 @@ def _stop(marks: list[Tensor], patience: int) -> list[int]:
 
 
 def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
-    """How many models fit at once into a quarter of the free memory (2 GiB on the CPU), by a rough count."""
-    free = torch.cuda.mem_get_info()[0] / 4 if device.startswith("cuda") else 2**31
+    """How many models fit at once into a quarter of the free memory, by a rough count.
+
+    One on the CPU, which is busy with one, and can then stop each as soon as its own accuracy no longer grows.
+    """
+    if not device.startswith("cuda"):
+        return 1
+    free = torch.cuda.mem_get_info()[0] / 4
     nodes, edges = int(data.num_nodes), int(data.num_edges) + int(data.num_nodes)
     state = 4 * nodes * s.hidden * (s.t / s.step + 16)
     per_edge = 4 * edges * (16 + 8 * s.heads * (variant == "nl") + 4 * s.heads)
