@@ -75,11 +75,12 @@ def gpu_cases(quick: bool) -> list[Case]:
         Case("exact, exponentials + device", t, **exponential),
         Case("exact, full + device", 1.0, repeats=20),
         Case("direct", 1.0, adjoint="direct", repeats=20, reference="exact, full + device T=1"),
-        Case("exact, exponentials + host", long, history="exponentials", storage="host", repeats=1),
         Case("Fashion-MNIST block, exponentials + host", t if quick else 128.0, history="exponentials",
              storage="host", order=0.3, repeats=2),
-        Case("exact, full + device, compiled func", t, compiled=True, reference=ref),
         Case("exact, exponentials + host, compiled func", t, history="exponentials", storage="host", compiled=True),
+        Case("exact, exponentials + device, compiled func", t, history="exponentials", compiled=True),
+        Case("exact, exponentials + host", long, history="exponentials", storage="host", repeats=1),
+        Case("exact, full + device, compiled func", t, compiled=True, reference=ref),
         Case("direct", t, adjoint="direct", reference=ref, repeats=1),
         Case("paper", t, adjoint="paper", reference=ref, repeats=1),
         Case("exact, full + device, eager", t, graphs=False, reference=ref, repeats=1),
@@ -301,6 +302,30 @@ def compare(row: Row, known: dict[str, list[Tensor]]) -> None:
         row.gradient_error = (top / sum(float(b.square().sum()) for b in reference)) ** 0.5
 
 
+def _command(words: list[str]) -> str:
+    """The command without the folder it wrote to."""
+    kept = [w for k, w in enumerate(words) if w != "--out" and (k == 0 or words[k - 1] != "--out")]
+    return " ".join(["python benchmarks/horizons.py", *kept])
+
+
+def merge(report: Report, files: list[Path]) -> None:
+    """Rows of the first file; what it left out for want of time comes from the next ones, without their memory.
+
+    Memory is left out since it depends on what else the process held, which may have changed between the runs.
+    """
+    runs = [json.loads(f.read_text()) for f in files]
+    report.about = {k: v for k, v in runs[0].items() if k not in ("rows", "bare_kernels_ms")}
+    report.about["command"] = _command(report.about["command"].split()[1:])
+    report.bare = runs[0]["bare_kernels_ms"]
+    earlier = {(r["name"], r["t"]): r for run in reversed(runs[1:]) for r in run["rows"] if r["total_s"] is not None}
+    for row in runs[0]["rows"]:
+        found = earlier.get((row["name"], row["t"]))
+        if row["total_s"] is None and found is not None:
+            row = found | {"peak_mib": None, "first_peak_mib": None, "note": f"{found['note']}; an earlier run"}
+        if row["total_s"] is not None:
+            report.rows.append(row)
+
+
 class Report:
     """Rows as they come; the files are written after each."""
 
@@ -309,7 +334,7 @@ class Report:
         self.path = out / f"horizons-{name}"
         self.rows: list[dict[str, Any]] = []
         self.bare: dict[str, dict[str, float]] = {}
-        self.about: dict[str, Any] = {"torch": torch.__version__, "device": name, "command": " ".join(sys.argv)}
+        self.about: dict[str, Any] = {"torch": torch.__version__, "device": name, "command": _command(sys.argv[1:])}
 
     def add(self, row: Row) -> None:
         """Take a row in and write the files."""
@@ -425,7 +450,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--budget", type=float, default=360.0, help="seconds after which GPU cases are left out")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--merge", nargs="+", type=Path, help="JSON files of runs on one machine: one table of them")
     given = parser.parse_args()
+    if given.merge:
+        report = Report(given.out, "h200" if "h200" in given.merge[0].name else given.merge[0].stem.split("-", 1)[1])
+        merge(report, given.merge)
+        report.flush()
+        report.plot()
+        return
     if given.one:
         row = run_cpu_case(Case(**json.loads(given.one)), str(given.out.parent), given.quick)
         kept = ("forward_s", "backward_s", "total_s", "peak_mib", "note", "gradient")

@@ -1,17 +1,28 @@
-"""Tables and figures of the image experiments from their JSON files; called by ``images_gpu.py --parts render``."""
+"""Tables and figures of the image experiments from their JSON files.
+
+python benchmarks/images_gpu.py --out OUT --parts render      of a run on a GPU
+python benchmarks/render_images.py FOLDER ...                 of ``neuralfde run images`` or ``image-adjoints``, --out
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from neuralfde.experiments import image_adjoints
 from neuralfde.experiments.image_cost_table import figure, markdown
 
 Row = dict[str, Any]
+RESULTS = Path(__file__).parent / "results"
 
 #: tab:mnist and the text of the paper's section on images: test error in per cent with its adjoint and direct.
 PAPER = {"mnist": (0.36, 0.39), "fashion-mnist": (7.95, 7.65)}
@@ -63,10 +74,38 @@ def cost(rows: Sequence[Row], dataset: str) -> str:
     return markdown(measured(rows), dataset)
 
 
+def seeds(found: Row) -> str:
+    """Test accuracies of the seeds of one run, and what they took."""
+    rows = found["rows"]
+    lines = ["| set | seed | test accuracy, % | epochs | s |", "| --- |" + " ---: |" * 4]
+    lines += [
+        f"| {r['dataset']} | {r['seed']} | {r['test_accuracy']:.2f} | {r['epochs']:g} | {r['seconds']:.1f} |"
+        for r in rows
+    ]
+    accuracy, seconds = (statistics.mean(r[k] for r in rows) for k in ("test_accuracy", "seconds"))
+    lines.append(f"| {rows[0]['dataset']} | mean | {accuracy:.2f} | | {seconds:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
 def measured(rows: Sequence[Row]) -> list[Row]:
     """Rows of horizons that have any figure, by horizon."""
     seen = {r["T"] for r in rows if "train_seconds" in r}
     return sorted((r for r in rows if r["T"] in seen), key=lambda r: r["T"])
+
+
+def with_earlier(rows: Sequence[Row], results: Path) -> list[Row]:
+    """The rows, and those of an earlier run for horizons which these leave out; such rows are marked."""
+    found = measured(rows)
+    seen = {r["T"] for r in found}
+    before = measured(json.loads(results.read_text())["rows"]) if results.is_file() else []
+    return measured([*found, *({**r, "earlier": True} for r in before if r["T"] not in seen)])
+
+
+def earlier(rows: Sequence[Row]) -> str:
+    """Which columns of a cost table are of an earlier run."""
+    horizons = sorted({r["T"] for r in rows if r.get("earlier")})
+    told = ", ".join(str(t) for t in horizons)
+    return f" T = {told}: from an earlier run on the same kind of machine." if horizons else ""
 
 
 def curves(found: Row) -> Any:
@@ -92,10 +131,7 @@ def render(out: Path, results: Path, label: str = "h200") -> None:
     """Copy the JSON files of a run to the results, with a table and a figure of each."""
     results.mkdir(parents=True, exist_ok=True)
     for path in sorted(out.glob("*.json")):
-        found = json.loads(path.read_text())
-        at = found["machine"]
-        on = f"Measured on {at['device']}, torch {at['torch']}, {at['date']}."
-        picture = None
+        found, picture, note = json.loads(path.read_text()), None, ""
         stem = "images" if path.stem == "images" else f"image-{path.stem}"
         if path.stem == "probe":
             made = probe(found)
@@ -108,10 +144,42 @@ def render(out: Path, results: Path, label: str = "h200") -> None:
             made, picture = image_adjoints.markdown(found["rows"]), image_adjoints.figure(found["rows"])
         else:
             dataset = path.stem.removeprefix("cost-")
-            rows = measured(found["rows"])
-            made, picture = markdown(rows, dataset), figure(rows, dataset)
-        (results / f"{stem}-{label}.json").write_text(path.read_text())
-        (results / f"{stem}-{label}.md").write_text(f"{made}\n{on}\n")
-        if picture is not None:
-            picture.savefig(results / f"{stem}-{label}.png", dpi=130)
-        print(f"{stem}-{label}: written to {results}")
+            found["rows"] = rows = with_earlier(found["rows"], results / f"{stem}-{label}.json")
+            made, picture, note = markdown(rows, dataset), figure(rows, dataset), earlier(rows)
+        save(results / f"{stem}-{label}", found, made, picture, note)
+
+
+def render_folder(folder: Path, results: Path) -> None:
+    """Put a run of the command line on this machine among the results, with its table and figure."""
+    found = {"machine": this_machine(), **json.loads((folder / "results.json").read_text())}
+    dataset = found["rows"][0]["dataset"]
+    if found["experiment"] == "image-adjoints":
+        rows = found["rows"]
+        made, picture = image_adjoints.markdown(rows), image_adjoints.figure(rows)
+        save(results / f"image-adjoints-{dataset}-cpu", found, made, picture)
+    else:
+        save(results / f"images-{dataset}-cpu", found, seeds(found))
+
+
+def save(path: Path, found: Row, made: str, picture: Any = None, note: str = "") -> None:
+    """Write JSON, table and figure, and say in the table where it was measured."""
+    at = found["machine"]
+    path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    path.with_suffix(".md").write_text(
+        f"{made}\nMeasured on {at['device']}, torch {at['torch']}, {at['date']}.{note}\n"
+    )
+    if picture is not None:
+        picture.savefig(path.with_suffix(".png"), dpi=130)
+    print(f"{path.name}: written to {path.parent}")
+
+
+def this_machine() -> dict[str, str]:
+    """A CPU by its name, torch and the day."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
+    cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
+    return {"device": f"{cpu}, {os.cpu_count()} cores", "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        render_folder(Path(name), RESULTS)

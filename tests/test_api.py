@@ -77,6 +77,24 @@ def test_output_between_nodes_is_the_schemes_own():
         assert torch.allclose(ys, times**beta, atol=1e-14), method  # constant slopes are integrated exactly
 
 
+@pytest.mark.parametrize("method", list(neuralfde.choices.METHODS))
+def test_output_between_nodes_meets_the_states_at_the_nodes(method):
+    times = torch.tensor([0.0, 0.5 - 1e-5, 0.5, 0.5 + 1e-5, 1.0], dtype=F64)
+    ys = fdeint(lambda t, z: torch.cos(3 * z) - z, torch.ones((), dtype=F64), times, 0.8, steps=8, method=method)
+    assert float((ys[1:4] - ys[2]).abs().max()) < 1e-4
+
+
+def test_the_adams_pair_at_order_1_is_the_classical_one_in_its_summed_form():
+    f, h, steps = (lambda t, z: torch.cos(3 * z) - t), 0.125, 8
+    slopes, z = [], torch.ones((), dtype=F64)
+    for n in range(1, steps + 1):
+        slopes.append(f((n - 1) * h, z))
+        predicted = 1 + h * sum(slopes)
+        z = 1 + h * (sum(slopes) - slopes[0] / 2 + f(n * h, predicted) / 2)
+    got = fdeint(f, torch.ones((), dtype=F64), 1.0, 1.0, steps=steps, method="abm")
+    assert torch.allclose(got, z, rtol=1e-14, atol=0)
+
+
 def test_nested_structures_come_back_as_they_went_in():
     z0 = {"a": torch.ones(2), "b": (torch.zeros(3, 1), [torch.ones(())])}
     f = lambda t, z: {"a": -z["a"], "b": (z["b"][0] + 1, [-z["b"][1][0]])}

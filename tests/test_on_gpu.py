@@ -104,6 +104,7 @@ def test_autocast(func):
     assert worst(found[1], found[0]) < 1e-2
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler looks at it, and ignores the warning itself
 def test_compiled_func(func):
     compiled = torch.compile(func)
     eager = gradients(func, False)

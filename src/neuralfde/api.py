@@ -318,7 +318,7 @@ def _solve_eagerly(
     field.first_evaluation(row0, [*trained, *owned, *cut], watch=graphs is not False)
 
     mesh = _mesh(wanted, known, structure, velocity is not None)
-    nodes, first, coefficients = _coefficients(operator.kernel(known, scheme, mesh), wanted, past)
+    nodes, first, coefficients = _coefficients(operator.kernel(known, scheme, mesh), wanted, past, scheme)
     past_rows = None
     if errors is not None:
         _refuse_estimate(wanted.grid.steps, resume)
@@ -357,7 +357,7 @@ def _solve_eagerly(
     )
     at_nodes, between = Solve.apply(plan, how, *inputs)
     field.refuse_late_noise(plan.train)
-    rows = _assemble(wanted, nodes, at_nodes, between)
+    rows = _assemble(wanted, nodes, at_nodes, between, scheme.dense_meets_nodes)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
         # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
@@ -509,7 +509,9 @@ def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any,
         )
 
 
-def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tuple[tuple[int, ...], int, Coefficients]:
+def _coefficients(
+    kernel: tableaux.Kernel, wanted: Request, past: History, scheme: Scheme
+) -> tuple[tuple[int, ...], int, Coefficients]:
     """Output nodes, the first slope that counts, and the numbers of the scheme."""
     grid = wanted.grid
     for part in (kernel.weights, kernel.local):
@@ -517,10 +519,10 @@ def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tu
             bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
             raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
     nodes = {n for n in wanted.nodes if n >= 0}
-    dense = None
-    if wanted.off_grid and kernel.dense is not None:
-        dense = torch.stack([kernel.dense(p) for p in wanted.off_grid])
-    elif wanted.off_grid:
+    dense, positions = None, _positions(wanted, scheme)
+    if positions and kernel.dense is not None:
+        dense = torch.stack([kernel.dense(p) for p in positions])
+    if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
         nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
     start = kernel.start
     if start is not None and isinstance(past, Window):
@@ -530,8 +532,15 @@ def _coefficients(kernel: tableaux.Kernel, wanted: Request, past: History) -> tu
     base = kernel.base
     if base is not None and dense is not None:
         assert kernel.dense_base is not None
-        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in wanted.off_grid], dim=1)], dim=1)
+        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
     return tuple(sorted(nodes)), kernel.first, Coefficients(weights, kernel.local, start, dense, base)
+
+
+def _positions(wanted: Request, scheme: Scheme) -> tuple[float, ...]:
+    """Where the scheme's continuous output is evaluated: also at the nodes around, where it does not meet them."""
+    if scheme.dense_meets_nodes:
+        return wanted.off_grid
+    return tuple(x for p in wanted.off_grid for x in (p, float(math.floor(p)), math.floor(p) + 1.0))
 
 
 def _paper_weights(
@@ -543,8 +552,13 @@ def _paper_weights(
     return to_device(past.tabulate(weights[None]), like)
 
 
-def _assemble(wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None) -> Tensor:
-    """The states in the order of the requested times; linear between nodes where the scheme's own output is."""
+def _assemble(
+    wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None, meets_nodes: bool = True
+) -> Tensor:
+    """The states in the order of the requested times; linear between nodes where the scheme's own output is.
+
+    Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
+    """
     if wanted.nodes == nodes:
         return at_nodes
     place = {n: k for k, n in enumerate(nodes)}
@@ -552,10 +566,16 @@ def _assemble(wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between
     for node, p in zip(wanted.nodes, wanted.positions, strict=True):
         if node >= 0:
             rows.append(at_nodes[place[node]])
-        elif between is not None:
+            continue
+        low = math.floor(p)
+        if between is not None and meets_nodes:
             rows.append(between[seen])
             seen += 1
+        elif between is not None:
+            here, left, right = between[seen : seen + 3]
+            gap = torch.lerp(at_nodes[place[low]] - left, at_nodes[place[low + 1]] - right, p - low)
+            rows.append(here + gap)
+            seen += 3
         else:
-            low = math.floor(p)
             rows.append(torch.lerp(at_nodes[place[low]], at_nodes[place[low + 1]], p - low))
     return torch.stack(rows)

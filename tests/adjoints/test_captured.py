@@ -92,6 +92,9 @@ def test_whole_blocks_are_captured(pretend, history, storage, t):
         patch.setattr(CapturedBlocks, "advance", lambda self, first: (seen.append(first), advance(self, first))[1])
         found = gradients(func, True, steps=steps, history=history, storage=storage, t=t)
     assert seen, "no block was replayed"
+    calls = []
+    gradients(func, True, steps=steps, history=history, storage=storage, t=t, callback=lambda n, total: calls.append(n))
+    assert calls == 2 * list(range(steps + 1))
     assert_close(found, gradients(func, False, steps=steps, history=history, storage=storage, t=t))
 
 

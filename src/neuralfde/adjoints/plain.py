@@ -7,7 +7,7 @@ inside it a step is one thin product, one call of ``func`` and one copy. Same nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -89,6 +89,7 @@ def advance(
     """A forward sweep over ``steps``, which begin a block; states at nodes go to ``out``; the last has no slope."""
     work = Work(engine, plan.field.structure.shapes[0], z0)
     nodes = {} if out is None else dict(zip(plan.nodes, out.unbind(0), strict=True))
+    callback = None if out is None else plan.callback  # states computed again are no progress
     blocks = captured if isinstance(captured, CapturedBlocks) else None
     if blocks is not None:
         blocks.take_weights(engine)
@@ -102,11 +103,13 @@ def advance(
         else:
             work.open(first)
             rows = z0.expand(count, -1).clone() if far is None else far.view(count, -1).add_(z0)
-            fill(plan, first, rows, work, steps.stop - 1)
+            fill(plan, first, rows, work, steps.stop - 1, callback)
             slopes = work.taken(count)
         for n in range(first, first + count):
             if n in nodes:
                 nodes[n].copy_(rows[n - first])
+            if whole is not None and callback is not None:
+                callback(n, plan.steps)
         if tape is not None:
             tape.write_rows(first, rows.view(count, 1, *z0.shape))
         with ieee(z0):
@@ -127,9 +130,11 @@ def replay_forward(
     return blocks.rows, blocks.work.unsqueeze(1)
 
 
-def fill(plan: Plan, first: int, rows: Tensor, work: Work, last: int) -> None:
+def fill(
+    plan: Plan, first: int, rows: Tensor, work: Work, last: int, callback: Callable[[int, int], None] | None
+) -> None:
     """The steps of one block; ``rows`` (count, width) become its states."""
-    field, callback, shape = plan.field, plan.callback, plan.field.structure.shapes[0]
+    field, shape = plan.field, plan.field.structure.shapes[0]
     at, add, slots = field.at, work.add, work.slots
     states, lines = rows.view(-1, *shape).unbind(0), rows.split(1)
     for k, z in enumerate(states):
@@ -168,6 +173,9 @@ def retreat(
                 far = engine.recall_block(first, blocks.bars)
             mu = replay_backward(blocks, last - first, far, total, engine.latest_first)
             z0.add_(mu.sum(0))
+            if plan.callback is not None:
+                for i in range(first, first + count):
+                    plan.callback(i, plan.steps)
             with ieee(z0):
                 engine.record_block(first, mu, blocks.slopes.unsqueeze(1) if plan.weigh else None)
             continue

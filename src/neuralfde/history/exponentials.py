@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +19,10 @@ from .fading import Fading
 MOST_TERMS = 64
 # All lags are checked up to this many; beyond it the check runs over this many lags, spaced by their logarithm.
 _CHECKED = 100_000
+# Fits of the last solves, by their weights; and how many terms sufficed.
+_KEPT = 8
+_FITTED: OrderedDict[Hashable, Tensor] = OrderedDict()
+_SUFFICED: dict[Hashable, int] = {}
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,27 @@ class Exponentials(History):
         """Lag weights (sums, steps + 1, groups) → (sums, 2B near weights and K coefficients, groups); differentiable.
 
         Near weights beyond lag B are those of the exponentials, so that the matrix is Toeplitz wherever blocks begin.
+        The fit of weights that need no gradient is found again in the next solve.
         """
+        if weights.requires_grad:
+            return self._fit(weights)
+        key = (self, tuple(weights.shape), tuple(weights.flatten().tolist()))
+        found = _FITTED.get(key)
+        if found is None:
+            found = _FITTED[key] = self._fit(weights)
+        _FITTED.move_to_end(key)
+        while len(_FITTED) > _KEPT:
+            _FITTED.popitem(last=False)
+        return found
+
+    def _fit(self, weights: Tensor) -> Tensor:
+        """As few terms as reach the tolerance, beginning with the number that reached it last time."""
         size, steps = self.block, weights.shape[1] - 1
         if steps < 2 * size:
             return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
-        first = self.terms or max(4, _guess(self.tol, steps, size))
-        reached, terms, power = math.inf, first, _decay(weights.detach(), size)
+        power = _decay(weights.detach(), size)
+        first = self.terms or _SUFFICED.get((self, steps, power)) or max(4, _guess(self.tol, steps, size))
+        reached, terms = math.inf, first
         lags = torch.arange(size + 1, 2 * size, dtype=torch.float64)[:, None]
         for terms in [first] if self.terms else range(first, MOST_TERMS + 1, 2):
             rates = self.rates(steps, terms)
@@ -75,6 +96,7 @@ class Exponentials(History):
             c = c.transpose(1, 2)
             reached = min(reached, _worst(c.detach(), weights.detach(), rates, size))
             if reached <= self.tol:
+                _SUFFICED[self, steps, power] = terms
                 shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * rates), c)
                 return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
         raise InputError(

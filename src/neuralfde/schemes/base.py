@@ -31,12 +31,14 @@ class Scheme(ABC):
         implicit: the new state appears on both sides and an equation is solved at every step.
         sums: how many history sums a step needs.
         uses_next_slope: continuous output between nodes needs the slope at the right-hand node.
+        dense_meets_nodes: continuous output between nodes goes through the states at the nodes.
         max_order: the largest order it can be used for.
     """
 
     implicit: bool
     sums: int = 1
     uses_next_slope: bool = False
+    dense_meets_nodes: bool = True
     max_order: float = 1.0
 
     @abstractmethod

@@ -57,6 +57,7 @@ class ABM(Scheme):
     implicit = False
     sums = 2
     uses_next_slope = True
+    dense_meets_nodes = False  # the corrected state was made with the slope at the predicted one
     max_order = 2.0
 
     def __post_init__(self) -> None:
