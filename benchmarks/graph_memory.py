@@ -110,7 +110,7 @@ def account(config: Config, variant: str, adjoint: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", default="l,nl")
-    parser.add_argument("--adjoints", default="direct,exact,exact+recompute")
+    parser.add_argument("--adjoints", default="direct,exact,exact+columns,exact+recompute,paper")
     parser.add_argument("--storage", default="device")
     parser.add_argument("--scale", type=float, default=0.02)
     parser.add_argument("--out", type=Path)

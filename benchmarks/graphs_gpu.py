@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import time
@@ -25,17 +26,17 @@ from typing import Any
 import torch
 
 from neuralfde.experiments import graph_cost
-from neuralfde.experiments.graph_settings import Settings, candidates, settings_for
-from neuralfde.experiments.graph_training import graph_of, side_by_side, train_splits
+from neuralfde.experiments.graph_settings import SPACE, Settings, candidates, settings_for
+from neuralfde.experiments.graph_training import OWN, graph_of, side_by_side, train_splits
 from neuralfde.experiments.graphs import PAPER_ACCURACY
 from neuralfde.experiments.runtime import Report
 
 DATASETS = ("citeseer", "cora", "photo", "computers", "pubmed", "coauthor-cs", "coauthor-physics")
 REPORTED = range(10)
-JUDGES = range(100, 103)
+JUDGES = range(100, 104)
 """Splits whose validation accuracy chooses; none of them is reported."""
 ORDERS = (0.6, 0.8, 0.9, 1.0)
-SHARES = {"profile": 15.0, "arxiv": 60.0, "products": 60.0, "nodes": 300.0, "largest": 60.0, "learned": 90.0}
+SHARES = {"profile": 15.0, "arxiv": 60.0, "products": 60.0, "nodes": 300.0, "largest": 60.0, "learned": 240.0}
 """Seconds after which a part begins nothing new; a search has all that is left."""
 Row = dict[str, Any]
 
@@ -77,7 +78,7 @@ class Out(Report):
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1, default=str))
         part.replace(self.path)
-        brief = {k: v for k, v in row.items() if k not in ("settings", "splits", "table")}
+        brief = {k: v for k, v in row.items() if k not in ("settings", "splits", "table", "tried")}
         print(f"[{self.end - time.monotonic():6.0f} s left]", json.dumps(brief, default=str), flush=True)
 
 
@@ -128,17 +129,18 @@ class Trainer:
     def __init__(self, args: argparse.Namespace, dataset: str, variant: str) -> None:
         self.args, self.dataset, self.variant = args, dataset, variant
 
-    def rows(self, s: Settings, seeds: Sequence[int], orders: Sequence[float], learn: bool) -> list[Row]:
-        """One row for each seed and its order, as many at once as fit."""
+    def rows(self, each: Sequence[Settings], seeds: Sequence[int], learn: bool = False) -> list[Row]:
+        """One row for each seed and its settings, as many at once as fit."""
         args = self.args
-        s = replace(s, epochs=min(s.epochs, args.epochs), patience=min(s.patience, args.patience))
+        most = {"epochs": min(each[0].epochs, args.epochs), "patience": min(each[0].patience, args.patience)}
+        each = [replace(s, **most) for s in each]
         options: dict[str, Any] = {"variant": self.variant, "learn_order": learn, "device": args.device}
         options |= {"root": args.data, "evaluate_every": 4}
-        size = side_by_side(graph_of(self.dataset, args.data, args.device), s, self.variant, args.device)
+        size = side_by_side(graph_of(self.dataset, args.data, args.device), each[0], self.variant, args.device)
         found: list[Row] = []
         for k in range(0, len(seeds), size):
             part = slice(k, k + size)
-            found += train_splits(self.dataset, s, seeds[part], orders=orders[part], **options)
+            found += train_splits(self.dataset, each[k], seeds[part], each=each[part], **options)
         return found
 
     def summary(self, s: Settings, rows: list[Row], began: float) -> Row:
@@ -153,7 +155,17 @@ class Trainer:
     def trained(self, s: Settings, seeds: Sequence[int], learn: bool = False) -> Row:
         """Train all splits with one order."""
         began = time.monotonic()
-        return self.summary(s, self.rows(s, seeds, [s.order] * len(seeds), learn), began)
+        return self.summary(s, self.rows([s] * len(seeds), seeds, learn), began)
+
+    def trials(self, trials: Sequence[Settings]) -> Row:
+        """Train all trials on all judging splits at once; the row is that of the best by validation accuracy."""
+        began = time.monotonic()
+        rows = self.rows([s for s in trials for _ in JUDGES], list(JUDGES) * len(trials))
+        apart = [rows[k * len(JUDGES) : (k + 1) * len(JUDGES)] for k in range(len(trials))]
+        means = [statistics.fmean(r["val"] for r in part) for part in apart]
+        best = max(range(len(trials)), key=lambda k: means[k])
+        tried = [{k: getattr(s, k) for k in OWN} | {"val": round(m, 3)} for s, m in zip(trials, means, strict=True)]
+        return untested(self.summary(trials[best], apart[best], began)) | {"tried": tried}
 
 
 def untested(row: Row) -> Row:
@@ -169,7 +181,7 @@ class Search:
     def __init__(self, args: argparse.Namespace, out: Out, dataset: str, variant: str) -> None:
         self.trainer, self.out = Trainer(args, dataset, variant), out
         self.name, self.trial, self.slowest = f"{dataset} {variant}", 0, 5.0
-        self.best, self.val = settings_for(dataset, "tuned"), -1.0
+        self.best, self.val, self.adopted = settings_for(dataset, "tuned"), -1.0, False
         if variant == "nl" and self.best.heads > 4:
             self.best = replace(self.best, heads=4)
         for key, row in out.old.items():
@@ -182,57 +194,53 @@ class Search:
         if row["val"] > self.val:
             self.val, self.best = row["val"], Settings(**row["settings"])
 
-    def attempt(self, s: Settings) -> None:
-        """Train one candidate, if it is likely to end in time."""
-        if self.out.left() < 1.5 * self.slowest:
-            return
+    def attempt(self, trials: Sequence[Settings]) -> bool:
+        """Train candidates side by side, which must differ in nothing but :data:`OWN`, if that may end in time."""
+        if self.out.left() < 2.5 * self.slowest:  # the reported splits are still to be trained
+            return False
         key, began = f"{self.name} trial {self.trial}", time.monotonic()
         self.trial += 1
-        row = attempt(self.out, key, lambda: untested(self.trainer.trained(s, list(JUDGES))))
+        row = attempt(self.out, key, lambda: self.trainer.trials(trials))
         self.slowest = max(self.slowest, time.monotonic() - began)
         if row is not None:
             self.judge(row)
+        return row is not None
 
     def orders(self) -> None:
-        """Choose the order: all orders on all judging splits in one training."""
-        if self.val >= 0 or self.out.left() < 1.5 * self.slowest:
-            return
-        s, began = self.best, time.monotonic()
-        seeds, orders = list(JUDGES) * len(ORDERS), [o for o in ORDERS for _ in JUDGES]
+        """Choose the order, where nothing was chosen yet."""
+        if self.val < 0:
+            self.attempt([replace(self.best, order=o) for o in ORDERS])
 
-        def compute() -> Row:
-            rows = self.trainer.rows(s, seeds, orders, False)
-            means = {o: statistics.fmean(r["val"] for r, p in zip(rows, orders, strict=True) if p == o) for o in ORDERS}
-            chosen = max(ORDERS, key=lambda o: means[o])
-            picked = [r for r, p in zip(rows, orders, strict=True) if p == chosen]
-            row = self.trainer.summary(replace(s, order=chosen), picked, began)
-            return untested(row) | {"vals": {f"{o:g}": round(m, 3) for o, m in means.items()}}
-
-        row = attempt(self.out, f"{self.name} trial {self.trial} orders", compute)
-        self.trial += 1
-        self.slowest = max(self.slowest, time.monotonic() - began)
-        if row is not None:
-            self.judge(row)
-
-    def adopt(self, other: Search) -> None:
-        """Begin from what was chosen for the other variant, where nothing was chosen for this one."""
-        if self.val < 0 <= other.val:
-            self.best = replace(other.best, heads=min(other.best.heads, 4))
+    def adopt(self, *others: Search) -> None:
+        """Begin from what was chosen for another variant, where nothing was chosen for this one."""
+        for other in others:
+            if self.val < 0 <= other.val:
+                self.best = replace(other.best, heads=min(other.best.heads, 4))
+                self.adopted, self.slowest = True, max(self.slowest, other.slowest)
 
     def published(self) -> None:
-        """The settings FROND ships, if they are others."""
-        self.attempt(replace(settings_for(self.trainer.dataset, "published"), order=self.best.order))
+        """The settings FROND ships and those of the paper's table, each with several orders."""
+        for table in () if self.adopted else ("published", "paper"):
+            s = settings_for(self.trainer.dataset, table, epochs=self.best.epochs, patience=self.best.patience)
+            s = replace(s, heads=min(s.heads, 4)) if self.trainer.variant == "nl" else s
+            self.attempt([replace(s, order=o) for o in ORDERS])
 
-    def neighbour(self) -> None:
-        """One more candidate near the best."""
-        self.attempt(candidates(self.best, 1, seed=1000 + self.trial)[-1])
+    def neighbours(self) -> bool:
+        """Several candidates near the best, of one shape: every other time the best's own."""
+        draw = random.Random(1000 + self.trial)
+        shape = candidates(self.best, 1, seed=1000 + self.trial, changes=2)[-1] if self.trial % 2 else self.best
+        own = {k: SPACE[k] for k in OWN}
+        trials = [replace(shape, **{k: getattr(self.best, k) for k in OWN})]
+        for _ in range(self.trainer.args.beside - 1):
+            trials.append(replace(trials[0], **{k: draw.choice(own[k]) for k in draw.sample(sorted(own), 2)}))
+        return self.attempt(trials)
 
     def final(self, learn: bool = False) -> None:
         """All reported splits with the best settings; done once for the same settings."""
         s = replace(self.best, order=min(self.best.order, 0.95)) if learn else self.best
         picked = " ".join(str(v) for v in asdict(s).values())
         key = f"{self.name} {'learned' if learn else 'final'} {len(REPORTED)} splits: {picked}"
-        if self.out.left() > self.slowest and all(r["case"] != key for r in self.out.rows):
+        if self.out.left() > 5 and all(r["case"] != key for r in self.out.rows):
             began = time.monotonic()
             attempt(self.out, key, lambda: self.trainer.trained(s, list(REPORTED), learn))
             self.slowest = max(self.slowest, time.monotonic() - began)
@@ -254,14 +262,14 @@ def accuracy(out: Out, args: argparse.Namespace, part: str, searches: list[Searc
             search.final(learn=True)
     else:
         for search in searches:
+            search.adopt(*(s for s in searches if s.trainer.dataset == search.trainer.dataset))
+            stop = out.left() * args.search
+            if search.adopted:  # something to report, whatever the search has time for
+                search.final()
+            search.orders()
             search.published()
-        while out.left() > 2 * sum(s.slowest for s in searches) + 20:  # the finals are trained once more
-            before = out.left()
-            for search in searches:
-                search.neighbour()
-            if before - out.left() < 0.01:
-                break
-        for search in searches:
+            while out.left() > stop + 1.5 * search.slowest and search.neighbours():
+                pass
             search.final()
 
 
@@ -309,6 +317,8 @@ def main() -> None:
     parser.add_argument("--cap-gib", type=float, default=8.0, help="memory allowed when looking for the largest batch")
     parser.add_argument("--epochs", type=int, default=300, help="most epochs of a training")
     parser.add_argument("--patience", type=int, default=100, help="most epochs without a better validation accuracy")
+    parser.add_argument("--search", type=float, default=0.6, help="share of the time left that each search leaves over")
+    parser.add_argument("--beside", type=int, default=8, help="candidates trained side by side in a search")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     out, parts = Out(args.out, args.minutes, args.known), args.parts.split(",")

@@ -280,7 +280,7 @@ def run_cpu_case(case: Case, folder: str, quick: bool) -> Row:
     torch.manual_seed(0)
     storage: Any = nf.Host(path=folder) if case.storage == "file" else case.storage
     inputs = torch.randn(64, 64)
-    short = {**case.options(), "storage": storage, "t": 64 * case.step}
+    short = {**case.options(), "storage": storage, "t": 512 * case.step}  # long enough for all that is done once
     field_ = Perceptron()
     train_step(StateModel(field_, **short), inputs, None)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,6 +1,7 @@
 """The graph experiments on a tiny synthetic graph; on Cora where its files are; on two processes."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from neuralfde.experiments.graph_settings import PAPER, candidates, canonical, s
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport
 from neuralfde.models.graph import FGrand
+from neuralfde.models.graph_ensemble import drop
 
 TINY = GraphSize(1700, 5000, 12, 3, 0.5, 0.2, 0.9)
 QUICK = {"t": 2.0, "step": 1.0, "hidden": 8, "heads": 2, "epochs": 12, "lr": 0.02, "evaluate_every": 3}
@@ -77,6 +79,30 @@ def test_side_by_side_is_one_by_one(tiny):
         assert a["test"] == pytest.approx(b["test"], abs=0.5)
 
 
+def test_settings_side_by_side_are_each_ones_own(tiny):
+    """Members with their own order, rate, decay and dropout train as they do alone; dropout is drawn anew."""
+    quick = {k: v for k, v in QUICK.items() if k != "evaluate_every"}
+    s = settings_for("cora", **quick, input_dropout=0.0, dropout=0.0)
+    each = [s, replace(s, lr=0.005, weight_decay=0.05, order=0.6), replace(s, attention_decay=0.1, dropout=0.5)]
+    together = graph_training.train_splits("cora", s, [0, 0, 0], each=each)
+    alone = [graph_training.train_splits("cora", own, [0])[0] for own in each]
+    for a, b, close in zip(together, alone, (0.5, 0.5, 8), strict=True):
+        assert a["order"] == b["order"]
+        assert a["val"] == pytest.approx(b["val"], abs=close)
+    assert together[1]["val"] != together[0]["val"]
+
+
+def test_dropout_with_a_probability_for_each_member():
+    x = torch.ones(3, 4000)
+    dropped = drop(x, torch.tensor([0.0, 0.5, 0.8]), True)
+    assert torch.equal(drop(x, torch.tensor([0.1, 0.2, 0.3]), False), x)
+    assert torch.equal(dropped[0], x[0])
+    torch.testing.assert_close(
+        (dropped == 0).double().mean(1), torch.tensor([0.0, 0.5, 0.8]).double(), atol=0.04, rtol=0
+    )
+    torch.testing.assert_close(dropped.amax(1), torch.tensor([1.0, 2.0, 5.0]))
+
+
 def test_the_order_can_be_learned(tiny):
     rows = graphs.run(graphs.Config(seeds=1, order=0.7, learn_order=True, device="cpu", **QUICK))
     assert rows[-1]["learned"]
@@ -111,10 +137,10 @@ def test_settings_are_the_papers_table():
 
 
 def test_cost_rows_and_the_papers_beside_them():
-    small = {"repeats": 1, "hidden": 8, "heads": 2, "t": 3.0, "device": "cpu", "variants": "l"}
+    small = {"repeats": 1, "hidden": 8, "heads": 2, "t": 3.0, "device": "cpu", "variants": "l", "columns": 4}
     rows = graph_cost.run(graph_cost.Config(scale=0.005, **small))
     measured = [r for r in rows if r["source"] == "measured"]
-    assert [r["adjoint"] for r in measured] == ["direct", "exact", "exact+recompute", "paper"]
+    assert [r["adjoint"] for r in measured] == ["direct", "exact", "exact+columns", "exact+recompute", "paper"]
     assert all(r["training_s"] > 0 and "synthetic" in r["graph"] for r in measured)
     assert sum(r["source"] == "paper" for r in rows) == 2
     rows = graph_cost.run(
@@ -123,6 +149,8 @@ def test_cost_rows_and_the_papers_beside_them():
     assert [r["nodes"] for r in rows if "nodes" in r] == [300, 600]
     with pytest.raises(InputError, match="arxiv or products"):
         graph_cost.run(graph_cost.Config(graph="paper"))
+    with pytest.raises(InputError, match="columns or recompute"):
+        graph_cost.run(graph_cost.Config(scale=0.005, adjoints="exact+rows", **small))
 
 
 def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):

@@ -2,8 +2,9 @@
 
 The graphs are synthetic and of the size of ogbn-arxiv and ogbn-products; T = 10, h = 1. Products is cut into sampled
 subgraphs. ``direct`` differentiates through the same loop with the same right-hand side; ``exact`` and ``paper`` are
-the adjoints, and ``exact+recompute`` also forgets each part of the columns and solves it again in the backward pass
-(variant l). The paper's own figures (RTX A5000) stand in the same table, marked ``source: paper``.
+the adjoints. With variant l, ``exact+columns`` solves for some columns at a time, and ``exact+recompute`` also forgets
+each part and solves it again in the backward pass: less memory, more time. The paper's own figures (RTX A5000) stand in
+the same table, marked ``source: paper``.
 """
 
 from __future__ import annotations
@@ -53,9 +54,8 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 STATUS = Path("/proc/self/status")
-RECOMPUTE = "+recompute"
-WIDE = 16 * 2**20
-"""Bytes of so many columns of a state from which on solving them apart is not a matter of launches."""
+APART = ("", "columns", "recompute")
+"""What may follow the name of an adjoint after a ``+``."""
 Row = dict[str, Any]
 
 
@@ -65,7 +65,7 @@ class Config:
 
     graph: str = option("arxiv", "arxiv or products: the size of the synthetic graph")
     variants: str = option("l,nl", "variants to measure")
-    adjoints: str = option("direct,exact,exact+recompute,paper", "methods to compare")
+    adjoints: str = option("direct,exact,exact+columns,exact+recompute,paper", "methods to compare")
     scale: float = option(1.0, "multiplies the number of nodes and edges")
     batches: str = option("10000,20000,80000", "nodes of a sampled subgraph (products only)")
     sampler: str = option("node", "walk or node")
@@ -79,7 +79,7 @@ class Config:
     source: bool = option(False, "the term b Z0, which FROND leaves out for ogbn-arxiv")
     storage: str = option("device", "where exact and paper keep their rows; direct always keeps them on the device")
     history: str = option("auto", "history engine; default: the whole past, a row at a time")
-    columns: int = option(32, "columns solved at a time by exact and paper on wide states (variant l); 0: all at once")
+    columns: int = option(32, "columns solved at a time by the methods that end in +columns and +recompute (variant l)")
     repeats: int = option(3, "measured repetitions after one that warms up")
     device: str = option("auto", "auto, cpu or cuda")
     seed: int = option(0, "of the graph, the batches and the weights")
@@ -119,7 +119,7 @@ def whole_graph(graph: str, scale: float, seed: int) -> Data:
 def methods(variants: str, adjoints: str) -> list[tuple[str, str]]:
     """Every variant with every method that it knows."""
     pairs = itertools.product(variants.split(","), adjoints.split(","))
-    return [(v, a) for v, a in pairs if not (v == "nl" and a.endswith(RECOMPUTE))]
+    return [(v, a) for v, a in pairs if not (v == "nl" and "+" in a)]
 
 
 def papers_rows(config: Config) -> list[Row]:
@@ -163,15 +163,16 @@ def _attempt(
 
 def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     """The model that is measured."""
-    name = adjoint.removesuffix(RECOMPUTE)
+    name, _, apart = adjoint.partition("+")
+    if apart not in APART:
+        raise InputError(f"adjoints={adjoint!r}: after the + comes columns or recompute.")
     options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": name}
     options |= {"history": Full(block=4) if config.history == "auto" else config.history, "source": config.source}
     options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
     if name != "direct":
         options["storage"] = config.storage
-        wide = 4 * config.columns * int(data.num_nodes) >= WIDE * config.scale
-        if variant == "l" and config.columns and (wide or name != adjoint):
-            options |= {"columns": config.columns, "recompute": name != adjoint}
+    if apart:
+        options |= {"columns": config.columns, "recompute": apart == "recompute"}
     return FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
 
 

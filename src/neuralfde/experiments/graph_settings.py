@@ -41,7 +41,7 @@ class Settings:
 
 #: tab:s3hyperpara
 PAPER: dict[str, Settings] = {
-    "cora": Settings(80, 4.0, 0.2, 0.005, 1e-4, 0.4, 0.2),
+    "cora": Settings(80, 4.0, 0.2, 0.005, 1e-4, 0.4, 0.2, patience=30),
     "citeseer": Settings(64, 4.0, 1.0, 0.001, 1e-4, 0.4, 0.4),
     "pubmed": Settings(64, 10.0, 0.2, 0.001, 1e-4, 0.2, 0.4),
     "coauthor-cs": Settings(8, 8.0, 1.0, 0.005, 1e-4, 0.4, 0.4),

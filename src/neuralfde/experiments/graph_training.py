@@ -25,7 +25,9 @@ Masks = tuple[Tensor, Tensor, Tensor]
 OPTIMISERS: dict[str, Any] = {"adam": torch.optim.Adam, "adamax": torch.optim.Adamax, "adamw": torch.optim.AdamW}
 SPARSE_BELOW = 0.1
 """Features with fewer non-zeros than this are kept sparse."""
-CHECK_EVERY = 10
+OWN = ("order", "lr", "weight_decay", "attention_decay", "input_dropout", "dropout")
+"""Settings in which splits trained side by side may differ."""
+CHECK_EVERY = {"cpu": 2, "cuda": 10}
 """Evaluations between two looks at the validation accuracies; each look waits for the device."""
 
 
@@ -60,13 +62,49 @@ def optimiser_for(model: nn.Module, s: Settings) -> torch.optim.Optimizer:
         raise InputError(f"optimiser={s.optimiser!r} is unknown. {nearest(s.optimiser, OPTIMISERS)}")
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        decay = s.weight_decay
-        if name.endswith("raw_order"):
-            decay = 0.0
-        elif "attention." in name and s.attention_decay is not None:
-            decay = s.attention_decay
-        groups.setdefault(decay, []).append(parameter)
+        groups.setdefault(decay_of(name, s), []).append(parameter)
     return OPTIMISERS[s.optimiser]([{"params": p, "weight_decay": d} for d, p in groups.items()], lr=s.lr)
+
+
+def decay_of(name: str, s: Settings) -> float:
+    """The weight decay of a parameter."""
+    if name.endswith("raw_order"):
+        return 0.0
+    return s.attention_decay if "attention." in name and s.attention_decay is not None else s.weight_decay
+
+
+class OwnRates:
+    """Adam or Adamax for members side by side, each with its own learning rate and decay.
+
+    Both move a weight by the learning rate times something that does not depend on it: steps of rate 1 are scaled. The
+    decay joins the gradient, as in the optimiser itself.
+    """
+
+    def __init__(self, model: nn.Module, each: Sequence[Settings]) -> None:
+        names, self.parameters = zip(*model.named_parameters(), strict=True)
+        self.inner = optimiser_for(model, replace(each[0], lr=1.0, weight_decay=0.0, attention_decay=None))
+        self.rates = [self._column(p, [s.lr for s in each]) for p in self.parameters]
+        decays = [[decay_of(name, s) for s in each] for name in names]
+        self.decays = [self._column(p, d) for p, d in zip(self.parameters, decays, strict=True)]
+
+    @staticmethod
+    def _column(parameter: Tensor, values: list[float]) -> Tensor:
+        return torch.tensor(values, device=parameter.device).view(-1, *[1] * (parameter.dim() - 1))
+
+    def zero_grad(self) -> None:
+        """As the optimiser's."""
+        self.inner.zero_grad()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """As the optimiser's."""
+        before = [p.clone() for p in self.parameters]
+        for p, decay in zip(self.parameters, self.decays, strict=True):
+            if p.grad is not None:
+                p.grad.addcmul_(p, decay)
+        self.inner.step()
+        for p, old, rate in zip(self.parameters, before, self.rates, strict=True):
+            p.copy_(torch.lerp(old, p, rate))
 
 
 def train_splits(
@@ -74,7 +112,7 @@ def train_splits(
     s: Settings,
     seeds: Sequence[int],
     *,
-    orders: Sequence[float] | None = None,
+    each: Sequence[Settings] | None = None,
     variant: str = "l",
     adjoint: str = "exact",
     learn_order: bool = False,
@@ -82,16 +120,19 @@ def train_splits(
     root: str | None = None,
     evaluate_every: int = 2,
 ) -> list[dict[str, Any]]:
-    """Train on the splits ``seeds`` at once, each from the initialisation of its seed and with its own of ``orders``.
+    """Train on the splits ``seeds`` at once, each from the initialisation of its seed.
+
+    ``each`` gives every seed settings of its own, which differ from ``s`` in nothing but :data:`OWN`.
 
     The epoch is the one of the best validation accuracy, of equal ones that of the lowest validation loss; the test
     accuracy reported is that epoch's and decides nothing.
     """
     data = graph_of(dataset, root, device)
     masks = [split_of(data, seed) for seed in seeds]
-    orders = [s.order] * len(seeds) if orders is None else orders
-    model = _model(data, s, seeds, orders, variant, adjoint, learn_order).to(device)
-    optimiser = optimiser_for(model, s)
+    each = [s] * len(seeds) if each is None else each
+    model = _model(data, each, seeds, variant, adjoint, learn_order).to(device)
+    alike = len({(own.lr, own.weight_decay, own.attention_decay) for own in each}) == 1
+    optimiser = optimiser_for(model, s) if alike else OwnRates(model, each)
     began = time.perf_counter()
     marks: list[Tensor] = []
     for epoch in range(1, s.epochs + 1):
@@ -102,7 +143,9 @@ def train_splits(
         optimiser.step()
         if epoch % evaluate_every == 0 or epoch == s.epochs:
             marks.append(evaluate(model, data, masks))
-            if len(marks) % CHECK_EVERY == 0 and all(_stop(marks, s.patience // evaluate_every)):
+            if len(marks) % CHECK_EVERY.get(data.y.device.type, 10) == 0 and all(
+                _stop(marks, s.patience // evaluate_every)
+            ):
                 break
     seconds = (time.perf_counter() - began) / len(seeds)
     stops = _stop(marks, s.patience // evaluate_every)
@@ -118,14 +161,14 @@ def train_splits(
 
 
 def _model(
-    data: Data, s: Settings, seeds: Sequence[int], orders: Sequence[float], variant: str, adjoint: str, learn: bool
+    data: Data, each: Sequence[Settings], seeds: Sequence[int], variant: str, adjoint: str, learn: bool
 ) -> FGrand | FGrandEnsemble:
     """One model, or an ensemble of as many as there are seeds."""
     members = []
-    for seed, order in zip(seeds, orders, strict=True):
+    for seed, s in zip(seeds, each, strict=True):
         torch.manual_seed(seed)
         # Finiteness shows in the validation loss; checking it in the solver would wait for the device at every call.
-        members.append(build(data, replace(s, order=order), variant, adjoint, learn, check_finite=False))
+        members.append(build(data, s, variant, adjoint, learn, check_finite=False))
     return members[0] if len(members) == 1 else FGrandEnsemble(members)
 
 
@@ -165,8 +208,13 @@ def _stop(marks: list[Tensor], patience: int) -> list[int]:
 
 
 def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
-    """How many models fit at once into a quarter of the free memory (2 GiB on the CPU), by a rough count."""
-    free = torch.cuda.mem_get_info()[0] / 4 if device.startswith("cuda") else 2**31
+    """How many models fit at once into a quarter of the free memory, by a rough count.
+
+    One on the CPU, which is busy with one, and can then stop each as soon as its own accuracy no longer grows.
+    """
+    if not device.startswith("cuda"):
+        return 1
+    free = torch.cuda.mem_get_info()[0] / 4
     nodes, edges = int(data.num_nodes), int(data.num_edges) + int(data.num_nodes)
     state = 4 * nodes * s.hidden * (s.t / s.step + 16)
     per_edge = 4 * edges * (16 + 8 * s.heads * (variant == "nl") + 4 * s.heads)

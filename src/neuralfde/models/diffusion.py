@@ -40,10 +40,13 @@ def diffuse(
 
 
 class _Diffuse(torch.autograd.Function):
+    # No setup_context: with one, torch reads the signature of forward at every call, for as long as a launch takes.
     @staticmethod
     def forward(
-        graph: Graph, weight: Tensor, z: Tensor, rate: Tensor, source: Tensor | None, strength: Tensor | None
+        ctx: Any, graph: Graph, weight: Tensor, z: Tensor, rate: Tensor, source: Tensor | None, strength: Tensor | None
     ) -> Tensor:
+        ctx.graph = graph
+        ctx.save_for_backward(weight, z, rate, source, strength)
         if not value_wanted():
             return unvalued(z)
         members, out = len(rate), spmm(graph, weight, z)
@@ -52,11 +55,6 @@ class _Diffuse(torch.autograd.Function):
         if source is not None and strength is not None:
             each.addcmul_(strength[:, None], source.reshape(members, -1))
         return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.graph, *tensors = inputs
-        ctx.save_for_backward(*tensors)
 
     @staticmethod
     @once_differentiable

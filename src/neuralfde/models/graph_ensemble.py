@@ -28,6 +28,16 @@ def stacked(name: str, members: Sequence[nn.Module]) -> nn.Parameter:
     return nn.Parameter(torch.stack([m.get_parameter(name).detach() for m in members]))
 
 
+def drop(x: Tensor, p: float | Tensor, training: bool) -> Tensor:
+    """Dropout of ``x`` (S, …) with one probability, or with one for each member: ``(S,)``."""
+    if not isinstance(p, Tensor):
+        return F.dropout(x, p, training)
+    if not training:
+        return x
+    p = p.view(-1, *[1] * (x.dim() - 1))
+    return x * (torch.rand_like(x) >= p) / (1 - p)
+
+
 class _Attention(nn.Module):
     """See :class:`neuralfde.models.graph.EdgeAttention`; every tensor has a first axis of members."""
 
@@ -94,8 +104,8 @@ class FGrandEnsemble(nn.Module):
     """``S`` models trained at once. Dropout is drawn for each; a sum of their losses keeps their gradients apart.
 
     Args:
-        members: :class:`FGrand` models that differ in nothing but their weights and orders; if orders are learned, each
-            member learns its own.
+        members: :class:`FGrand` models that differ in nothing but their weights, orders and dropout; if orders are
+            learned, each member learns its own.
 
     Shapes:
         as :class:`FGrand`, and the result is ``(S, N, classes)``.
@@ -106,9 +116,15 @@ class FGrandEnsemble(nn.Module):
         first, block = members[0], members[0].block
         kinds = {(m.block.t, m.block.learn_order, repr(m.block.options)) for m in members}
         if len(kinds) > 1 or any(m.columns or m.recompute for m in members):
-            raise InputError("members of an ensemble have the same settings but for their order, and whole columns.")
+            raise InputError(
+                "members of an ensemble have the same settings but for order and dropout, and whole columns."
+            )
         self.size, self.variant, self.source = len(members), first.variant, first.source
-        self.input_dropout, self.dropout = first.input_dropout, first.dropout
+        self.shared: dict[str, float | None] = {}
+        for name in ("input_dropout", "dropout"):
+            each = [float(getattr(m, name)) for m in members]
+            self.shared[name] = each[0] if len(set(each)) == 1 else None
+            self.register_buffer(name, torch.tensor(each), persistent=False)
         self.encoder, self.encoder_bias = stacked("encoder.weight", members), stacked("encoder.bias", members)
         self.decoder, self.decoder_bias = stacked("decoder.weight", members), stacked("decoder.bias", members)
         inner: list[Any] = [m.block.func for m in members]
@@ -124,6 +140,11 @@ class FGrandEnsemble(nn.Module):
             self.block.raw_order = nn.Parameter(raw.view(-1, 1, 1))
         self._prepared: tuple[Tensor, Graph] | None = None
 
+    def rate(self, name: str) -> float | Tensor:
+        """The probability ``input_dropout`` or ``dropout`` that all members share, or each member's own, ``(S,)``."""
+        shared = self.shared[name]
+        return self.get_buffer(name) if shared is None else shared
+
     @property
     def order(self) -> Tensor:
         """The order β of each member, ``(S,)``."""
@@ -137,22 +158,22 @@ class FGrandEnsemble(nn.Module):
         z = self.encode(data.x)
         weight = None if self.attention is None else self.attention(graph, z)
         z = self.block(z, graph, weight, z if self.source else None)
-        z = F.dropout(F.relu(z), self.dropout, self.training)
+        z = drop(F.relu(z), self.rate("dropout"), self.training)
         return torch.baddbmm(self.decoder_bias[:, None], z, self.decoder.mT)
 
     def encode(self, x: Tensor) -> Tensor:
         """``Z_0`` of every member, (S, N, F)."""
         nodes, features = x.shape
         if not x.is_sparse:
-            dropped = F.dropout(x.expand(self.size, nodes, features), self.input_dropout, self.training)
+            dropped = drop(x.expand(self.size, nodes, features), self.rate("input_dropout"), self.training)
             return torch.baddbmm(self.encoder_bias[:, None], dropped, self.encoder.mT)
         row, column = x.coalesce().indices()
         shift = torch.arange(self.size, device=row.device)[:, None]
         rows, columns = (row + nodes * shift).view(-1), (column + features * shift).view(-1)
         starts = torch.searchsorted(rows, torch.arange(self.size * nodes, device=row.device))
-        values = F.dropout(x.coalesce().values().repeat(self.size), self.input_dropout, self.training)
+        values = drop(x.coalesce().values().expand(self.size, -1), self.rate("input_dropout"), self.training)
         table = self.encoder.mT.reshape(self.size * features, -1)
-        bags = F.embedding_bag(columns, table, starts, mode="sum", per_sample_weights=values)
+        bags = F.embedding_bag(columns, table, starts, mode="sum", per_sample_weights=values.reshape(-1))
         return bags.view(self.size, nodes, -1) + self.encoder_bias[:, None]
 
     def prepare(self, edge_index: Tensor, nodes: int) -> Graph:
