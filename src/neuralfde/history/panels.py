@@ -27,7 +27,8 @@ class _Sizes(NamedTuple):
 
 _SIZES = {torch.float32: _Sizes(128, 11, 2), torch.float64: _Sizes(256, 22, 64)}
 # Numbers in a row from which on panels are longer: fewer moments beside the rows, at the price of larger products.
-_WIDE, _LONG = 1 << 16, 256
+# Steps from which on longer panels are cheaper too.
+_WIDE, _MANY, _LONG = 1 << 16, 4096, 256
 # From this many panels on they save more than they cost.
 _FEWEST = 4
 # Lags tabulated at once.
@@ -86,7 +87,7 @@ class Table:
 def table_for(lags: Tensor, row: Tensor) -> Table | None:
     """The table for lag weights (sums, groups, steps + 1), or None where moments do not pay or do not suffice."""
     length, moments, allowed = _SIZES[row.dtype]
-    length = length if row.numel() <= _WIDE else _LONG
+    length = length if row.numel() <= _WIDE and lags.shape[-1] <= _MANY else _LONG
     if row.device.type != "cpu" or lags.shape[1] > 1 or lags.shape[-1] < _FEWEST * length:
         return None
     basis = _polynomials(length, moments)
