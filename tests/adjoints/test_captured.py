@@ -267,3 +267,27 @@ def test_captured_blocks_are_released_with_the_func(pretend):
     gc.collect()
     assert gone() is None
     assert alive() is None
+
+
+class Twice(nn.Module):
+    """Uses its weights from a list beside its parameters, as some recurrent layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.unused = nn.Linear(3, 3, dtype=torch.float64), nn.Linear(2, 2)
+        self.kept = list(self.net.parameters())
+
+    def forward(self, t, z, u):
+        weight, bias = self.kept
+        return torch.tanh(z @ weight + bias) - z + u
+
+
+@pytest.mark.parametrize("steps", [100, 300])
+def test_a_func_that_holds_its_parameters_twice_runs_eagerly(pretend, caplog, steps):
+    func = Twice()
+    with caplog.at_level(logging.WARNING, logger="neuralfde"):
+        found = gradients(func, "auto", steps=steps)
+    assert "a second time" in caplog.text
+    assert_close(found, gradients(func, False, steps=steps))
+    with pytest.raises(nf.errors.InputError, match="a second time"):
+        gradients(Twice(), True, steps=steps)

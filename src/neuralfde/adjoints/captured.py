@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
+from ..errors import UnsupportedError
+from ..field import graph_nodes
 from ..structure import replace_tensors, tensors_in
 from .plan import Coefficients, Plan
 
@@ -108,12 +110,7 @@ class Captured:
     def _capture_pull(self, has_z: bool) -> _Pull:
         plan = self._plan()
         field = plan.field.with_clock(self.clock, replace_tensors(plan.field.args, self.args))
-        static = dict(zip(map(id, tensors_in(plan.field.args)), self.args, strict=True))
-        own, names = own_leaves(field.func)
-        static |= {key: own[name] for key, name in names.items()}
-        wanted = [y for y in (static[id(x)] for x in plan.leaves) if y.requires_grad]
-        if not self.totals:
-            self.totals = [None] * len(wanted)
+        own, wanted = self._own_leaves()
 
         def call() -> tuple[Tensor, Tensor]:
             x = self.x.detach().requires_grad_()
@@ -127,6 +124,25 @@ class Captured:
 
         graph, (sums, slope) = self._capture(call)
         return _Pull(graph, sums, slope)
+
+    def _own_leaves(self) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Leaves in place of the parameters of ``func``, and those of all leaves that want a gradient.
+
+        Raises where ``func`` would go on using its parameters themselves, whose gradients would then be missing.
+        """
+        plan = self._plan()
+        field = plan.field.with_clock(self.clock, replace_tensors(plan.field.args, self.args))
+        own, names = own_leaves(field.func)
+        with torch.enable_grad(), substituted(field.func, own):
+            v = field(1, self.x[0].detach().requires_grad_())
+        if any(leaf is not None and id(leaf) in names for _, leaf in graph_nodes([v], [])):
+            raise UnsupportedError("func holds its parameters a second time, as recurrent layers do")
+        static = dict(zip(map(id, tensors_in(plan.field.args)), self.args, strict=True))
+        static |= {key: own[name] for key, name in names.items()}
+        wanted = [y for y in (static[id(x)] for x in plan.leaves) if y.requires_grad]
+        if not self.totals:
+            self.totals = [None] * len(wanted)
+        return own, wanted
 
     def _accumulate(self, tensors: tuple[Tensor | None, ...], local: Tensor | None) -> None:
         """Inside a captured graph every total exists already: the warm-up made it."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..history import BlockEngine, add_thin
-from ..structure import replace_tensors, tensors_in
-from .captured import Captured, own_leaves, substituted
+from ..structure import replace_tensors
+from .captured import Captured, substituted
 from .plan import Coefficients, Plan
 
 # Solves of fewer blocks than this replay single steps: their first and last blocks would run eagerly.
@@ -94,12 +94,7 @@ class CapturedBlocks(Captured):
 
     def _capture_retreat(self, latest_first: bool) -> torch.cuda.CUDAGraph:
         plan = self._plan()
-        static = dict(zip(map(id, tensors_in(plan.field.args)), self.args, strict=True))
-        own, names = own_leaves(plan.field.func)
-        static |= {key: own[name] for key, name in names.items()}
-        wanted = [y for y in (static[id(x)] for x in plan.leaves) if y.requires_grad]
-        if not self.totals:
-            self.totals = [None] * len(wanted)
+        own, wanted = self._own_leaves()
 
         def call() -> None:
             for k, add in enumerate(self._inside(self.bars, latest_first)):
