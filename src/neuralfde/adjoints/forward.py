@@ -12,6 +12,7 @@ from ..errors import NonFiniteError
 from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
+from . import sweeps
 from .again import Replay, Segments
 from .captured_blocks import CapturedBlocks
 from .graphs import lease
@@ -95,7 +96,10 @@ def run(
         contextlib.nullcontext() if trace else lease(plan, c, like, engine, check) as captured,
     ):
         by_blocks = captured is None or isinstance(captured, CapturedBlocks)
-        if by_blocks and not trace and not check and is_plain(engine, plan, c):
+        if captured is None and not trace and not check and sweeps.suits(plan, c, engine, z0):
+            assert isinstance(engine, Blocked)
+            sweeps.advance(plan, c, engine, z0, tape, out, record.heads)
+        elif by_blocks and not trace and not check and is_plain(engine, plan, c):
             advance(plan, engine, z0, tape, out, range(plan.steps + 1), captured)
         else:
             sweep(precise(engine, z0), range(plan.steps + 1), visit)
