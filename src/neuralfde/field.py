@@ -90,13 +90,22 @@ class Field:
     def batch(self, times: Tensor, rows: Tensor) -> Tensor:
         """Slopes of rows (steps, groups, width) at these times, vectorised over them."""
         self.evaluations += rows.shape[0]
+        structure = self.structure
+        plain = structure.bare and structure.spans is None  # then there is nothing to do for each row
 
-        def call(t: Tensor, row: Tensor) -> Tensor:
-            out = self.func(t, self.structure.unpack(row), *self.args)
-            return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
+        def call(t: Tensor, state: Tensor) -> Tensor:
+            if plain:
+                out: Tensor = self.func(t, state, *self.args)
+                return out
+            found = self.func(t, structure.unpack(state), *self.args)
+            return structure.pack(pytree.tree_map(lambda x: x.to(structure.dtype), found))
 
+        states = rows.view(-1, *structure.shapes[0]) if plain else rows
         with uncompiled(), torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            return vectorised(call, times, rows)
+            slopes = vectorised(call, times, states)
+        if plain and slopes.shape != states.shape:
+            self.check(slopes[0])
+        return slopes.to(rows.dtype).reshape(rows.shape)
 
     def with_clock(self, clock: Tensor, args: tuple[Any, ...]) -> Field:
         """The same field with time and arguments as static tensors, for capture."""
