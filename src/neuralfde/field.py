@@ -88,24 +88,23 @@ class Field:
         return pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
 
     def batch(self, times: Tensor, rows: Tensor) -> Tensor:
-        """Slopes of rows (steps, groups, width) at these times, vectorised over them."""
-        self.evaluations += rows.shape[0]
+        """Slopes of rows (…, groups, width), or (…, width) for one group, at these times, vectorised over them."""
+        self.evaluations += times.shape[0]
         structure = self.structure
-        plain = structure.bare and structure.spans is None  # then there is nothing to do for each row
+        if self.autocast is None and structure.bare and structure.spans is None:  # nothing to do for single rows
+            states = rows.view(-1, *structure.shapes[0])
+            with uncompiled():
+                slopes = vectorised(self.func, times, states, *self.args)
+            if slopes.shape != states.shape:
+                self.check(slopes[0])
+            return slopes.to(rows.dtype).reshape(rows.shape)
 
-        def call(t: Tensor, state: Tensor) -> Tensor:
-            if plain:
-                out: Tensor = self.func(t, state, *self.args)
-                return out
-            found = self.func(t, structure.unpack(state), *self.args)
-            return structure.pack(pytree.tree_map(lambda x: x.to(structure.dtype), found))
+        def call(t: Tensor, row: Tensor) -> Tensor:
+            out = self.func(t, structure.unpack(row), *self.args)
+            return structure.pack(pytree.tree_map(lambda x: x.to(structure.dtype), out))
 
-        states = rows.view(-1, *structure.shapes[0]) if plain else rows
         with uncompiled(), torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            slopes = vectorised(call, times, states)
-        if plain and slopes.shape != states.shape:
-            self.check(slopes[0])
-        return slopes.to(rows.dtype).reshape(rows.shape)
+            return vectorised(call, times, rows.view(-1, *structure.row_shape)).view(rows.shape)
 
     def with_clock(self, clock: Tensor, args: tuple[Any, ...]) -> Field:
         """The same field with time and arguments as static tensors, for capture."""
@@ -190,14 +189,14 @@ class Field:
                 )
 
 
-def vectorised(call: Callable[[Tensor, Tensor], Tensor], times: Tensor, rows: Tensor) -> Tensor:
-    """``torch.func.vmap(call)(times, rows)`` without its checks, which take as long as a small network."""
+def vectorised(func: Callable[..., Tensor], times: Tensor, states: Tensor, *args: Any) -> Tensor:
+    """``func(t, z, *args)`` as ``torch.func.vmap`` has it, less its checks, which take as long as a small network."""
     count = times.shape[0]
     level = _functorch._vmap_increment_nesting(count, "error")
     try:
-        batched = (_functorch._add_batch_dim(x, 0, level) for x in (times, rows))
-        out: Tensor = _functorch._remove_batch_dim(call(*batched), level, count, 0)
-        return out
+        out = func(_functorch._add_batch_dim(times, 0, level), _functorch._add_batch_dim(states, 0, level), *args)
+        found: Tensor = _functorch._remove_batch_dim(out, level, count, 0)
+        return found
     finally:
         _functorch._vmap_decrement_nesting()
 

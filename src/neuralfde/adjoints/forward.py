@@ -50,7 +50,8 @@ def run(
     """
     if plan.slopes is not None:
         plan.slopes.clear()
-    record = Record([x.detach().requires_grad_(plan.weigh) for x in (c.local if c.local.ndim > 1 else c.local[None])])
+    locals_ = (c.local if c.local.ndim > 1 else c.local[None]) if plan.train else ()
+    record = Record([x.detach().requires_grad_(plan.weigh) for x in locals_])
     like = z0 if c.base is None else z0[0]
     engine = plan.history.forward(c.weights, plan.steps, like)
     keeps_rows = plan.history.keeps_rows

@@ -23,17 +23,22 @@ from ..storage import Tape
 from .again import Segments
 from .gathered import same
 from .plan import Coefficients, Plan
+from .step import plain_step
 
 log = logging.getLogger("neuralfde")
 
-#: Numbers in a state up to which steps are swept, as every one is computed again in every sweep; in all parameters of
-#: func up to which its cost is that of its calls; and in a state up to which a single step is mostly calls.
-MOST_NUMBERS, MOST_PARAMETERS, WIDE = 64, 1 << 12, 1 << 14
-# Steps from which on sweeps pay, and calls of func in a step that they may replace; for explicit and implicit schemes,
-# whose steps are iterations already.
-_FEWEST, _FEWEST_IMPLICIT, _CALLS_IMPLICIT = 32, 4, 8
+#: Numbers in a state up to which a step is mostly calls; in all parameters of func up to which func is.
+WIDE, MOST_PARAMETERS = 1 << 14, 1 << 12
+#: Numbers in a state up to which steps are swept; sweeps compute each of them many times, implicit steps do so anyway.
+MOST_NUMBERS, MOST_NUMBERS_IMPLICIT = 64, 2048
+# Calls of func in an implicit step, about; and in all steps of a sweep, from which on sweeps have fewer.
+_CALLS_IMPLICIT, _FEWEST = 8, 40
+# Numbers in all steps of a sweep: from 128 KiB on, memory for each result comes from the operating system.
+_TOGETHER = 3 << 12
 # Sweeps before one looks whether they have settled, which costs as much as a small func.
-_BLIND = 2
+_BLIND = 4
+# Sweeps that may be made beside half of the calls they replace.
+_EXTRA = 16
 
 
 def suits(plan: Plan, c: Coefficients, engine: Engine, z0: Tensor) -> bool:
@@ -53,8 +58,7 @@ def advance(
     heads: list[Tensor],
 ) -> None:
     """A forward sweep over all steps; states at nodes go to ``out``, the first slopes to ``heads``."""
-    block = Block(plan, c, engine, z0, keep=tape is not None)
-    nodes = dict(zip(plan.nodes, out.unbind(0), strict=True))
+    block = Block(plan, c, engine, z0, out, keep=tape is not None)
     for first in range(0, plan.steps + 1, engine.block):
         block.open(first, engine.recall_block(first), heads)
         block.fill()
@@ -62,10 +66,8 @@ def advance(
             heads.extend(v.clone() for v in block.slopes[: c.start.shape[0]].split(1))
         if plan.slopes is not None:
             plan.slopes.extend(block.slopes[: plan.steps - first].split(1))
-        for n in range(first, first + block.count):
-            if n in nodes:
-                nodes[n].copy_(block.states[n - first])
-            if plan.callback is not None:
+        if plan.callback is not None:
+            for n in range(first, first + block.count):
                 plan.callback(n, plan.steps)
         if tape is not None:
             tape.write_rows(first, block.rows.unsqueeze(2))
@@ -73,17 +75,19 @@ def advance(
 
 
 class Block:
-    """The block being filled: its states and slopes (steps, width), and ``rows`` (steps, sums, width) to store."""
+    """The block being filled: its slopes (steps, width), and the ``rows`` (steps, sums, width) to store."""
 
-    def __init__(self, plan: Plan, c: Coefficients, engine: Blocked, z0: Tensor, keep: bool) -> None:
+    def __init__(self, plan: Plan, c: Coefficients, engine: Blocked, z0: Tensor, out: Tensor, keep: bool) -> None:
         self.plan, self.scheme, self.c, self.engine, self.z0, self.keep = plan, plan.scheme, c, engine, z0, keep
-        implicit = plan.scheme.implicit
-        self.fewest, self.calls = (_FEWEST_IMPLICIT, _CALLS_IMPLICIT) if implicit else (_FEWEST, plan.scheme.stages)
-        self.most = engine.block if _may_sweep(plan, z0) else 0  # steps in a sweep
-        self.unproven = True
-        asked = plan.scheme.solver.tol if isinstance(plan.scheme, OneStage) and implicit else None
-        self.tol = max(4 * torch.finfo(z0.dtype).eps, asked or 0.0)
+        self.nodes = dict(zip(plan.nodes, out.unbind(0), strict=True))
         self.latest = z0  # the last slope
+        self.tol, self.calls, numbers = 4 * torch.finfo(z0.dtype).eps, plan.scheme.stages, MOST_NUMBERS
+        if isinstance(plan.scheme, OneStage) and plan.scheme.implicit:
+            self.tol = max(self.tol, plan.scheme.solver.tol or 0.0)
+            self.calls, numbers = _CALLS_IMPLICIT, MOST_NUMBERS_IMPLICIT
+        self.unproven = True
+        sweeps = z0.numel() <= numbers and _is_simple(plan)
+        self.most = min(engine.block, _TOGETHER // z0.numel()) if sweeps else 0  # steps in a sweep
 
     def open(self, first: int, far: Tensor | None, heads: list[Tensor]) -> None:
         """Begin the block at step ``first``, to which older rows contribute ``far``."""
@@ -98,7 +102,7 @@ class Block:
             self.weights[0, :, : early.shape[1]] += early
         elif start is not None:
             self.sums[0].addmm_(start[:, first : first + count, 0].t(), torch.cat(heads))
-        self.states, self.slopes = self.z0.new_empty(count, width), self.z0.new_empty(count, width)
+        self.slopes = self.z0.new_empty(count, width)
         self.rows = self.z0.new_empty(count if self.keep else 0, sums, width)
 
     def fill(self) -> None:
@@ -106,33 +110,32 @@ class Block:
         k = 0
         while k < self.count:
             size = min(self.most, self.count - k)
-            if size < self.fewest or self.first + k == 0:
+            if size * self.calls < _FEWEST or self.first + k == 0:
                 self.step(k)
                 k += 1
-            elif self.sweep(k, k + size):
-                k += size
             else:
-                self.most = min(self.most, size // 2)
+                done = self.sweep(k, k + size)
+                self.most = self.most if done == size else min(self.most, size // 2)
+                k += done
 
     def step(self, k: int) -> None:
         """One step."""
-        n, scheme, field = self.first + k, self.scheme, self.plan.field
+        n = self.first + k
         sums = torch.addmm(self.sums[:, k], self.weights[:, k, :k], self.slopes[:k]) if k else self.sums[:, 0]
         x, local = sums.unsqueeze(1), self.c.local_at(n)
         if n > 0:
-            x = scheme.locate(field, n, x, local)
+            x = self.scheme.locate(self.plan.field, n, x, local)
         slope = self.plan.needs_slope(n, self.c.dense is not None)
-        if n == 0 and slope and field.first_slope is not None:
-            z, v, field.first_slope = x[0], field.first_slope, None
-        else:
-            z, v = scheme.evaluate(field, n, x, local, slope)
+        _, z, v = plain_step(self.plan, n, x, local, slope)
         self.latest = torch.zeros_like(z) if v is None else v
-        self.states[k], self.slopes[k] = z[0], self.latest[0]
+        self.slopes[k] = self.latest[0]
+        if n in self.nodes:
+            self.nodes[n].copy_(z)
         if self.keep:
             self.rows[k] = x[:, 0]
 
-    def sweep(self, a: int, b: int) -> bool:
-        """Steps a … b-1 together; False if they do not settle."""
+    def sweep(self, a: int, b: int) -> int:
+        """Steps a … b-1 together; returns how many of them have settled: all, the first half, or none."""
         scheme, field, count, width = self.scheme, self.plan.field, b - a, self.z0.shape[1]
         past = self.slopes[:a].expand(scheme.sums, a, width)
         base = torch.baddbmm(self.sums[:, a:b], self.weights[:, a:b, :a], past).view(-1, width)
@@ -140,49 +143,59 @@ class Block:
         local = self.c.local if self.c.local.ndim == 1 else self.c.local[self.first + a : self.first + b]
         times = field.times[self.first + a : self.first + b].repeat(scheme.stages)
         slopes = self.latest.expand(scheme.stages, count, width)
-        states = slopes[-1]
-        for k in range(count * self.calls // 2):
+        states = before = slopes[-1]
+        for k in range(_EXTRA + count * self.calls // 2):
             sums = torch.addmm(base, weights, slopes[-1]).view(scheme.sums, count, width)
             stages = scheme.relax(sums, slopes, local)
             try:
-                slopes = field.batch(times, stages.view(-1, 1, width)).view_as(stages)
+                slopes = field.batch(times, stages)
             except Exception as error:
                 return self.give_up(f"{type(error).__name__}: {error}")
             before, states = states, stages[-1]
-            if k > _BLIND and k % 2:
-                change = (states - before).abs_().amax(0)
-                excess = float(change.sub_(states.abs().amax(0), alpha=self.tol).max())
-                if excess <= 0:
-                    return self.take(a, b, sums, states, slopes[-1])
-                if not math.isfinite(excess):
-                    return False
-        return False
+            if k > _BLIND and k % 2 and (excess := self.excess(before, states)) <= 0:
+                return self.take(a, count, sums, states, slopes[-1])
+            if k > _BLIND and k % 2 and not math.isfinite(excess):
+                return 0
+        half = count // 2
+        settled = self.excess(before[:half], states[:half]) <= 0
+        return self.take(a, half, sums, states, slopes[-1]) if settled else 0
 
-    def take(self, a: int, b: int, sums: Tensor, states: Tensor, slopes: Tensor) -> bool:
-        """Keep what a sweep has found; the first time only if ``func`` says the same without being vectorised."""
-        last, unproven, self.unproven = self.plan.steps, self.unproven, False
-        if unproven and not same(slopes[-1:], self.plan.field(self.first + b - 1, states[-1:])):
+    def excess(self, before: Tensor, states: Tensor) -> float:
+        """By how much a change is larger than what counts as none, relative to the largest value of each number."""
+        change = (states - before).abs_().amax(0)
+        return float(change.sub_(states.abs().amax(0), alpha=self.tol).max())
+
+    def take(self, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor) -> int:
+        """Keep the first ``count`` steps of a sweep from ``a`` on.
+
+        The first time only if ``func`` says the same when it is not vectorised.
+        """
+        first, last, plan = self.first + a, self.first + a + count - 1, self.plan
+        unproven, self.unproven, self.latest = self.unproven, False, slopes[count - 1 : count]
+        if unproven and not same(self.latest, plan.field(last, states[count - 1 : count])):
             return self.give_up("it gives other values")
-        self.states[a:b], self.slopes[a:b], self.latest = states, slopes, slopes[-1:]
+        self.slopes[a : a + count] = slopes[:count]
         if self.keep:
-            self.rows[a:b] = states.unsqueeze(1) if self.scheme.sums == 1 else sums.transpose(0, 1)
-        if self.first + b > last and not self.plan.needs_slope(last, self.c.dense is not None):
-            self.slopes[b - 1] = 0.0
-        return True
+            rows = states.unsqueeze(1) if self.scheme.sums == 1 else sums.transpose(0, 1)
+            self.rows[a : a + count] = rows[:count]
+        for n in range(first, last + 1):
+            if n in self.nodes:
+                self.nodes[n].copy_(states[n - first])
+        if last == plan.steps and not plan.needs_slope(last, self.c.dense is not None):
+            self.slopes[a + count - 1] = 0.0
+        return count
 
-    def give_up(self, reason: str) -> bool:
+    def give_up(self, reason: str) -> int:
         """Take all further steps one by one."""
         log.debug("steps one by one, since func cannot be vectorised over time: %s", reason)
         self.most = 0
-        return False
+        return 0
 
 
-def _may_sweep(plan: Plan, z0: Tensor) -> bool:
+def _is_simple(plan: Plan) -> bool:
     """Whether func seems cheap, and does nothing but return a value."""
     func = plan.field.func
-    if plan.field.noise.active or z0.numel() > MOST_NUMBERS:
-        return False
-    if not isinstance(func, nn.Module):
-        return True
+    if plan.field.noise.active or not isinstance(func, nn.Module):
+        return not plan.field.noise.active
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in func.modules())
     return not hooked and sum(p.numel() for p in func.parameters()) <= MOST_PARAMETERS
