@@ -53,7 +53,7 @@ def run(
     locals_ = (c.local if c.local.ndim > 1 else c.local[None]) if plan.train else ()
     record = Record([x.detach().requires_grad_(plan.weigh) for x in locals_])
     like = z0 if c.base is None else z0[0]
-    engine = plan.history.forward(c.weights, plan.steps, like)
+    engine = sweeps.history_for(plan, like).forward(c.weights, plan.steps, like)
     keeps_rows = plan.history.keeps_rows
     store = plan.train and not keeps_rows and not trace
     tape: Tape | Segments | None = None

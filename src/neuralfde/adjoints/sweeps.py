@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from ..history import Blocked, Engine
+from ..history import Blocked, Engine, Full, History
 from ..schemes import OneStage
 from ..storage import Tape
 from .again import Segments
@@ -33,8 +34,8 @@ WIDE, MOST_PARAMETERS = 1 << 14, 1 << 12
 MOST_NUMBERS, MOST_NUMBERS_IMPLICIT = 64, 2048
 # Calls of func in an implicit step, about; and in all steps of a sweep, from which on sweeps have fewer.
 _CALLS_IMPLICIT, _FEWEST = 8, 40
-# Numbers in all steps of a sweep: from 128 KiB on, memory for each result comes from the operating system.
-_TOGETHER = 3 << 12
+# Numbers in all steps of a sweep: more of them take longer than the calls.
+_TOGETHER = 1 << 14
 # Sweeps before one looks whether they have settled, which costs as much as a small func.
 _BLIND = 4
 # Sweeps that may be made beside half of the calls they replace.
@@ -46,6 +47,12 @@ def suits(plan: Plan, c: Coefficients, engine: Engine, z0: Tensor) -> bool:
     small = z0.device.type == "cpu" and z0.numel() <= WIDE and plan.scheme.stages > 0
     alone = c.base is None and plan.known is None
     return small and alone and isinstance(engine, Blocked) and engine.toeplitz.lags.shape[1] == 1
+
+
+def history_for(plan: Plan, z0: Tensor) -> History:
+    """The history, with longer blocks where these will be swept."""
+    short = isinstance(plan.history, Full) and plan.graphs is False and z0.numel() <= MOST_NUMBERS
+    return replace(plan.history, block=2 * plan.history.block) if short else plan.history  # type: ignore[type-var]
 
 
 def advance(

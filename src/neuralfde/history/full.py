@@ -11,16 +11,15 @@ from .base import Engine, History
 from .blocked import Blocked, Rows, Toeplitz, Triangular
 from .panels import Panels, table_for
 
-# Numbers in a row from which on fewer of them make a good matrix product, and up to which it takes more of them.
-_WIDE, _NARROW = 1 << 16, 64
+# Numbers in a row from which on fewer of them make a good matrix product.
+_WIDE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Full(History):
     """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory.
 
-    A few blocks of rows are alive beside the past itself; blocks of wide rows are a quarter as long, of
-    narrow ones twice.
+    A few blocks of rows are alive beside the past itself; blocks of wide rows are a quarter as long.
     """
 
     block: int = 64
@@ -36,7 +35,7 @@ class Full(History):
 
     def levels(self, width: int) -> tuple[int, ...]:
         """The block size for rows of this many numbers."""
-        return (max(1, self.block // 4) if width > _WIDE else self.block * (2 if width <= _NARROW else 1),)
+        return (self.block if width <= _WIDE else max(1, self.block // 4),)
 
 
 @dataclass(frozen=True)
