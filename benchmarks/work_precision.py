@@ -1,8 +1,8 @@
 """Error against time, side by side with pycaputo and FDEint (both from PyPI), on three problems, in one run.
 
 ``pip install pycaputo FDEint matplotlib``, ``python benchmarks/work_precision.py``: writes
-``results/work-precision.json``, ``.md`` and ``.svg``; with ``render`` the last two from the first, with ``256`` or ``1``
-only the cases with so many members are measured anew.
+``results/work-precision.json``, ``.md`` and ``.svg``; with ``render`` the last two from the first; with ``256`` or
+``1`` only the cases with so many members are measured anew.
 
 Each problem is solved as one trajectory and as an ensemble of 256, about the size of a batch in training, with initial
 values (or, for the linear one, rates) of their own. Every solver gets the same equations, order and interval in
