@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..history import Blocked, Engine, Full, History
-from ..schemes import OneStage
+from ..schemes import OneStage, Scheme
 from ..storage import Tape
 from .again import Segments
 from .gathered import same
@@ -79,6 +79,8 @@ def advance(
         if tape is not None:
             tape.write_rows(first, block.rows.unsqueeze(2))
         engine.record_block(first, block.slopes.unsqueeze(1))
+    if block.all_swept:
+        plan.tally["swept"] = 1
 
 
 class Block:
@@ -95,6 +97,7 @@ class Block:
         self.unproven = True
         sweeps = z0.numel() <= numbers and _is_simple(plan)
         self.most = min(engine.block, _TOGETHER // z0.numel()) if sweeps else 0  # steps in a sweep
+        self.all_swept = False
 
     def open(self, first: int, far: Tensor | None, heads: list[Tensor]) -> None:
         """Begin the block at step ``first``, to which older rows contribute ``far``."""
@@ -122,6 +125,7 @@ class Block:
                 k += 1
             else:
                 done = self.sweep(k, k + size)
+                self.all_swept = done == size
                 self.most = self.most if done == size else min(self.most, size // 2)
                 k += done
 
@@ -151,7 +155,7 @@ class Block:
         times = field.times[self.first + a : self.first + b].repeat(scheme.stages)
         slopes = self.latest.expand(scheme.stages, count, width)
         states = before = slopes[-1]
-        for k in range(_EXTRA + count * self.calls // 2):
+        for k in range(most_sweeps(scheme, count)):
             sums = torch.addmm(base, weights, slopes[-1]).view(scheme.sums, count, width)
             stages = scheme.relax(sums, slopes, local)
             try:
@@ -159,18 +163,13 @@ class Block:
             except Exception as error:
                 return self.give_up(f"{type(error).__name__}: {error}")
             before, states = states, stages[-1]
-            if k > _BLIND and k % 2 and (excess := self.excess(before, states)) <= 0:
+            if k > _BLIND and k % 2 and (more := excess(before, states, self.tol)) <= 0:
                 return self.take(a, count, sums, states, slopes[-1])
-            if k > _BLIND and k % 2 and not math.isfinite(excess):
+            if k > _BLIND and k % 2 and not math.isfinite(more):
                 return 0
         half = count // 2
-        settled = self.excess(before[:half], states[:half]) <= 0
+        settled = excess(before[:half], states[:half], self.tol) <= 0
         return self.take(a, half, sums, states, slopes[-1]) if settled else 0
-
-    def excess(self, before: Tensor, states: Tensor) -> float:
-        """By how much a change is larger than what counts as none, relative to the largest value of each number."""
-        change = (states - before).abs_().amax(0)
-        return float(change.sub_(states.abs().amax(0), alpha=self.tol).max())
 
     def take(self, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor) -> int:
         """Keep the first ``count`` steps of a sweep from ``a`` on.
@@ -197,6 +196,17 @@ class Block:
         log.debug("steps one by one, since func cannot be vectorised over time: %s", reason)
         self.most = 0
         return 0
+
+
+def most_sweeps(scheme: Scheme, count: int) -> int:
+    """Sweeps that so many steps may take."""
+    return _EXTRA + count * (_CALLS_IMPLICIT if scheme.implicit else scheme.stages) // 2
+
+
+def excess(before: Tensor, now: Tensor, tol: float) -> float:
+    """By how much a change is larger than what counts as none, relative to the largest value of each column."""
+    change = (now - before).abs_().amax(0)
+    return float(change.sub_(now.abs().amax(0), alpha=tol).max())
 
 
 def _is_simple(plan: Plan) -> bool:

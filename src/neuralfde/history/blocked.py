@@ -227,10 +227,11 @@ class Blocked:
 
     def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`BlockEngine`."""
-        count = rows.shape[0]
-        target = self.inputs[0].slice(i, i + count)
-        if target.data_ptr() != rows.data_ptr():
-            target.copy_(rows)
+        count = rows.shape[-3]
+        for own, part in zip(self.inputs, rows.view(-1, *rows.shape[-3:]), strict=True):
+            target = own.slice(i, i + count)
+            if target.data_ptr() != part.data_ptr():
+                target.copy_(part)
         self._recorded += count
         if self.weights_grad is not None and slopes is not None:
             self._slopes = list(slopes.unbind(0))
