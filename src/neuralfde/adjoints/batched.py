@@ -63,13 +63,12 @@ class _Block:
     def __init__(self, plan: Plan, record: Record, total: Totals, high: int, count: int) -> None:
         self.plan, self.c, self.low, self.high = plan, total.c, high + 1 - count, high
         self.implicit, width = plan.scheme.implicit, total.z0.shape[1]
-        assert record.tape is not None
-        rows = [record.tape.read(n).reshape(-1, 1, width).clone() for n in range(high, self.low - 1, -1)]
         local = self.c.local.expand(plan.steps + 1, 1) if self.c.local.ndim == 1 else self.c.local
         local = self.down(local)[:, 0].clone()
         if self.low == 0:
             local[-1] = 0.0  # the first state is given: no stage
-        self.x, self.local = torch.cat(rows, 1).requires_grad_(), local.requires_grad_(plan.weigh and not self.implicit)
+        self.x = self.read(record, local, width).requires_grad_()
+        self.local = local.requires_grad_(plan.weigh and not self.implicit)
         times = self.down(plan.field.times)
         try:
             with torch.enable_grad():
@@ -91,6 +90,15 @@ class _Block:
         for n, k in total.node.items():
             if self.low <= n <= high:
                 self.grad_z[high - n] = total.out[k, 0]
+
+    def read(self, record: Record, local: Tensor, width: int) -> Tensor:
+        """What the steps start from, (sums, steps, width)."""
+        tape, count = record.tape, local.shape[0]
+        if isinstance(tape, Replay):
+            sums = tape.read_sums(self.low, self.high).reshape(-1, count, width)
+            return self.plan.scheme.restore(sums, self.down(tape.buffer)[:, 0], local)
+        assert tape is not None
+        return torch.cat([tape.read(n).reshape(-1, 1, width).clone() for n in range(self.high, self.low - 1, -1)], 1)
 
     def down(self, table: Tensor) -> Tensor:
         """What a table of all steps says of these, in their order."""
