@@ -3,7 +3,8 @@
 The equation is ``D^β x = x(a - c y)``, ``D^β y = -y(b - d x)`` with [a, b, c, d] = [1.0, 0.5, 1.0, 0.3] and initial
 states drawn from [0.5, 5]. The paper trains for 30 epochs with Adam at a learning rate of 0.01 and ends at
 [0.99, 0.48, 1.05, 0.33]. It leaves open the order, the horizon, the number of trajectories, the first guess and the
-minibatches; here they are options, and the first guess is drawn without regard to the truth.
+minibatches; here they are options, and the first guess is drawn without regard to the truth. Several processes share
+the minibatches of one seed; several seeds are dealt out to them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 import neuralfde
 from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, StepWarning, fit
 
+from .processes import Processes
 from .runtime import Report, Row, option
 
 TRUTH = {"a": 1.0, "b": 0.5, "c": 1.0, "d": 0.3}
@@ -29,6 +32,7 @@ EXAMPLES = (
     "neuralfde run lotka-volterra --observe prey --learn-order --optimiser lm --repeats 3",
 )
 _OBSERVED = {"both": [0, 1], "prey": [0], "predator": [1]}
+PROCESSES = True
 COLUMNS = ("seed", "adjoint", "a", "b", "c", "d", "order", "worst_error", "seconds")
 
 
@@ -75,10 +79,13 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     report = Report() if report is None else report
     if config.observe not in _OBSERVED:
         raise neuralfde.InputError(f"--observe must be one of {', '.join(_OBSERVED)}, got {config.observe!r}.")
-    rows = [
-        report.case(f"seed-{seed}", lambda seed=seed: _one(config, seed, report))  # type: ignore[misc]
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
+    seeds = range(config.seed, config.seed + config.repeats)
+    with Processes.from_environment("cpu") as processes:
+        if config.optimiser == "adam" and len(seeds) == 1:
+            report = processes.quieten(report)
+            rows = [report.case(f"seed-{config.seed}", partial(_one, config, config.seed, report, processes.group))]
+        else:
+            rows = processes.cases(report, {f"seed-{seed}": partial(_one, config, seed, report) for seed in seeds})
     worst = max(r["worst_error"] for r in rows)
     report.verdict(f"parameters within {config.target:.3g}", worst <= config.target, f"worst error {worst:.4f}")
     return rows
@@ -102,13 +109,13 @@ def first_guess(seed: int) -> dict[str, float]:
     return dict(zip("abcd", drawn.tolist(), strict=True))
 
 
-def estimate(config: Config, seed: int, report: Report, key: str) -> Fit:
-    """Fit one set of trajectories."""
+def estimate(config: Config, seed: int, report: Report, key: str, group: Any = None) -> Fit:
+    """Fit one set of trajectories; the processes of ``group`` share its minibatches."""
     times, values, z0 = measure(config, seed)
     seen = _OBSERVED[config.observe]
     optimiser: Any = LevenbergMarquardt()
     if config.optimiser == "adam":
-        optimiser = Adam(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size, seed=seed)
+        optimiser = Adam(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size, seed=seed, group=group)
     elif config.optimiser != "lm":
         raise neuralfde.InputError(f"--optimiser must be adam or lm, got {config.optimiser!r}.")
 
@@ -142,13 +149,13 @@ def estimate(config: Config, seed: int, report: Report, key: str) -> Fit:
         )
 
 
-def _one(config: Config, seed: int, report: Report) -> Row:
+def _one(config: Config, seed: int, report: Report, group: Any = None) -> Row:
     key = f"seed-{seed}"
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", IdentifiabilityWarning)
         warnings.simplefilter("always", StepWarning)
-        found = estimate(config, seed, report, key)
+        found = estimate(config, seed, report, key, group)
     for warning in caught:
         report.message(f"warning: {warning.message}")
     errors = {n: abs(found.estimates[n] / v - 1) for n, v in TRUTH.items()}

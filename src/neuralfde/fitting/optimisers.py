@@ -205,6 +205,8 @@ class Adam:
         batch_size: trajectories in a step; default: all of them.
         seed: of the shuffling.
         stop_below: a loss at which the fit counts as converged.
+        group: a ``torch.distributed`` process group whose members share the trajectories of every step; all of them
+            call ``fit`` with the same data and get the same answer, that of one process to rounding.
     """
 
     epochs: int = 500
@@ -212,6 +214,7 @@ class Adam:
     batch_size: int | None = None
     seed: int = 0
     stop_below: float = 0.0
+    group: Any = None
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See :class:`Optimiser`."""
@@ -230,11 +233,8 @@ class Adam:
             total = 0.0
             for rows in torch.randperm(batch, generator=generator).split(size):
                 inner.zero_grad()
-                whole = len(rows) == batch
-                loss = problem.loss(problem.unknowns.to_value(u), None if whole else rows)
-                loss.backward()
+                total += self._gradient(problem, u, None if len(rows) == batch else rows) * len(rows)
                 inner.step()
-                total += float(loss.detach()) * len(rows)
             path.free = u.detach().clone()
             path.history.append(total / batch)
             saved = {
@@ -250,6 +250,25 @@ class Adam:
                 path.message = "converged" if path.converged else "stopped early"
                 break
         return path
+
+    def _gradient(self, problem: Problem, u: Tensor, rows: Tensor | None) -> float:
+        """Leave the gradient in ``u.grad``; the loss."""
+        values = problem.unknowns.to_value(u)
+        if self.group is None:
+            loss = problem.loss(values, rows)
+            loss.backward()
+            return float(loss.detach())
+        from torch import distributed as dist
+
+        rows = torch.arange(problem.initial.shape[0]) if rows is None else rows
+        mine = rows[dist.get_rank(self.group) :: dist.get_world_size(self.group)]
+        sums = u.new_zeros(1 + len(u))
+        if len(mine):
+            loss = problem.loss(values, mine, rows)
+            sums[0], sums[1:] = loss.detach(), torch.autograd.grad(loss, u)[0]
+        dist.all_reduce(sums, group=self.group)
+        u.grad = sums[1:]
+        return float(sums[0])
 
 
 OPTIMISERS: dict[str, Optimiser] = {"lm": LevenbergMarquardt(), "lbfgs": LBFGS(), "adam": Adam()}
