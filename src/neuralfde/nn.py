@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .api import fdeint
-from .errors import InputError, InputTypeError, nearest
+from .errors import InputError
+from .foreign import refuse
 from .orders import Operator
 
 
@@ -39,9 +40,7 @@ class FDEBlock(nn.Module):
     ) -> None:
         super().__init__()
         known = set(fdeint.__kwdefaults__ or ()) - {"args"}
-        for name in options:
-            if name not in known:
-                raise InputTypeError(f"FDEBlock has no argument {name!r}. {nearest(name, known)}")
+        refuse("FDEBlock()", options, known)
         self.func = func
         self.learn_order = learn_order
         self.options = {"step": step, **options}
