@@ -12,30 +12,23 @@ from .errors import InputTypeError, nearest
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_STEP = "The length of a step is step=h here, or pass their number as steps=n."
 _TOLERANCE = (
     "A fractional history needs steps of a fixed length, so there is no tolerance to set. Pass step=; "
     "suggest_step(func, z0, t, order, tol) finds one, and solve(..., estimate_error=True) says how far off it is."
 )
 _BACKWARD = "The backward pass is the exact adjoint of the forward one and has no settings of its own; leave it out."
-_TIMES = "The time is t here: a number T for z(T), or a 1-D tensor of increasing times."
-#: what torchdiffeq, torchfde, torchdyn, diffrax and scipy call an argument -> what to write here
+#: what torchdiffeq and torchfde call an argument -> what to write here
 ARGUMENTS: dict[str, str] = {
-    "step_size": f"{_STEP} Coming from torchfde: the time stands before the order, fdeint(func, z0, t, order).",
-    **dict.fromkeys(("dt", "dt0", "h"), _STEP),
-    **dict.fromkeys(("rtol", "atol", "stepsize_controller"), _TOLERANCE),
+    "step_size": "The length of a step is step=h here, or pass their number as steps=n. Coming from torchfde: the time "
+    "stands before the order, fdeint(func, z0, t, order).",
     "options": "Each option is an argument of its own here: options={'step_size': h} is step=h, 'memory': k is "
-    "history=Window(k).",
+    "history=Window(k), and 'return_history' is t=, a tensor of times.",
+    **dict.fromkeys(("rtol", "atol"), _TOLERANCE),
     **dict.fromkeys(("adjoint_method", "adjoint_rtol", "adjoint_atol", "adjoint_options"), _BACKWARD),
     "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found by themselves.",
-    "sensitivity": "The gradient is adjoint='exact' (the default), 'direct' or 'paper' here.",
     "event_fn": "There are no events: pass the times of interest as t= and look for the event in their states.",
-    **dict.fromkeys(("y0", "x0", "u0", "x"), "The initial state is z0 here."),
-    **dict.fromkeys(("beta", "alpha"), "The order of the derivative is order here."),
-    **dict.fromkeys(("t_span", "tspan", "ts", "t_eval", "saveat"), _TIMES),
-    "memory": "A short memory of k steps is history=Window(k) here.",
-    "return_history": "For the states on the way pass their times as t=, a 1-D tensor.",
-    "multi_coefficient": "Several terms are order=MultiTerm(orders, weights) here.",
+    "y0": "The initial state is z0 here.",
+    "beta": "The order of the derivative is order here.",
 }
 
 

@@ -53,7 +53,6 @@ class ConsoleReport(Report):
         """See :class:`Report`."""
         if not self.quiet:
             self.console.print(escape(text), highlight=False)
-        super().message(text)
         self.kept.message(text)
 
     def table(self, title: str, rows: list[Row], columns: tuple[str, ...]) -> None:

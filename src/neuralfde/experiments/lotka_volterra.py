@@ -86,9 +86,17 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
             rows = [report.case(f"seed-{config.seed}", partial(_one, config, config.seed, report, processes.group))]
         else:
             rows = processes.cases(report, {f"seed-{seed}": partial(_one, config, seed, report) for seed in seeds})
+    say_warnings(rows, report)
     worst = max(r["worst_error"] for r in rows)
     report.verdict(f"parameters within {config.target:.3g}", worst <= config.target, f"worst error {worst:.4f}")
     return rows
+
+
+def say_warnings(rows: list[Row], report: Report) -> None:
+    """What the fits warned of, wherever and whenever they were made."""
+    for row in rows:
+        for text in row["warnings"]:
+            report.message(f"{row['case']}: {text}")
 
 
 def measure(config: Config, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,8 +164,6 @@ def _one(config: Config, seed: int, report: Report, group: Any = None) -> Row:
         warnings.simplefilter("always", IdentifiabilityWarning)
         warnings.simplefilter("always", StepWarning)
         found = estimate(config, seed, report, key, group)
-    for warning in caught:
-        report.message(f"warning: {warning.message}")
     errors = {n: abs(found.estimates[n] / v - 1) for n, v in TRUTH.items()}
     real = {**TRUTH, "order": config.order}
     if report.wants_figures:
@@ -177,5 +183,6 @@ def _one(config: Config, seed: int, report: Report, group: Any = None) -> Row:
         "order_range": None if found.profile is None else found.profile.interval,
         "loss": found.loss,
         "first_guess": first_guess(seed),
+        "warnings": [str(warning.message) for warning in caught],
         "seconds": round(time.perf_counter() - began, 3),
     }

@@ -23,7 +23,7 @@ from torch import Tensor
 import neuralfde
 from neuralfde.fitting import Fit, IdentifiabilityWarning, LevenbergMarquardt, fit
 
-from .lotka_volterra import lotka_volterra
+from .lotka_volterra import lotka_volterra, say_warnings
 from .processes import Processes
 from .runtime import Report, Row, option
 
@@ -61,6 +61,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     cases = {f"{kind}-{o}": partial(_one, config, kind, o, years, pelts, report) for kind in kinds for o in origins}
     with Processes.from_environment("cpu") as processes:
         rows = processes.cases(report, cases, "forecasts")
+    say_warnings(rows, report)
     for kind in kinds:
         mine = [r for r in rows if r["model"] == kind]
         mean = math.sqrt(sum(r["held_out_rmse_log"] ** 2 for r in mine) / len(mine))
@@ -104,8 +105,6 @@ def _one(config: Config, kind: str, origin: int, years: Tensor, pelts: Tensor, r
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", IdentifiabilityWarning)
         found = fit_until(origin, kind == "fractional", config)
-    for warning in caught:
-        report.message(f"{kind} {origin}: {warning.message}")
     ahead = (years > origin) & (years <= origin + config.ahead)
     forecast = found.predict(years[ahead] - years[0])[:, 0]
     error = forecast - pelts[ahead].log()
@@ -121,6 +120,7 @@ def _one(config: Config, kind: str, origin: int, years: Tensor, pelts: Tensor, r
         "held_out_rmse_log": float(error.square().mean().sqrt()),
         "estimates": found.estimates,
         "converged": found.converged,
+        "warnings": [str(warning.message) for warning in caught],
         "seconds": round(time.perf_counter() - began, 3),
     }
 

@@ -96,18 +96,10 @@ class Processes:
 
     def cases(self, report: Report, computes: Mapping[str, Callable[[], Row]], task: str = "") -> list[Row]:
         """The rows of independent cases, dealt out to the processes; ``task`` names them in :meth:`Report.progress`."""
-        missing = [_with_messages(c, report) for key, c in computes.items() if report.known(key) is None]
-        found = enumerate(self.deal(missing))
-
-        def row() -> Row:
-            number, (computed, messages) = next(found)
-            for text in messages if number % self.count != self.rank else ():
-                report.message(text)
-            return computed
-
-        rows = []
+        found = self.deal([compute for key, compute in computes.items() if report.known(key) is None])
+        rows: list[Row] = []
         for key in computes:
-            rows.append(report.case(key, row))
+            rows.append(report.case(key, found.__next__))
             if task:
                 report.progress(task, len(rows), len(computes))
         return rows
@@ -115,16 +107,6 @@ class Processes:
     def quieten(self, report: Report) -> Report:
         """The report itself in the first process; in the others one that reads but says and writes nothing."""
         return report if self.rank == 0 else _Reader(report)
-
-
-def _with_messages(compute: Callable[[], Row], report: Report) -> Callable[[], tuple[Row, list[str]]]:
-    """The row, and what was said on the way."""
-
-    def both() -> tuple[Row, list[str]]:
-        before = len(report.messages)
-        return compute(), report.messages[before:]
-
-    return both
 
 
 class _Reader(Report):

@@ -36,7 +36,6 @@ class Report:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.verdicts: dict[str, bool] = {}
-        self.messages: list[str] = []
 
     def __enter__(self) -> Report:
         return self
@@ -49,7 +48,6 @@ class Report:
 
     def message(self, text: str) -> None:
         """A line for a person."""
-        self.messages.append(text)
 
     def table(self, title: str, rows: list[Row], columns: tuple[str, ...]) -> None:
         """A table for a person, in the middle of a run."""
