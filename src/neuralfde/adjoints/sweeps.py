@@ -23,6 +23,7 @@ from ..schemes import OneStage, Scheme
 from ..storage import Tape
 from .again import Segments
 from .gathered import same
+from .plain import is_plain
 from .plan import Coefficients, Plan
 from .step import plain_step
 
@@ -46,7 +47,9 @@ def suits(plan: Plan, c: Coefficients, engine: Engine, z0: Tensor) -> bool:
     """Whether the steps of this solve can be taken here."""
     small = z0.device.type == "cpu" and z0.numel() <= WIDE and plan.scheme.stages > 0
     alone = c.base is None and plan.known is None
-    return small and alone and isinstance(engine, Blocked) and engine.toeplitz.lags.shape[1] == 1
+    if not (small and alone and isinstance(engine, Blocked) and engine.toeplitz.lags.shape[1] == 1):
+        return False
+    return may_sweep(plan, z0) or not is_plain(engine, plan, c)
 
 
 def history_for(plan: Plan, z0: Tensor) -> History:
@@ -90,13 +93,11 @@ class Block:
         self.plan, self.scheme, self.c, self.engine, self.z0, self.keep = plan, plan.scheme, c, engine, z0, keep
         self.nodes = dict(zip(plan.nodes, out.unbind(0), strict=True))
         self.latest = z0  # the last slope
-        self.tol, self.calls, numbers = 4 * torch.finfo(z0.dtype).eps, plan.scheme.stages, MOST_NUMBERS
+        self.tol, self.calls = 4 * torch.finfo(z0.dtype).eps, plan.scheme.stages
         if isinstance(plan.scheme, OneStage) and plan.scheme.implicit:
-            self.tol = max(self.tol, plan.scheme.solver.tol or 0.0)
-            self.calls, numbers = _CALLS_IMPLICIT, MOST_NUMBERS_IMPLICIT
+            self.tol, self.calls = max(self.tol, plan.scheme.solver.tol or 0.0), _CALLS_IMPLICIT
         self.unproven = True
-        sweeps = z0.numel() <= numbers and _is_simple(plan)
-        self.most = min(engine.block, _TOGETHER // z0.numel()) if sweeps else 0  # steps in a sweep
+        self.most = min(engine.block, _TOGETHER // z0.numel()) if may_sweep(plan, z0) else 0  # steps in a sweep
         self.all_swept = False
 
     def open(self, first: int, far: Tensor | None, heads: list[Tensor]) -> None:
@@ -209,10 +210,12 @@ def excess(before: Tensor, now: Tensor, tol: float) -> float:
     return float(change.sub_(now.abs().amax(0), alpha=tol).max())
 
 
-def _is_simple(plan: Plan) -> bool:
-    """Whether func seems cheap, and does nothing but return a value."""
-    func = plan.field.func
-    if plan.field.noise.active or not isinstance(func, nn.Module):
-        return not plan.field.noise.active
+def may_sweep(plan: Plan, z0: Tensor) -> bool:
+    """Whether the state is small, and func seems cheap and does nothing but return a value."""
+    func, most = plan.field.func, MOST_NUMBERS_IMPLICIT if plan.scheme.implicit else MOST_NUMBERS
+    if z0.numel() > most or plan.field.noise.active:
+        return False
+    if not isinstance(func, nn.Module):
+        return True
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in func.modules())
     return not hooked and sum(p.numel() for p in func.parameters()) <= MOST_PARAMETERS

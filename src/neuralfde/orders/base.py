@@ -116,7 +116,8 @@ def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0
         bad = values[~((values > lowest) & (values <= 2))][0]
         raise InputError(
             f"{name}={float(bad):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
-            "For a higher order write the equation as a system of orders in that range."
+            "For a higher order write the equation as a system of orders in that range. "
+            "(Arguments stand as func, z0, t, order.)"
         )
     if top > scheme.max_order:
         raise InputError(
