@@ -30,7 +30,7 @@ from .step import plain_step
 log = logging.getLogger("neuralfde")
 
 #: Numbers in a state up to which a step is mostly calls; in all parameters of func up to which func is.
-WIDE, MOST_PARAMETERS = 1 << 14, 1 << 12
+WIDE, MOST_PARAMETERS = 1 << 14, 1 << 15
 #: Numbers in a state up to which steps are swept; sweeps compute each of them many times, implicit steps do so anyway.
 MOST_NUMBERS, MOST_NUMBERS_IMPLICIT = 64, 2048
 # Calls of func in an implicit step, about; and in all steps of a sweep, from which on sweeps have fewer.
