@@ -82,8 +82,8 @@ def advance(
         if tape is not None:
             tape.write_rows(first, block.rows.unsqueeze(2))
         engine.record_block(first, block.slopes.unsqueeze(1))
-    if block.all_swept:
-        plan.tally["swept"] = 1
+    if block.settled and not block.unproven:
+        plan.tally["swept"] = 1  # so will be the backward pass
 
 
 class Block:
@@ -96,9 +96,8 @@ class Block:
         self.tol, self.calls = 4 * torch.finfo(z0.dtype).eps, plan.scheme.stages
         if isinstance(plan.scheme, OneStage) and plan.scheme.implicit:
             self.tol, self.calls = max(self.tol, plan.scheme.solver.tol or 0.0), _CALLS_IMPLICIT
-        self.unproven = True
+        self.unproven, self.settled = True, True
         self.most = min(engine.block, _TOGETHER // z0.numel()) if may_sweep(plan, z0) else 0  # steps in a sweep
-        self.all_swept = False
 
     def open(self, first: int, far: Tensor | None, heads: list[Tensor]) -> None:
         """Begin the block at step ``first``, to which older rows contribute ``far``."""
@@ -126,8 +125,8 @@ class Block:
                 k += 1
             else:
                 done = self.sweep(k, k + size)
-                self.all_swept = done == size
-                self.most = self.most if done == size else min(self.most, size // 2)
+                if done < size:
+                    self.most, self.settled = min(self.most, size // 2), False
                 k += done
 
     def step(self, k: int) -> None:
