@@ -101,6 +101,14 @@ def with_earlier(rows: Sequence[Row], results: Path) -> list[Row]:
     return measured([*found, *({**r, "earlier": True} for r in before if r["T"] not in seen)])
 
 
+def with_other_sets(found: Row, results: Path) -> Row:
+    """The trainings found, and those of an earlier run for sets which these leave out."""
+    before = json.loads(results.read_text()) if results.is_file() else {"rows": [], "settings": {}}
+    seen = {r["dataset"] for r in found["rows"]}
+    rows = [*found["rows"], *(r for r in before["rows"] if r["dataset"] not in seen)]
+    return {**found, "rows": rows, "settings": {**before["settings"], **found["settings"]}}
+
+
 def earlier(rows: Sequence[Row]) -> str:
     """Which columns of a cost table are of an earlier run."""
     horizons = sorted({r["T"] for r in rows if r.get("earlier")})
@@ -138,6 +146,7 @@ def render(out: Path, results: Path, label: str = "h200") -> None:
         elif path.stem == "validate":
             made = recipes(found)
         elif path.stem == "images":
+            found = with_other_sets(found, results / f"{stem}-{label}.json")
             made, picture = accuracy(found), curves(found)
         elif path.stem == "adjoints":
             stem = "image-adjoints-mnist"
