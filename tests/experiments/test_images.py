@@ -93,6 +93,13 @@ def test_processes_split_the_batch_of_one():
     assert len(one.train[1]) == 144
 
 
+def test_processes_share_the_gpus_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for local, expected in enumerate(("cuda:0", "cuda:1", "cuda:0")):
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        assert Processes.from_environment("cuda").device == torch.device(expected)
+
+
 def test_coarse_steps_come_first():
     config = images.fill(dataclasses.replace(TINY, coarse="0.5:0.5", holdout=0.0))
     trainer = Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
