@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from neuralfde.errors import InputError, nearest
 
-AUGMENTATIONS = ("none", "crop", "flip", "affine", "elastic", "erase")
-
 
 def augment(images: Tensor, kinds: str, pad: int, generator: torch.Generator) -> Tensor:
     """Apply the named changes in their order.
@@ -30,16 +28,10 @@ def augment(images: Tensor, kinds: str, pad: int, generator: torch.Generator) ->
     for kind in kinds.split("+"):
         if kind == "crop":
             images = random_crop(images, pad, generator)
-        elif kind == "flip":
-            images = random_flip(images, generator)
-        elif kind == "affine":
-            images = random_affine(images, generator)
-        elif kind == "elastic":
-            images = random_elastic(images, generator)
-        elif kind == "erase":
-            images = random_erase(images, generator)
+        elif kind in CHANGES:
+            images = CHANGES[kind](images, generator)
         elif kind != "none":
-            raise InputError(f"unknown augmentation {kind!r}. {nearest(kind, AUGMENTATIONS)}")
+            raise InputError(f"unknown augmentation {kind!r}. {nearest(kind, ('none', 'crop', *CHANGES))}")
     return images
 
 
@@ -115,3 +107,6 @@ def random_erase(images: Tensor, generator: torch.Generator, share: float = 0.35
     y = (torch.arange(rows, device=images.device) - drawn[1] * rows).abs() < half
     x = (torch.arange(columns, device=images.device) - drawn[2] * columns).abs() < half
     return images.masked_fill((y[:, :, None] & x[:, None, :])[:, None], 0.0)
+
+
+CHANGES = {"flip": random_flip, "affine": random_affine, "elastic": random_elastic, "erase": random_erase}
