@@ -80,9 +80,9 @@ def random_elastic(
     drawn = torch.rand(5, count, generator=generator, device=images.device)
     share, drawn = drawn[0], drawn[0] * (2 * drawn[1:] - 1)
     moved = torch.randn(count, 2, knots, knots, generator=generator, device=images.device) * share.view(-1, 1, 1, 1)
-    moved = F.interpolate(moved, (rows, columns), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)
-    pixel = torch.tensor([2 / columns, 2 / rows], device=images.device)
-    grid = affine_grid(images, drawn, degrees, scale, shear) + bend * pixel * moved
+    moved = F.interpolate(2 * bend * moved, (rows, columns), mode="bicubic", align_corners=True)
+    moved = torch.stack([moved[:, 0] / columns, moved[:, 1] / rows], -1)
+    grid = affine_grid(images, drawn, degrees, scale, shear) + moved
     return F.grid_sample(images, grid, mode="bicubic", align_corners=False).clamp(0, 1)
 
 
