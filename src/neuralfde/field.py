@@ -143,7 +143,9 @@ class Field:
         """How ``func`` is called, for a person whose ``func`` raised."""
         call = "func(t, z, *args)" if self.args else "func(t, z)"
         state = f"{_describe_spec(self.structure)}, {self.structure.dtype} on {self.structure.device}"
-        return f"This was the first evaluation of func, as {call} with t a 0-d tensor and z {state}."
+        own = next(self.func.parameters(), None) if isinstance(self.func, nn.Module) else None
+        has = "" if own is None else f" Its parameters are {own.dtype} on {own.device}."
+        return f"This was the first evaluation of func, as {call} with t a 0-d tensor and z {state}.{has}"
 
     def refuse_late_noise(self, train: bool) -> None:
         """Raise if ``func`` began to draw random numbers after its first evaluation: its masks were not kept."""

@@ -1,5 +1,8 @@
 import dataclasses
 import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,14 +73,22 @@ def test_checkpoints_survive_a_file(tmp_path):
     assert without_time(resumed) == without_time(row)
 
 
-def test_the_best_model_by_held_out_images_is_kept(tmp_path):
-    config = dataclasses.replace(TINY, save=str(tmp_path / "deep" / "best.pt"), tensorboard=str(tmp_path / "logs"))
-    pytest.importorskip("tensorboard")
+def test_the_best_model_by_held_out_images_is_kept_and_epochs_are_logged(tmp_path, monkeypatch):
+    seen = []
+
+    def writer(folder):
+        log = lambda name, value, epoch: seen.append((folder, name, value, epoch))
+        return SimpleNamespace(add_scalar=log, close=lambda: seen.append("closed"))
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
+    config = dataclasses.replace(TINY, save=str(tmp_path / "deep" / "best.pt"), tensorboard="logs")
     (row,) = images.run(config)
+    folder = str(Path("logs", "seed-0"))
+    assert [s for s in seen if s[1] == "loss"] == [(folder, "loss", c["loss"], c["epoch"]) for c in row["curve"]]
+    assert seen[-1] == "closed"
     best = min(row["curve"], key=lambda c: c["held_out_loss"])
     assert (row["best_epoch"], row["held_out_accuracy"]) == (best["epoch"], best["held_out_accuracy"])
     assert "head.4.weight" in torch.load(config.save, weights_only=True)
-    assert list((tmp_path / "logs" / "seed-0").iterdir())
 
 
 def test_processes_split_the_batch_of_one():

@@ -115,7 +115,8 @@ def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0
     if bool(bad.any()):
         raise InputError(
             f"{name}={float(values[bad][0]):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
-            "For a higher order write the equation as a system of orders in that range."
+            "For a higher order write the equation as a system of orders in that range. "
+            "(Arguments stand as func, z0, t, order.)"
         )
     top = float(values.max())
     if top > scheme.max_order:
