@@ -12,6 +12,7 @@ from ..errors import NonFiniteError
 from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
+from . import sweeps
 from .again import Replay, Segments
 from .captured_blocks import CapturedBlocks
 from .graphs import lease
@@ -49,9 +50,10 @@ def run(
     """
     if plan.slopes is not None:
         plan.slopes.clear()
-    record = Record([x.detach().requires_grad_(plan.weigh) for x in (c.local if c.local.ndim > 1 else c.local[None])])
+    locals_ = (c.local if c.local.ndim > 1 else c.local[None]) if plan.train else ()
+    record = Record([x.detach().requires_grad_(plan.weigh) for x in locals_])
     like = z0 if c.base is None else z0[0]
-    engine = plan.history.forward(c.weights, plan.steps, like)
+    engine = sweeps.history_for(plan, like).forward(c.weights, plan.steps, like)
     keeps_rows = plan.history.keeps_rows
     store = plan.train and not keeps_rows and not trace
     tape: Tape | Segments | None = None
@@ -92,7 +94,10 @@ def run(
         contextlib.nullcontext() if trace else lease(plan, c, like, engine, check) as captured,
     ):
         by_blocks = captured is None or isinstance(captured, CapturedBlocks)
-        if by_blocks and not trace and not check and is_plain(engine, plan, c):
+        if captured is None and not trace and not check and sweeps.suits(plan, c, engine, z0):
+            assert isinstance(engine, Blocked)
+            sweeps.advance(plan, c, engine, z0, tape, out, record.heads)
+        elif by_blocks and not trace and not check and is_plain(engine, plan, c):
             advance(plan, engine, z0, tape, out, range(plan.steps + 1), captured)
         else:
             sweep(precise(engine, z0), range(plan.steps + 1), visit)
