@@ -18,7 +18,7 @@ from .captured_blocks import CapturedBlocks
 from .graphs import lease
 from .plain import advance, is_plain
 from .plan import Coefficients, Plan
-from .step import Trace, arrive, plain_step, traced_step
+from .step import Trace, arrive, kept_step, plain_step
 
 
 @dataclass
@@ -70,16 +70,13 @@ def run(
         x = arrive(plan, c, z0, record.heads, n, past, captured)
         slope = plan.needs_slope(n, c.dense is not None)
         if trace:
-            traced = traced_step(plan, n, x, record.local_at(n), slope)
-        else:
-            traced = plain_step(plan, n, x, c.local_at(n), slope, captured)
-        if trace:
+            traced, v = kept_step(plan, n, x, record.local_at(n), slope)
             record.traces.append(traced)
-        elif tape is not None:
-            tape.write(n, x)
-        z, v = traced.z, traced.v
-        if trace:
-            z, v = z.detach(), None if v is None else v.detach()
+            z, v = traced.z.detach(), None if v is None else v.detach()
+        else:
+            _, z, v = plain_step(plan, n, x, c.local_at(n), slope, captured)
+            if tape is not None:
+                tape.write(n, x)
         if n in wanted:
             out[wanted[n]] = z
         if n < starts:
