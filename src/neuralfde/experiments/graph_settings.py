@@ -37,6 +37,8 @@ class Settings:
     epochs: int = 150
     patience: int = 50
     order: float = 0.9
+    rows: bool = False  # whether each node's features add up to 1
+    consistency: float = 0.0  # weight of agreement between two draws of dropout, see graph_training
 
 
 #: tab:s3hyperpara
@@ -109,11 +111,12 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "heads": (1, 4, 8),
     "attention": ("scaled_dot", "cosine", "exp_kernel"),
     "normalise": ("softmax", "squareplus"),
-    "over": ("target", "source"),
+    "over": ("target", "source", "both"),
     "attention_decay": (None, 0.0, 1e-3),
     "source": (True, False),
     "t": (4.0, 8.0, 16.0, 32.0),
     "optimiser": ("adam", "adamax"),
+    "consistency": (0.0, 1.0),
     "order": (0.5, 0.7, 0.85, 0.95, 1.0),
 }
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neuralfde.errors import InputError, InputTypeError, nearest
+from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import OVER, Graph, attention
+from neuralfde.models.message_passing import OVER, Graph, attention, sums_of
 from neuralfde.models.readout import readout
 from neuralfde.nn import FDEBlock
 
@@ -39,7 +40,7 @@ class EdgeAttention(nn.Module):
         heads: number of heads.
         kind: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         normalise: ``"softmax"`` or ``"squareplus"``.
-        over: whose weights add to 1: ``"target"`` or ``"source"``.
+        over: whose weights add to 1: ``"target"`` or ``"source"``; ``"both"`` is the geometric mean of the two.
         start: ``"random"`` or ``"average"``.
 
     Shapes:
@@ -127,7 +128,7 @@ class FGrand(nn.Module):
         attention: the score: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         attention_width: width of queries and keys over all heads; default: ``hidden``.
         normalise: ``"softmax"`` or ``"squareplus"``.
-        over: whose weights add to 1: ``"target"`` (rows of A) or ``"source"`` (columns).
+        over: whose weights add to 1: ``"target"`` (rows of A), ``"source"`` (columns), or ``"both"`` in between.
         start: how attention starts, see :class:`EdgeAttention`.
         order: β in (0, 1]; with ``learn_order`` its initial value.
         learn_order: train the order too.
@@ -182,6 +183,7 @@ class FGrand(nn.Module):
         func = Diffusion(None if variant == "l" else edges, source)
         self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)
         self._prepared: tuple[Tensor, int, Graph] | None = None
+        self._bags: tuple[Tensor, Graph, Tensor] | None = None
 
     @property
     def order(self) -> Tensor:
@@ -221,12 +223,11 @@ class FGrand(nn.Module):
         """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""
         if not x.is_sparse:
             return self.encoder(F.dropout(x, self.input_dropout, self.training))
-        x = x.coalesce()
-        row, column = x.indices()
-        starts = torch.searchsorted(row, torch.arange(x.shape[0], device=row.device))
-        values = F.dropout(x.values(), self.input_dropout, self.training)
-        bags = F.embedding_bag(column, self.encoder.weight.t(), starts, mode="sum", per_sample_weights=values)
-        return bags + self.encoder.bias
+        if self._bags is None or self._bags[0] is not x:
+            self._bags = (x, *bags_of(x))
+        _, bags, entries = self._bags
+        values = F.dropout(entries[0], self.input_dropout, self.training)
+        return sums_of(bags, values, self.encoder.weight.t())[: x.shape[0]] + self.encoder.bias
 
     def prepare(self, edges: Tensor | Graph, nodes: int) -> Graph:
         """The graph of ``edges``; that of the last ``edge_index`` is kept, since sorting it costs more than a step."""
@@ -244,4 +245,4 @@ class FGrand(nn.Module):
         return graph
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_prepared": None}  # type: ignore[misc]
+        return {**super().__getstate__(), "_prepared": None, "_bags": None}  # type: ignore[misc]

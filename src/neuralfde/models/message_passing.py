@@ -119,7 +119,7 @@ NORMALISERS: dict[str, Callable[[Graph, Tensor], Tensor]] = {"softmax": edge_sof
 """Names of ``normalise``; a function of (graph, scores) is accepted in place of a name."""
 
 
-OVER = ("target", "source")
+OVER = ("target", "source", "both")
 
 
 def attention(
@@ -140,7 +140,8 @@ def attention(
 
     GRAND's ``A(Z)_{ij} = 1/H Σ_h normalise_i(score((W_q z_i)_h, (W_k z_j)_h))`` over the edges and self loops. The
     weights that reach a target add up to 1; with ``over="source"`` those that leave a source do, as GRAND has it for
-    some graphs (its ``attention_norm_idx=1``).
+    some graphs (its ``attention_norm_idx=1``). ``over="both"`` is the geometric mean of the two, which for equal scores
+    is the symmetric ``1 / sqrt(d_i d_j)`` that FROND takes where there is no attention.
 
     Args:
         graph: the edges.
@@ -149,7 +150,7 @@ def attention(
         heads: number of heads H; it divides the width of the maps.
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
-        over: ``"target"`` or ``"source"``: whose weights add up to 1.
+        over: ``"target"`` or ``"source"``: whose weights add up to 1; or ``"both"``.
         keep: keep queries and keys for the backward pass; without, they are computed again there from ``x`` as it was
             given (softmax of scaled dots only), which is better where much happens before that pass begins.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
@@ -164,6 +165,9 @@ def attention(
     if over == "source":  # the same on the graph turned round, where sources are targets and keys are queries
         turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, "target", keep, **kernel)
         return turned.index_select(0, graph.transposed.perm)
+    if over == "both":
+        maps = (wq, bq, wk, bk, heads, kind, normalise)
+        return between(*(attention(graph, x, *maps, one, keep, **kernel) for one in OVER[:2]))
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     parts = [x] if isinstance(x, Tensor) else list(x)
@@ -175,6 +179,16 @@ def attention(
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
     return function(graph, edge_scores(graph, q, k, kind, **kernel)).mean(1)
+
+
+def between(a: Tensor, b: Tensor) -> Tensor:
+    """The geometric mean of two weights, with a slope of zero where it vanishes."""
+    return (a * b).clamp_min(1e-30).sqrt()
+
+
+def sums_of(bags: Graph, values: Tensor, table: Tensor) -> Tensor:
+    """``x`` times ``table`` for the features of :func:`neuralfde.models.csr.bags_of`, with empty rows at the end."""
+    return aggregate(bags, values, F.pad(table, (0, 0, 0, bags.num_nodes - table.shape[0])))
 
 
 def _per_head(graph: Graph, values: Tensor, function: Callable[[Graph, Tensor], Tensor]) -> Tensor:
