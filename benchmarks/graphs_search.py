@@ -422,9 +422,8 @@ def table(rows: list[Row]) -> str:
         "",
         f"{'graph':30}{'track':8}{'val':>7}{'test':>8}{'±':>6}{'paper':>7}{'order':>7}{'epoch':>7}{'tried':>7}",
     ]
-    for r in sorted(
-        (r for r in rows if "test" in r), key=lambda r: (r["dataset"], r["variant"], "learned" in r["case"])
-    ):
+    done = [r for r in rows if "test" in r]
+    for r in sorted(done, key=lambda r: (r["dataset"], r["variant"], "learned" in r["case"])):
         name = f"{r['dataset']} {r['variant']}{' (learned)' if 'learned' in r['case'] else ''}"
         own = [t for t in rows if "tried" in t and (t["dataset"], t["variant"]) == (r["dataset"], r["variant"])]
         tried = sum(len(t["tried"]) for t in own if "explore" in t["case"] and t["track"] == r["track"])

@@ -92,6 +92,36 @@ def test_settings_side_by_side_are_each_ones_own(tiny):
     assert together[1]["val"] != together[0]["val"]
 
 
+def test_draws_of_dropout_are_asked_to_agree(tiny):
+    """The loss has the distance of each draw from the sharpened mean; without dropout the draws are the same."""
+    quick = {k: v for k, v in QUICK.items() if k != "evaluate_every"}
+    s = settings_for("cora", **quick, input_dropout=0.5, dropout=0.5, consistency=1.0)
+    kinds = ("cora", s, [0, 1], [s, replace(s, consistency=0.0)], "l", "exact", False, "cpu", None)
+    training = graph_training.Training(*kinds)
+    gradients = []
+    for ramp in (0.0, 1.0):
+        torch.manual_seed(0)
+        training.ramp.fill_(ramp)
+        training.optimiser.step = lambda: None
+        training.update()
+        gradients.append(training.model.decoder.grad.clone())
+    changed = (gradients[0] != gradients[1]).flatten(1).any(1)
+    assert changed.tolist() == [True, False]
+    rows = graph_training.train_splits("cora", s, [0])
+    assert rows[0]["val"] > 60
+
+
+def test_training_ends_when_time_is_over(tiny):
+    s = settings_for("cora", **{k: v for k, v in QUICK.items() if k != "evaluate_every"} | {"epochs": 100})
+    rows = graph_training.train_splits("cora", s, [0], until=0.0)
+    assert rows[0]["epoch"] <= 4
+
+
+def test_features_may_add_up_to_one(tiny):
+    x = graph_training.graph_of("cora", None, "cpu", True).x
+    assert not torch.equal(x.to_dense(), graph_training.graph_of("cora", None, "cpu").x.to_dense())
+
+
 def test_dropout_with_a_probability_for_each_member():
     x = torch.ones(3, 4000)
     dropped = drop(x, torch.tensor([0.0, 0.5, 0.8]), True)

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from neuralfde.errors import InputError, InputTypeError
 from neuralfde.models.graph import SCORES, FGrand
 from neuralfde.models.graph_ensemble import FGrandEnsemble
-from neuralfde.models.message_passing import Graph
+from neuralfde.models.message_passing import Graph, attention
 
 
 def small(nodes=9, features=5, seed=0):
@@ -204,7 +204,7 @@ def test_refusals_say_what_to_do():
         model()(small().x[:3], Graph.from_edge_index(small().edge_index, 9))
 
 
-@pytest.mark.parametrize("over", ["target", "source"])
+@pytest.mark.parametrize("over", ["target", "source", "both"])
 @pytest.mark.parametrize("kind", SCORES)
 @pytest.mark.parametrize("variant", ["l", "nl"])
 def test_an_ensemble_is_its_members_side_by_side(variant, kind, over):
@@ -257,3 +257,13 @@ def test_columns_may_be_solved_apart(source, recompute):
         torch.testing.assert_close(found[1][name], grad, rtol=1e-10, atol=1e-12)
     with pytest.raises(InputError, match="variant='l'"):
         model("nl", columns=4)
+
+
+def test_equal_scores_over_both_are_the_symmetric_normalisation():
+    data = small()
+    graph = Graph.from_edge_index(data.edge_index, 9)
+    zero = torch.zeros(4, data.x.shape[1], dtype=data.x.dtype)
+    weight = attention(graph, data.x, zero, None, zero, None, 2, over="both")
+    source, target = graph.edge_index
+    inward, outward = (torch.bincount(ends, minlength=9).to(data.x) for ends in (target, source))
+    torch.testing.assert_close(weight, (inward[target] * outward[source]).rsqrt())

@@ -146,9 +146,8 @@ def train_splits(
     The epoch is the one of the best validation accuracy, of equal ones that of the lowest validation loss; the test
     accuracy reported is that epoch's and decides nothing.
     """
-    training = Training(
-        dataset, s, seeds, [s] * len(seeds) if each is None else each, variant, adjoint, learn_order, device, root
-    )
+    each = [s] * len(seeds) if each is None else each
+    training = Training(dataset, s, seeds, each, variant, adjoint, learn_order, device, root)
     with training.stream():
         return training.fit(evaluate_every, until)
 

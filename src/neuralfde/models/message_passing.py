@@ -166,8 +166,8 @@ def attention(
         turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, "target", keep, **kernel)
         return turned.index_select(0, graph.transposed.perm)
     if over == "both":
-        maps = (wq, bq, wk, bk, heads, kind, normalise)
-        return between(*(attention(graph, x, *maps, one, keep, **kernel) for one in OVER[:2]))
+        a, b = (attention(graph, x, wq, bq, wk, bk, heads, kind, normalise, o, keep, **kernel) for o in OVER[:2])
+        return between(a, b)
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     parts = [x] if isinstance(x, Tensor) else list(x)
