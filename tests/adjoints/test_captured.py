@@ -31,6 +31,16 @@ class FakeGraph:
                 old.copy_(new)
 
 
+class FakeStream:
+    """All in turn."""
+
+    def __init__(self, device):
+        pass
+
+    def wait_stream(self, other):
+        pass
+
+
 @pytest.fixture
 def pretend(monkeypatch):
     """CUDA graphs on the CPU; returns how often something was captured."""
@@ -44,7 +54,8 @@ def pretend(monkeypatch):
 
     monkeypatch.setattr(captured_module.Captured, "_capture", capture)
     monkeypatch.setattr(captured_module.torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(captured_module.torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(captured_module.torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(captured_module, "_STREAMS", {})
     monkeypatch.setattr(graphs, "why_not", lambda plan, c, z0: "implicit" if plan.scheme.implicit else None)
     monkeypatch.setattr("neuralfde.api.read_graphs", lambda g, how, device: False if isinstance(how, nf.Direct) else g)
     return count

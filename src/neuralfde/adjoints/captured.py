@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -108,41 +109,43 @@ class Captured:
         return found.sums, found.slope
 
     def _capture_pull(self, has_z: bool) -> _Pull:
-        plan = self._plan()
-        field = plan.field.with_clock(self.clock, replace_tensors(plan.field.args, self.args))
-        own, wanted = self._own_leaves()
+        plan, leaves = self._plan(), self._leaves()
+        field = plan.field.with_clock(self.clock, replace_tensors(plan.field.args, leaves.args))
 
         def call() -> tuple[Tensor, Tensor]:
             x = self.x.detach().requires_grad_()
-            with torch.enable_grad(), substituted(field.func, own):
+            with torch.enable_grad(), substituted(field.func, leaves.own):
                 z, v = plan.scheme.evaluate(field, 1, x, self.local, True)
             assert v is not None
             grad_z = self.grad_z if has_z else None
-            found = plan.scheme.pull(1, x, z, v, self.local, grad_z, self.grad_v, wanted, keep=False)
+            found = plan.scheme.pull(1, x, z, v, self.local, grad_z, self.grad_v, leaves.wanted, keep=False)
             self._accumulate(found.tensors, found.local)
             return found.sums, v.detach()
 
         graph, (sums, slope) = self._capture(call)
         return _Pull(graph, sums, slope)
 
-    def _own_leaves(self) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Leaves in place of the parameters of ``func``, and those of all leaves that want a gradient.
-
-        Raises where ``func`` would go on using its parameters themselves, whose gradients would then be missing.
-        """
+    def _leaves(self) -> Leaves:
+        """Leaves of a capture's own; refuses a ``func`` that would go on using its parameters in their place."""
         plan = self._plan()
-        field = plan.field.with_clock(self.clock, replace_tensors(plan.field.args, self.args))
-        own, names = own_leaves(field.func)
-        with torch.enable_grad(), substituted(field.func, own):
+        made, names = self._new_leaves()
+        field = plan.field.with_clock(self.clock, replace_tensors(plan.field.args, made.args))
+        with torch.enable_grad(), substituted(field.func, made.own):
             v = field(1, self.x[0].detach().requires_grad_())
         if any(leaf is not None and id(leaf) in names for _, leaf in graph_nodes([v], [])):
             raise UnsupportedError("func holds its parameters a second time, as recurrent layers do")
-        static = dict(zip(map(id, tensors_in(plan.field.args)), self.args, strict=True))
-        static |= {key: own[name] for key, name in names.items()}
-        wanted = [y for y in (static[id(x)] for x in plan.leaves) if y.requires_grad]
+        return self._new_leaves()[0]
+
+    def _new_leaves(self) -> tuple[Leaves, dict[int, str]]:
+        plan = self._plan()
+        own, names = own_leaves(plan.field.func)
+        args = [a.detach().requires_grad_(a.requires_grad) for a in self.args]
+        stands = dict(zip(map(id, tensors_in(plan.field.args)), args, strict=True))
+        stands |= {key: own[name] for key, name in names.items()}
+        wanted = [y for y in (stands[id(x)] for x in plan.leaves) if y.requires_grad]
         if not self.totals:
             self.totals = [None] * len(wanted)
-        return own, wanted
+        return Leaves(own, args, wanted), names
 
     def _accumulate(self, tensors: tuple[Tensor | None, ...], local: Tensor | None) -> None:
         """Inside a captured graph every total exists already: the warm-up made it."""
@@ -192,22 +195,21 @@ class Captured:
         return self.plan
 
 
-_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+_STREAMS: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
-def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream per device for all captures: matrix products hold a workspace for every stream they were run on."""
-    if device not in _STREAMS:
-        _STREAMS[device] = torch.cuda.Stream(device)
-    return _STREAMS[device]
+def capture_stream(device: torch.device, lane: int = 0) -> torch.cuda.Stream:
+    """One stream per device for all captures: matrix products hold a workspace for every stream they were run on.
+
+    A capture whose parts run at once takes a second ``lane``.
+    """
+    if (device, lane) not in _STREAMS:
+        _STREAMS[device, lane] = torch.cuda.Stream(device)
+    return _STREAMS[device, lane]
 
 
 def own_leaves(func: Any) -> tuple[dict[str, Tensor], dict[int, str]]:
-    """Leaves that share the memory of a module's parameters, by name, and the names by the parameters' identity.
-
-    The nodes that gather a parameter's gradient live on the stream of whoever used it first, as long as any graph holds
-    them; a capture on another stream may not touch them. Leaves of its own have none yet.
-    """
+    """Leaves that share the memory of a module's parameters, by name, and the names by the parameters' identity."""
     if not isinstance(func, nn.Module):
         return {}, {}
     named = dict(func.named_parameters())
@@ -226,6 +228,19 @@ def _reset(stream: torch.cuda.Stream, like: Tensor) -> None:
     torch.cuda.synchronize(like.device)
     with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
         spare.add_(1)
+
+
+@dataclass
+class Leaves:
+    """Leaves that share the memory of parameters (by name) and arguments; ``wanted`` are those that get a gradient.
+
+    The nodes that gather a leaf's gradient live on the stream of whoever used it first, as long as any graph holds
+    them; a capture on another stream may not touch them. Leaves of its own have none yet.
+    """
+
+    own: dict[str, Tensor]
+    args: list[Tensor]
+    wanted: list[Tensor]
 
 
 class _Pull:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..history import BlockEngine, add_thin
 from ..structure import replace_tensors
-from .captured import Captured, substituted
+from .captured import Captured, capture_stream, substituted
 from .plan import Coefficients, Plan
 
 # Solves of fewer blocks than this replay single steps: their first and last blocks would run eagerly.
@@ -25,8 +25,8 @@ class CapturedBlocks(Captured):
     """Static: the rows of a block, their times, what they contribute to each other, and the arguments.
 
     Forward, ``rows`` are the sums of a block and become its states, and ``work`` becomes its slopes. Backward,
-    ``states`` and the ``grads`` of the loss are given, ``bars`` are the sums and become the gradients of the slopes,
-    ``work`` becomes the rows μ. ``bars`` are ``rows`` under another name: the two are never needed at once.
+    ``states`` are given, ``bars`` are the sums and become the gradients of the slopes, ``work`` holds the gradients of
+    the loss and becomes the rows μ. ``bars`` are ``rows`` under another name: the two are never needed at once.
     """
 
     def __init__(self, plan: Plan, c: Coefficients, z0: Tensor, size: int) -> None:
@@ -36,8 +36,7 @@ class CapturedBlocks(Captured):
         self.rows, self.work = z0.new_zeros(size, width), z0.new_zeros(size, width)
         self.lags = {latest_first: z0.new_zeros(1, size - 1) for latest_first in (False, True)}
         self.bars = self.rows
-        self.states = self.grads = self.slopes = self.rows[:0]
-        self.given = False  # whether any row of grads is not zero
+        self.states = self.slopes = self.rows[:0]
         self.blocks: dict[bool, torch.cuda.CUDAGraph] = {}
 
     def take_weights(self, engine: BlockEngine) -> None:
@@ -53,7 +52,7 @@ class CapturedBlocks(Captured):
                 for k, add in enumerate(self._inside(self.rows, latest_first=False)):
                     add()
                     x = self.rows[k].view(1, *self._row)
-                    _, v = plan.scheme.evaluate(self._field(k), 1, x, self.local.detach(), True)
+                    _, v = plan.scheme.evaluate(self._field(k, self.args), 1, x, self.local.detach(), True)
                     assert v is not None
                     self.work[k].copy_(v.view(-1))
 
@@ -70,20 +69,18 @@ class CapturedBlocks(Captured):
     def capture_backward_of(self, engine: BlockEngine) -> None:
         """The graphs a reverse sweep of this engine will need."""
         if self.states.shape[0] == 0:
-            self.states, self.grads = torch.zeros_like(self.rows), torch.zeros_like(self.rows)
+            self.states = torch.zeros_like(self.rows)
         if self._plan().weigh and self.slopes.shape[0] == 0:
             self.slopes = torch.zeros_like(self.rows)
         if engine.latest_first not in self.blocks:
             self.blocks[engine.latest_first] = self._capture_retreat(engine.latest_first)
         self.take_weights(engine)
 
-    def take_grads(self, grads: dict[int, Tensor]) -> None:
+    def take_grads(self, grads: dict[int, Tensor], latest_first: bool) -> None:
         """Gradients of the loss with respect to these states of the block, and of no others."""
-        if self.given:
-            self.grads.zero_()
-        self.given = bool(grads)
+        self.work.zero_()
         for k, grad in grads.items():
-            self.grads[k].copy_(grad.view(-1))
+            self.work[self._slot(k, latest_first)].copy_(grad.view(-1))
 
     def retreat(self, top: int, latest_first: bool) -> None:
         """Replay the block from step ``top`` down; gradients of parameters go to the totals."""
@@ -93,23 +90,31 @@ class CapturedBlocks(Captured):
         self.blocks[latest_first].replay()
 
     def _capture_retreat(self, latest_first: bool) -> torch.cuda.CUDAGraph:
+        """Two streams take the steps in turn: evaluating ``func`` at a known state need not wait for the step before.
+
+        A small network leaves most of a GPU idle, and so the evaluation costs little beside that step's product.
+        """
         plan = self._plan()
-        own, wanted = self._own_leaves()
+        lanes = [(self.stream, self._leaves()), (capture_stream(self.x.device, lane=1), self._leaves())]
 
         def call() -> None:
+            lanes[1][0].wait_stream(self.stream)
             for k, add in enumerate(self._inside(self.bars, latest_first)):
-                add()
-                x = self.states[k].view(1, *self._row).detach().requires_grad_()
-                with torch.enable_grad(), substituted(plan.field.func, own):
-                    z, v = plan.scheme.evaluate(self._field(k), 1, x, self.local, True)
-                assert v is not None
-                bar = self.bars[k].view(self._row)
-                found = plan.scheme.pull(1, x, z, v, self.local, None, bar, wanted, keep=False)
-                self._accumulate(found.tensors, None)
-                slot = self.work[self.size - 1 - k if latest_first else k]
-                torch.add(found.sums.reshape(-1), self.grads[k], out=slot)
-                if plan.weigh:
-                    self.slopes[k].copy_(v.detach().reshape(-1))
+                (lane, leaves), (other, _) = lanes[k % 2], lanes[1 - k % 2]
+                with torch.cuda.stream(lane):
+                    x = self.states[k].view(1, *self._row).detach().requires_grad_()
+                    with torch.enable_grad(), substituted(plan.field.func, leaves.own):
+                        z, v = plan.scheme.evaluate(self._field(k, leaves.args), 1, x, self.local, True)
+                    assert v is not None
+                    lane.wait_stream(other)
+                    add()
+                    bar = self.bars[k].view(self._row)
+                    found = plan.scheme.pull(1, x, z, v, self.local, None, bar, leaves.wanted, keep=False)
+                    self._accumulate(found.tensors, None)
+                    self.work[self._slot(k, latest_first)].add_(found.sums.reshape(-1))
+                    if plan.weigh:
+                        self.slopes[k].copy_(v.detach().reshape(-1))
+            self.stream.wait_stream(lanes[1][0])
 
         return self._capture(call)[0]
 
@@ -117,9 +122,12 @@ class CapturedBlocks(Captured):
     def _row(self) -> tuple[int, int]:
         return self._plan().field.structure.row_shape
 
-    def _field(self, k: int) -> Any:
+    def _slot(self, k: int, latest_first: bool) -> int:
+        return self.size - 1 - k if latest_first else k
+
+    def _field(self, k: int, args: list[Tensor]) -> Any:
         field = self._plan().field
-        return field.with_clock(self.times[k], replace_tensors(field.args, self.args))
+        return field.with_clock(self.times[k], replace_tensors(field.args, args))
 
     def _inside(self, sums: Tensor, latest_first: bool) -> list[Callable[[], None]]:
         """For each row of the block: add what the rows before it contribute."""

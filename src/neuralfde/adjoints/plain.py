@@ -214,7 +214,8 @@ def replay_backward(blocks: CapturedBlocks, top: int, far: Tensor | None, total:
     """
     if far is None:
         blocks.bars.zero_()
-    blocks.take_grads({k: total.out[total.node[top - k]] for k in range(blocks.size) if top - k in total.node})
+    grads = {k: total.out[total.node[top - k]] for k in range(blocks.size) if top - k in total.node}
+    blocks.take_grads(grads, latest_first)
     blocks.retreat(top, latest_first)
     return blocks.work.unsqueeze(1)
 
