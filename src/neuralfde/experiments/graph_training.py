@@ -8,6 +8,7 @@ averaged over the draws, with ``p_k`` their classes' probabilities and ``q ∝ (
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import math
 import time
@@ -328,15 +329,17 @@ def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
     return max(1, int(free / (state + per_edge + 4 * features)))
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=16)
 def graph_of(dataset: str, root: str | None, device: str, rows: bool = False) -> Data:
     """The graph on the device, kept for the next split; features that are mostly zeros are made sparse."""
-    data = load_graph(dataset, root)
     if rows:
-        data.x = normalise_rows(data.x)
+        data = copy.copy(graph_of(dataset, root, device))
+        data.x = normalise_rows(data.x.to_dense())
+    else:
+        data = load_graph(dataset, root).to(device)
     if torch.count_nonzero(data.x) < SPARSE_BELOW * data.x.numel():
         data.x = data.x.to_sparse()
-    return data.to(device)
+    return data
 
 
 def split_of(data: Data, seed: int) -> Masks:
