@@ -24,6 +24,8 @@ ROWS = [
     {"loop"},
     {"adjoints"},
     {"choices"},
+    {"reading"},
+    {"solving"},
     {"api"},
     {"nn", "estimate"},
     {"models", "problems", "fitting", "compat", "progress"},

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .api import difference, fdeint, gain
+from .api import difference, fdeint
 from .choices import read_scheme
 from .errors import ConvergenceError, InputError
 from .schemes import Scheme
+from .solving import gain
 
 _SAMPLES = 16  # the solution is compared at so many times besides the start
 

@@ -57,7 +57,9 @@ def pretend(monkeypatch):
     monkeypatch.setattr(captured_module.torch.cuda, "Stream", FakeStream)
     monkeypatch.setattr(captured_module, "_STREAMS", {})
     monkeypatch.setattr(graphs, "why_not", lambda plan, c, z0: "implicit" if plan.scheme.implicit else None)
-    monkeypatch.setattr("neuralfde.api.read_graphs", lambda g, how, device: False if isinstance(how, nf.Direct) else g)
+    monkeypatch.setattr(
+        "neuralfde.solving.read_graphs", lambda g, how, device: False if isinstance(how, nf.Direct) else g
+    )
     return count
 
 

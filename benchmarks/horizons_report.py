@@ -1,0 +1,102 @@
+"""The files of benchmarks/horizons.py: rows as JSON, a table and a plot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def _command(words: list[str]) -> str:
+    """The command without the folder it wrote to."""
+    kept = [w for k, w in enumerate(words) if w != "--out" and (k == 0 or words[k - 1] != "--out")]
+    return " ".join(["python benchmarks/horizons.py", *kept])
+
+
+def merge(report: Report, files: list[Path]) -> None:
+    """Rows of the first file; what it left out for want of time comes from the next ones, without their memory.
+
+    Memory is left out since it depends on what else the process held, which may have changed between the runs.
+    """
+    runs = [json.loads(f.read_text()) for f in files]
+    report.about = {k: v for k, v in runs[0].items() if k not in ("rows", "bare_kernels_ms")}
+    report.about["command"] = _command(report.about["command"].split()[1:])
+    report.bare = runs[0]["bare_kernels_ms"]
+    earlier = {(r["name"], r["t"]): r for run in reversed(runs[1:]) for r in run["rows"] if r["total_s"] is not None}
+    for row in runs[0]["rows"]:
+        found = earlier.get((row["name"], row["t"]))
+        if row["total_s"] is None and found is not None:
+            row = found | {"peak_mib": None, "first_peak_mib": None, "note": f"{found['note']}; an earlier run"}
+        if row["total_s"] is not None:
+            report.rows.append(row)
+
+
+class Report:
+    """Rows as they come; the files are written after each."""
+
+    def __init__(self, out: Path, name: str) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.path = out / f"horizons-{name}"
+        self.rows: list[dict[str, Any]] = []
+        self.bare: dict[str, dict[str, float]] = {}
+        self.about: dict[str, Any] = {"torch": torch.__version__, "device": name, "command": _command(sys.argv[1:])}
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Take a row in and write the files."""
+        self.rows.append(row)
+        shown = {k: v for k, v in row.items() if k.endswith(("_s", "_mib", "error", "note")) and v}
+        print(f"{row['name']} T={row['t']:g}: {shown}", flush=True)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write JSON and the table."""
+        data = {**self.about, "bare_kernels_ms": self.bare, "rows": self.rows}
+        self.path.with_suffix(".json").write_text(json.dumps(data, indent=1))
+        self.path.with_suffix(".md").write_text(self.table())
+
+    def table(self) -> str:
+        """The rows in Markdown."""
+        lines = [f"Device: {self.about['device']}, torch {self.about['torch']}. `{self.about['command']}`", ""]
+        for name, found in self.bare.items():
+            lines.append(f"Bare kernels, {name}: " + ", ".join(f"{k} {v:.3f} ms" for k, v in found.items()) + "  ")
+        lines += ["", "| case | T | N | forward s | backward s | total s | peak MiB | gradient error | |"]
+        lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        for r in self.rows:
+            cells = [f"{r[k]:.3f}" if r[k] is not None else "" for k in ("forward_s", "backward_s", "total_s")]
+            peak = "" if r["peak_mib"] is None else f"{r['peak_mib']:.0f}"
+            error = "" if r["gradient_error"] is None else f"{r['gradient_error']:.1e}"
+            where = [r["name"], f"{r['t']:g}", str(r["steps"])]
+            lines.append("| " + " | ".join([*where, *cells, peak, error, r["note"]]) + " |")
+        return "\n".join(lines) + "\n"
+
+    def plot(self) -> None:
+        """Time and memory over N, with the bare kernels."""
+        try:
+            import matplotlib
+
+            matplotlib.use("Agg")
+            from matplotlib import pyplot
+        except ImportError:
+            print("no matplotlib: no plot")
+            return
+        figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5))
+        names = dict.fromkeys(r["name"] for r in self.rows if r["total_s"] is not None)
+        for name in names:
+            for axis, key in zip(axes, ("total_s", "peak_mib"), strict=True):
+                points = sorted((r["steps"], r[key]) for r in self.rows if r["name"] == name and r[key])
+                if points:
+                    axis.loglog(*zip(*points, strict=True), "o-", label=name, markersize=4)
+        steps = sorted({r["steps"] for r in self.rows})
+        for name, found in self.bare.items():
+            limit = [n * sum(found.values()) * 1e-3 for n in steps]
+            axes[0].loglog(steps, limit, "k--" if name == "eager" else "k:", label=f"bare kernels ({name})")
+        for axis, label in zip(axes, ("seconds a training step", "peak memory, MiB"), strict=True):
+            axis.set_xlabel("steps N")
+            axis.set_ylabel(label)
+            axis.grid(alpha=0.3)
+        axes[0].legend(fontsize=6)
+        figure.tight_layout()
+        figure.savefig(self.path.with_suffix(".png"), dpi=150)

@@ -1,0 +1,215 @@
+"""What was asked for, read and checked: the only place where a bad solve is refused before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from .adjoints import Adjoint, Direct, Exact, Paper
+from .automatic import Size, choose
+from .choices import ADJOINTS, STORAGES, named, read_history, read_scheme, refuse_combinations
+from .errors import InputError, InputTypeError, UnsupportedError
+from .grid import Request, request
+from .history import Full, History
+from .orders import Caputo, Mesh, Operator, read_order
+from .schemes import Scheme, StageSolver
+from .storage import Storage
+from .streaming import State
+from .structure import Structure, grouped, structure_of, tensors_in
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keyword arguments of ``fdeint``, as given."""
+
+    method: str | Scheme
+    step: float | None
+    steps: int | None
+    adjoint: str | Adjoint
+    history: str | History
+    storage: str | Storage
+    params: Iterable[Tensor] | None
+    args: tuple[Any, ...]
+    solver: str | StageSolver | None
+    callback: Callable[[int, int], None] | None
+    check_finite: bool
+    velocity: Any
+    horizon: Any
+    grading: float
+    graphs: bool | str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Where and how a solve runs; ``known`` are the numbers of its operator by name, one for each group."""
+
+    structure: Structure
+    wanted: Request
+    scheme: Scheme
+    how: Adjoint
+    operator: Operator
+    known: dict[str, Tensor]
+    past: History
+    kept: Storage
+    why: str
+    size: Size
+
+    def mesh(self, velocity: bool, wanted: Request | None = None) -> Mesh:
+        """The grid in the time of each group."""
+        grid = (wanted or self.wanted).grid
+        horizon = self.known.get("horizon", torch.ones(self.structure.groups, dtype=torch.float64))
+        if not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
+            raise InputError(f"horizon={float(horizon.detach().min()):g} must be positive and finite.")
+        return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
+
+
+def read(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: Any,
+    given: Options,
+    before: State | None = None,
+    train: bool | None = None,
+) -> Problem:
+    """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
+    if not callable(func):
+        raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
+    _refuse_surroundings(func)
+    structure = structure_of(z0)
+    scheme = read_scheme(given.method, given.solver)
+    if before is None:
+        wanted = request(t, given.step, given.steps, given.grading)
+    else:
+        wanted = before.request(t, given.step, given.steps, scheme)
+    how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
+    operator = read_order(order)
+    train = torch.is_grad_enabled() if train is None else train
+    row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
+    size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
+    past, kept, why = _memory(given, size, structure, wanted, how, _is_toeplitz(operator, wanted))
+    _refuse_history(past, operator, wanted)
+    numbers = {**operator.numbers(), **({} if given.horizon is None else {"horizon": given.horizon})}
+    structure = grouped(structure, numbers)
+    known = {name: structure.spread(name, x) for name, x in numbers.items()}
+    beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
+    refuse_combinations(how, past, kept, beta, wanted, scheme)
+    _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
+    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size)
+
+
+def _memory(
+    given: Options,
+    size: Size,
+    structure: Structure,
+    wanted: Request,
+    how: Adjoint,
+    toeplitz: bool,
+) -> tuple[History, Storage, str]:
+    """History and storage as given or as chosen, and why; without Toeplitz weights every row and weight is needed."""
+    past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
+    if isinstance(how, Direct) and kept is None:
+        kept = STORAGES["device"]
+    if not toeplitz and past is None:
+        past = Full()
+    return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
+
+
+def _refuse_surroundings(func: Callable[..., Any]) -> None:
+    """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        raise UnsupportedError(
+            "a solver cannot be exported: its loop over time and its adjoint are Python. Export func, or the layers "
+            "before and after the solve, and call fdeint where the model is served; torch.compile works around it."
+        )
+    if getattr(func, "_is_replica", False):
+        raise UnsupportedError(
+            "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
+            "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
+        )
+    if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
+        raise UnsupportedError(
+            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
+            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once a pass."
+        )
+
+
+def _is_toeplitz(operator: Operator, wanted: Request) -> bool:
+    """Whether weights depend on the lag alone."""
+    return operator.toeplitz and wanted.grid.grading == 1
+
+
+def _refuse_history(past: History, operator: Operator, wanted: Request) -> None:
+    """A matrix that is not Toeplitz needs a history that keeps all rows and all weights."""
+    if not _is_toeplitz(operator, wanted) and not isinstance(past, Full):
+        cause = f"grading={wanted.grid.grading:g}" if operator.toeplitz else f"order={type(operator).__name__}"
+        raise InputError(
+            f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not. "
+            "Use history='full'."
+        )
+
+
+def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
+    if isinstance(how, Paper) and (
+        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or wanted.grid.grading != 1
+    ):
+        raise InputError(
+            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
+            "and velocity=. Use adjoint='exact'."
+        )
+
+
+def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:
+    """The tensors that get gradients: those given, or the parameters of ``func``."""
+    if params is None:
+        params = func.parameters() if isinstance(func, nn.Module) else ()
+    elif isinstance(params, Tensor):
+        raise InputTypeError("params must be a collection of tensors, got one tensor; write params=[tensor].")
+    found: dict[int, Tensor] = {}
+    for p in params:
+        if not isinstance(p, Tensor):
+            raise InputTypeError(
+                f"params must contain tensors, got {type(p).__name__}. Pass module.parameters() or a list of tensors."
+            )
+        if p.requires_grad:
+            found[id(p)] = p
+    return list(found.values())
+
+
+def read_args(args: Any, structure: Structure) -> tuple[Any, ...]:
+    """What is passed on to ``func``."""
+    if not isinstance(args, tuple | list):
+        raise InputTypeError(f"args must be a tuple passed on to func, got {type(args).__name__}; write args=(value,).")
+    for a in tensors_in(args):
+        if a.device != structure.device and a.ndim > 0:
+            raise InputTypeError(
+                f"args contains a tensor on {a.device}, the state is on {structure.device}; move it there first."
+            )
+    return tuple(args)
+
+
+def read_velocity(velocity: Any, structure: Structure) -> Tensor:
+    """``z'(0)`` as a row."""
+    given = structure_of(velocity)
+    if replace(given, spans=structure.spans) != structure:
+        raise InputTypeError(
+            "velocity must have the structure, shapes, dtype and device of z0: it is z'(0), one number for each of z0."
+        )
+    return structure.pack(velocity)
+
+
+def in_own_time(
+    func: Callable[..., Any], horizon: Any, structure: Structure, args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``func`` of the grid's time; the factors travel among the arguments, where tensors get gradients."""
+    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(device=structure.device, dtype=structure.dtype), horizon)
+
+    def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
+        return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)
+
+    return scaled, (scales, *args)

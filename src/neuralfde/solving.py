@@ -1,0 +1,307 @@
+"""One solve, from a problem that was read to its result."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.utils import _pytree as pytree
+
+from . import tableaux
+from .adjoints import Coefficients, Paper, Plan
+from .adjoints import Solve as Solver
+from .choices import ADJOINTS, read_graphs, refuse_resume
+from .embedded import step_errors
+from .errors import InputError
+from .field import Field
+from .grid import Request
+from .history import History, Window
+from .orders import Caputo, CustomKernel, read_order
+from .reading import Options, Problem, in_own_time, read, read_args, read_params, read_velocity
+from .schemes import Scheme
+from .storage import Storage
+from .streaming import State
+from .structure import Structure, replace_tensors, tensors_in
+from .transfer import capturing, to_device
+
+_log = logging.getLogger("neuralfde")
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a solve cost and how it was done."""
+
+    steps: int
+    step: float
+    evaluations: int
+    history_bytes: int
+    method: Scheme
+    adjoint: str
+    history: History
+    storage: Storage
+    graphs: bool = False
+    why: str = ""
+
+
+class Solved(NamedTuple):
+    """States in the structure of ``z0``, and what else a caller may ask for."""
+
+    ys: Any
+    wanted: Request
+    structure: Structure
+    stats: Stats
+    state: State | None
+    error: Any
+
+
+def run(*given: Any, **more: Any) -> Solved:
+    """:func:`_run` outside of any graph that torch.compile is building: the solver runs as it is."""
+    return (_uncompiled if torch.compiler.is_compiling() else _run)(*given, **more)
+
+
+def _run(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: Any,
+    given: Options,
+    resume: bool | State | None = None,
+    embedded: bool = False,
+) -> Solved:
+    """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
+    before = resume if isinstance(resume, State) else None
+    problem = read(func, z0, t, order, given, before)
+    structure, wanted = problem.structure, problem.wanted
+    if embedded:
+        refuse_estimate(wanted.grid.steps, resume)
+    row0 = structure.pack(z0) if before is None else before.last
+    if not capturing() and not bool(torch.isfinite(row0).all()):
+        raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
+    trained, args = read_params(func, given.params), read_args(given.args, structure)
+    if given.horizon is not None:
+        func, args = in_own_time(func, given.horizon, structure, args)
+    field, cut, graphs = _field(func, problem, given, row0, trained, args)
+    weights = _weights(problem, given, row0, before, resume, every=embedded)
+    row0 = weights.row0
+    inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
+    asked = torch.is_grad_enabled()
+    plan = Plan(
+        field=field,
+        scheme=problem.scheme,
+        history=problem.past,
+        storage=problem.kept,
+        steps=wanted.grid.steps,
+        step=wanted.grid.step,
+        nodes=weights.nodes,
+        first=weights.first,
+        train=asked and any(x is not None and x.requires_grad for x in inputs),
+        weigh=asked and any(x is not None and x.requires_grad for x in weights.coefficients),
+        callback=given.callback,
+        check_finite=given.check_finite and not capturing(),
+        backward_weights=_paper_weights(problem, row0),
+        leaves=(*trained, *cut),
+        graphs=graphs,
+        known=weights.past_rows,
+        slopes=[] if resume or embedded else None,
+    )
+    at_nodes, between = Solver.apply(plan, problem.how, *inputs)
+    field.refuse_late_noise(plan.train)
+    rows = _assemble(wanted, weights.nodes, at_nodes, between, problem.scheme.dense_meets_nodes)
+    ys = structure.unpack(rows[0] if wanted.terminal else rows)
+    if wanted.terminal:
+        # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
+        ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
+    error = None
+    if embedded:
+        found = _step_errors(plan, problem, at_nodes.detach(), row0.detach(), given, gain(problem.scheme, order))
+        error = structure.unpack(_assemble(wanted, weights.nodes, found, None))
+    state = _state(plan, problem, before, row0, at_nodes) if resume else None
+    stats = _stats(plan, problem)
+    _log.debug("solved: %s", stats)
+    return Solved(ys, wanted, structure, stats, state, error)
+
+
+# torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work
+_uncompiled = _disable_dynamo(_run)
+
+
+def _field(
+    func: Callable[..., Any], problem: Problem, given: Options, row0: Tensor, trained: list[Tensor], args: Any
+) -> tuple[Field, list[Tensor], bool | str]:
+    """The right-hand side with arguments cut off from their past, those arguments, and whether steps are replayed."""
+    cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
+    field = Field(func, problem.structure, problem.wanted.grid.times(row0), replace_tensors(args, cut))
+    owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
+    graphs = read_graphs(given.graphs, problem.how, problem.structure.device)
+    if given.horizon is not None or (graphs == "auto" and capturing()):
+        graphs = False  # a new function at every call, which no cache would know again; or the caller's graph has them
+    field.first_evaluation(row0, [*trained, *owned, *cut], watch=graphs is not False)
+    return field, cut, graphs
+
+
+class _Weights(NamedTuple):
+    """The numbers of the scheme, where states are given out, the first slope that counts, and what came before."""
+
+    coefficients: Coefficients
+    nodes: tuple[int, ...]
+    first: int
+    row0: Tensor
+    past_rows: Any
+
+
+def _weights(
+    problem: Problem, given: Options, row0: Tensor, before: State | None, resume: Any, every: bool
+) -> _Weights:
+    wanted, scheme, past = problem.wanted, problem.scheme, problem.past
+    kernel = problem.operator.kernel(problem.known, scheme, problem.mesh(given.velocity is not None))
+    nodes, coefficients = _coefficients(kernel, problem)
+    first, past_rows = kernel.first, None
+    if every:
+        nodes = tuple(range(wanted.grid.steps + 1))
+    if resume:
+        plain = coefficients.base is None and given.horizon is None and wanted.grid.grading == 1
+        refuse_resume(problem.how, wanted, plain)
+    if before is not None:
+        whole = Request(replace(wanted.grid, steps=before.steps + wanted.grid.steps), wanted.positions, True)
+        kernel = problem.operator.kernel(problem.known, scheme, problem.mesh(False, whole))
+        past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
+        local = kernel.local if kernel.local.ndim == 1 else kernel.local[before.steps :]
+        coefficients = coefficients._replace(start=None, local=local)
+    if coefficients.base is not None:
+        velocity = [] if given.velocity is None else [read_velocity(given.velocity, problem.structure)]
+        row0 = torch.stack([row0, *velocity])
+    fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and not c.requires_grad}
+    coefficients = coefficients._replace(**{k: to_device(c, row0) for k, c in fixed.items()})
+    return _Weights(coefficients, nodes, first, row0, past_rows)
+
+
+def _stats(plan: Plan, problem: Problem) -> Stats:
+    grid, how = problem.wanted.grid, problem.how
+    return Stats(
+        steps=grid.steps,
+        step=grid.step,
+        evaluations=plan.field.evaluations,
+        history_bytes=plan.tally["history_bytes"],
+        method=problem.scheme,
+        adjoint=next((k for k, v in ADJOINTS.items() if v == how), type(how).__name__),
+        history=problem.past,
+        storage=problem.kept,
+        graphs=bool(plan.tally.get("replayed")),
+        why=problem.why,
+    )
+
+
+def _state(plan: Plan, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor) -> State:
+    """What a later solve goes on from."""
+    assert plan.slopes is not None
+    grid, first = problem.wanted.grid, row0.detach()
+    origin = before or State(grid.start, grid.step, plan.scheme, first, first, row0.new_empty(0, *row0.shape))
+    return origin.extended(plan.slopes, at_nodes.detach()[-1].clone(), grid.end)
+
+
+def _step_errors(plan: Plan, problem: Problem, rows: Tensor, row0: Tensor, given: Options, by: float) -> Tensor:
+    if isinstance(problem.operator, CustomKernel):
+        raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
+    mesh = problem.mesh(given.velocity is not None)
+
+    def kernel(stride: int) -> tableaux.Kernel:
+        part = replace(mesh, steps=mesh.steps // stride, elapsed=mesh.elapsed[::stride])
+        return problem.operator.kernel(problem.known, plan.scheme, part)
+
+    assert plan.slopes is not None
+    initial = row0 if row0.ndim > rows.ndim - 1 else row0[None]
+    with torch.no_grad():
+        slopes = torch.stack([*plan.slopes, plan.field(plan.steps, rows[-1])])
+        return step_errors(kernel, rows, slopes, initial, by)
+
+
+def refuse_estimate(count: int, resume: bool | State | None) -> None:
+    """Raise where no solve with steps of twice the length exists."""
+    if count % 2:
+        raise InputError(f"estimate_error= compares with steps of twice the length, but there are {count}.")
+    if isinstance(resume, State):
+        raise InputError("estimate_error= needs the whole solve; leave resume= out.")
+
+
+def gain(scheme: Scheme, order: Any) -> float:
+    """``2^p - 1``, p the order for a solution that is not smooth: how much more (h, 2h) differ than h is off."""
+    operator = read_order(order)
+    if not isinstance(operator, Caputo):
+        return 1.0
+    values = [float(torch.as_tensor(x).detach().min()) for x in pytree.tree_leaves(operator.order)]
+    return max(1.0, 2.0 ** scheme.expected_order(min(values), smooth=False) - 1)
+
+
+def _coefficients(kernel: tableaux.Kernel, problem: Problem) -> tuple[tuple[int, ...], Coefficients]:
+    """Output nodes, and the numbers of the scheme."""
+    wanted, scheme, past, grid = problem.wanted, problem.scheme, problem.past, problem.wanted.grid
+    for part in (kernel.weights, kernel.local):
+        if not bool(torch.isfinite(part).all()):
+            bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
+            raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
+    nodes = {n for n in wanted.nodes if n >= 0}
+    dense, positions = None, _positions(wanted, scheme)
+    if positions and kernel.dense is not None:
+        dense = torch.stack([kernel.dense(p) for p in positions])
+    if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
+        nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
+    start = kernel.start
+    if start is not None and isinstance(past, Window):
+        lag = torch.arange(grid.steps + 1) - torch.arange(start.shape[0])[:, None]
+        start = torch.where((lag <= past.length)[..., None], start, 0.0)
+    weights = past.tabulate(kernel.weights)
+    base = kernel.base
+    if base is not None and dense is not None:
+        assert kernel.dense_base is not None
+        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
+    return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
+
+
+def _positions(wanted: Request, scheme: Scheme) -> tuple[float, ...]:
+    """Where the scheme's continuous output is evaluated: also at the nodes around, where it does not meet them."""
+    if scheme.dense_meets_nodes:
+        return wanted.off_grid
+    return tuple(x for p in wanted.off_grid for x in (p, float(math.floor(p)), math.floor(p) + 1.0))
+
+
+def _paper_weights(problem: Problem, like: Tensor) -> Tensor | None:
+    if not isinstance(problem.how, Paper):
+        return None
+    grid = problem.wanted.grid
+    weights = tableaux.rectangle(problem.known["order"].detach(), grid.step, grid.steps)
+    return to_device(problem.past.tabulate(weights[None]), like)
+
+
+def _assemble(
+    wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None, meets_nodes: bool = True
+) -> Tensor:
+    """The states in the order of the requested times; linear between nodes where the scheme's own output is.
+
+    Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
+    """
+    if wanted.nodes == nodes:
+        return at_nodes
+    place = {n: k for k, n in enumerate(nodes)}
+    rows, seen = [], 0
+    for node, p in zip(wanted.nodes, wanted.positions, strict=True):
+        if node >= 0:
+            rows.append(at_nodes[place[node]])
+            continue
+        low = math.floor(p)
+        if between is not None and meets_nodes:
+            rows.append(between[seen])
+            seen += 1
+        elif between is not None:
+            here, left, right = between[seen : seen + 3]
+            gap = torch.lerp(at_nodes[place[low]] - left, at_nodes[place[low + 1]] - right, p - low)
+            rows.append(here + gap)
+            seen += 3
+        else:
+            rows.append(torch.lerp(at_nodes[place[low]], at_nodes[place[low + 1]], p - low))
+    return torch.stack(rows)
