@@ -198,7 +198,7 @@ class Training:
     def fit(self, evaluate_every: int, until: float) -> list[dict[str, Any]]:
         """Train to the end; one row for each split."""
         s, began, marks = self.s, time.perf_counter(), list[Tensor]()
-        update, look = (Replay(c) if self.captures else c for c in (self.update, self.look))
+        update, look = (Replay(c, 2) if self.captures else c for c in (self.update, self.look))
         for epoch in range(1, s.epochs + 1):
             self.ramp.fill_(min(1.0, epoch / RAMP))
             update()
