@@ -1,10 +1,17 @@
 """What F-GRAND costs on large graphs: time and memory of inference and training (tab:model_arxiv, tab:model_products).
 
 The graphs are synthetic and of the size of ogbn-arxiv and ogbn-products; T = 10, h = 1. Products is cut into sampled
-subgraphs. ``direct`` differentiates through the same loop with the same right-hand side; ``exact`` and ``paper`` are
-the adjoints. With variant l, ``exact+columns`` solves for some columns at a time, and ``exact+recompute`` also forgets
-each part and solves it again in the backward pass: less memory, more time. The paper's own figures (RTX A5000) stand in
-the same table, marked ``source: paper``.
+subgraphs. ``direct`` keeps the graph of every step of the same loop with the same right-hand side, ``exact`` and
+``paper`` are the adjoints, and ``loop`` is autograd through a plain loop, as FROND solves. What follows after a ``+``:
+
+    columns     variant l: some columns at a time
+    recompute   variant l: the same, each part forgotten and solved again in the backward pass
+    half        rows of the past in bfloat16: an approximate gradient
+    attention   variant nl: attention kept for the backward pass
+    blocks      several steps of the past summed at once
+    replay      the training step captured once as a CUDA graph and replayed
+
+The paper's own figures (RTX A5000) stand in the same table, marked ``source: paper``.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ import ctypes
 import functools
 import gc
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -23,13 +31,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .. import Full
 from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
+from ..models.graph_rows import HalfRows
 from ..models.message_passing import Graph
+from .replay import Replay
 from .runtime import Report, option
 
 if TYPE_CHECKING:
@@ -54,8 +65,10 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 STATUS = Path("/proc/self/status")
-APART = ("", "columns", "recompute")
-"""What may follow the name of an adjoint after a ``+``."""
+LINEAR, ATTENTIVE, EITHER = {"columns", "recompute"}, {"attention"}, {"half", "blocks", "replay"}
+"""What may follow the name of an adjoint after a ``+``: with variant l, with nl, with both."""
+WARM_UP = 2
+"""Calls before those that are measured."""
 Row = dict[str, Any]
 
 
@@ -119,7 +132,8 @@ def whole_graph(graph: str, scale: float, seed: int) -> Data:
 def methods(variants: str, adjoints: str) -> list[tuple[str, str]]:
     """Every variant with every method that it knows."""
     pairs = itertools.product(variants.split(","), adjoints.split(","))
-    return [(v, a) for v, a in pairs if not (v == "nl" and "+" in a)]
+    barred = {"l": ATTENTIVE, "nl": LINEAR}
+    return [(v, a) for v, a in pairs if not set(a.split("+")[1:]) & barred.get(v, set())]
 
 
 def papers_rows(config: Config) -> list[Row]:
@@ -163,17 +177,39 @@ def _attempt(
 
 def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     """The model that is measured."""
-    name, _, apart = adjoint.partition("+")
-    if apart not in APART:
-        raise InputError(f"adjoints={adjoint!r}: after the + comes columns or recompute.")
-    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": name}
-    options |= {"history": Full(block=4) if config.history == "auto" else config.history, "source": config.source}
+    name, *more = adjoint.split("+")
+    if not set(more) <= LINEAR | ATTENTIVE | EITHER:
+        raise InputError(f"adjoints={adjoint!r}: after a + comes {', '.join(sorted(LINEAR | ATTENTIVE | EITHER))}.")
+    lean = HalfRows() if "half" in more else Full() if "blocks" in more else Full(block=4)
+    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "source": config.source}
+    options |= {"adjoint": "direct" if name == "loop" else name, "check_finite": False}
+    options |= {"history": lean if config.history == "auto" else config.history}
     options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
-    if name != "direct":
+    if name not in ("direct", "loop"):
         options["storage"] = config.storage
-    if apart:
-        options |= {"columns": config.columns, "recompute": apart == "recompute"}
-    return FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
+    if LINEAR & set(more):
+        options |= {"columns": config.columns, "recompute": "recompute" in more}
+    options["keep_attention"] = "attention" in more
+    kind = Loop if name == "loop" else FGrand
+    return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
+
+
+class Loop(FGrand):
+    """The same equation solved by the same scheme in a plain loop over time, which autograd differentiates."""
+
+    def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
+        """See :class:`FGrand`."""
+        func, order, step = self.block.func, float(self.order), self.block.options["step"]
+        steps, slopes, start = round(self.block.t / step), list[Tensor](), z
+        weight = None if self.attention is None else self.attention(graph, z)
+        lag = torch.arange(steps + 1, dtype=torch.float64)
+        shares = ((lag[1:] ** order - lag[:-1] ** order) * step**order / math.gamma(order + 1)).tolist()
+        for n in range(1, steps + 1):
+            slopes.append(func(torch.zeros(()), z, graph, weight, start if self.source else None))
+            z = start
+            for share, slope in zip(shares, reversed(slopes), strict=False):
+                z = z + share * slope
+        return z
 
 
 def measure(
@@ -188,7 +224,8 @@ def measure(
     model = model_of(config, data, variant, adjoint).to(device)
     x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
     graph = Graph.from_edge_index(data.edge_index.to(device), int(data.num_nodes))
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    cuda = device.type == "cuda"
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=cuda)
 
     @torch.no_grad()
     def infer() -> None:
@@ -202,8 +239,13 @@ def measure(
     if cap is not None:
         _clear(device)
         torch.cuda.set_per_process_memory_fraction(cap, device)
-    before = 0.0 if device.type == "cuda" else _resident("VmRSS")
-    inference, training = (_timed(call, config.repeats, device, before) for call in (infer, train))
+    before = 0.0 if cuda else _resident("VmRSS")
+    replayed = "replay" in adjoint.split("+")
+    calls = [Replay(call) if cuda and replayed else call for call in (infer, train)]
+    with torch.cuda.stream(torch.cuda.Stream(device)) if cuda and replayed else contextlib.nullcontext():
+        inference, training = (_timed(call, config.repeats, device, before) for call in calls)
+    if any(isinstance(call, Replay) and call.failed for call in calls):
+        raise RuntimeError("the step could not be captured")
     return {
         "inference_s": inference[0],
         "inference_mib": inference[1],
@@ -250,8 +292,9 @@ def largest_that(fits: Callable[[int], bool], start: int, most: int) -> int:
 
 
 def _timed(call: Callable[[], None], repeats: int, device: torch.device, before: float) -> tuple[float, float]:
-    """Median seconds and peak MiB above ``before``; one call first warms up."""
-    call()
+    """Median seconds and peak MiB above ``before``; a few calls first warm up, or one that is captured then."""
+    for _ in range(4 if isinstance(call, Replay) else WARM_UP):
+        call()
     cuda = device.type == "cuda"
     _clear(device)
     taken = []

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from neuralfde.demand import value_wanted
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import OVER, Graph, attention, sums_of
+from neuralfde.models.message_passing import OVER, Graph, attention, attention_through, sums_of
 from neuralfde.models.readout import readout
 from neuralfde.nn import FDEBlock
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 VARIANTS = ("l", "nl")
 SCORES = ("scaled_dot", "cosine", "exp_kernel")
 STARTS = ("random", "average")
+
+
+class Known(dict[int, list[Tensor]]):
+    """Attention of each time of one solve, by the address of the time."""
 
 
 class EdgeAttention(nn.Module):
@@ -79,9 +84,18 @@ class EdgeAttention(nn.Module):
 
     def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: bool = True) -> Tensor:
         """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
+        how, kernel = self._how()
+        return attention(graph, z, *how, keep, **kernel)
+
+    def through(self, graph: Graph, z: Tensor, keep: bool, known: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+        """The same and ``z``, see :func:`neuralfde.models.message_passing.attention_through`."""
+        how, kernel = self._how()
+        return attention_through(graph, z, *how, keep, known, **kernel)
+
+    def _how(self) -> tuple[Any, dict[str, Tensor]]:
         kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
         maps = (self.query.weight, self.query.bias, self.key.weight, self.key.bias)
-        return attention(graph, z, *maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
+        return (*maps, self.heads, self.kind, self.normalise, self.over), kernel
 
 
 class Diffusion(nn.Module):
@@ -98,10 +112,17 @@ class Diffusion(nn.Module):
         self.a = nn.Parameter(torch.zeros(()))
         self.b = nn.Parameter(torch.zeros(())) if source else None
 
-    def forward(self, t: Tensor, z: Tensor, graph: Graph, weight: Tensor | None, z0: Tensor | None) -> Tensor:
-        """``weight`` ``(E,)`` where attention was computed before; ``z0`` where there is a source."""
+    def forward(
+        self, t: Tensor, z: Tensor, graph: Graph, weight: Tensor | None, z0: Tensor | None, known: Known | None = None
+    ) -> Tensor:
+        """``weight`` ``(E,)`` where attention was computed before; ``z0`` where there is a source.
+
+        ``known`` keeps the attention of each time for the backward pass.
+        """
         if self.attention is not None:
-            weight = self.attention(graph, z)
+            kept = None if known is None else known.setdefault(t.data_ptr(), [])
+            # where only the derivative is wanted it comes next, and queries and keys need not be kept for it
+            weight, z = self.attention.through(graph, z, value_wanted(), kept)
         assert weight is not None
         strength = None if self.b is None else self.b[None]
         return diffuse(graph, weight, z, torch.sigmoid(self.a)[None], None if self.b is None else z0, strength)
@@ -139,6 +160,8 @@ class FGrand(nn.Module):
             What a step needs beside its history then takes less memory. Default: all at once.
         recompute: forget each part's history after the forward pass and solve it again in the backward pass: with
             ``columns`` the memory of the history falls with their number too, for one more forward pass of time.
+        keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
+            pass, which computes it again otherwise.
         options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -167,6 +190,7 @@ class FGrand(nn.Module):
         source: bool = True,
         columns: int | None = None,
         recompute: bool = False,
+        keep_attention: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -175,7 +199,9 @@ class FGrand(nn.Module):
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
-        self.columns, self.recompute = columns, recompute
+        self.columns, self.recompute, self.keep_attention = columns, recompute, keep_attention
+        if keep_attention:
+            options["graphs"] = False  # a replayed step keeps nothing
         self.encoder = nn.Linear(in_features, hidden)
         self.decoder = nn.Linear(hidden, classes)
         edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
@@ -205,7 +231,8 @@ class FGrand(nn.Module):
     def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
         """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
         if self.attention is None:
-            return self.block(z, graph, None, z if self.source else None)
+            known = Known() if self.keep_attention and torch.is_grad_enabled() else None
+            return self.block(z, graph, None, z if self.source else None, known)
         parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
         del z
         weight = self.attention(graph, parts, keep=False)

@@ -171,14 +171,48 @@ def attention(
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     parts = [x] if isinstance(x, Tensor) else list(x)
-    plain = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
-    if plain and not torch.is_autocast_enabled(wq.device.type):
-        return _SoftmaxAttention.apply(graph, heads, keep, wq, bq, wk, bk, *parts)
+    if _is_usual(wq, kind, normalise):
+        return _SoftmaxAttention.apply(graph, heads, keep, None, wq, bq, wk, bk, *parts)[0]
     x = _whole(parts)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
     return function(graph, edge_scores(graph, q, k, kind, **kernel)).mean(1)
+
+
+def attention_through(
+    graph: Graph,
+    x: Tensor,
+    wq: Tensor,
+    bq: Tensor | None,
+    wk: Tensor,
+    bk: Tensor | None,
+    heads: int,
+    kind: str = "scaled_dot",
+    normalise: str = "softmax",
+    over: str = "target",
+    keep: bool = True,
+    known: list[Tensor] | None = None,
+    **kernel: Tensor | float,
+) -> tuple[Tensor, Tensor]:
+    """:func:`attention`, and ``x`` for whatever comes next: its gradient then takes in attention's, in place.
+
+    ``known`` keeps the weights of all heads of a call without gradients for the next call with them on the same
+    ``x``, which takes them from there (softmax of scaled dots only).
+    """
+    if over != "target" or not _is_usual(wq, kind, normalise):
+        return attention(graph, x, wq, bq, wk, bk, heads, kind, normalise, over, keep, **kernel), x
+    weight, through, scores = _SoftmaxAttention.apply(
+        graph, heads, keep, known.pop() if known else None, wq, bq, wk, bk, x
+    )
+    if known is not None and not torch.is_grad_enabled():
+        known.append(scores)
+    return weight, through
+
+
+def _is_usual(wq: Tensor, kind: str, normalise: Any) -> bool:
+    usual = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
+    return usual and not torch.is_autocast_enabled(wq.device.type)
 
 
 def between(a: Tensor, b: Tensor) -> Tensor:
@@ -257,32 +291,38 @@ class _SoftmaxAttention(torch.autograd.Function):
         graph: Graph,
         heads: int,
         keep: bool,
+        scores: Tensor | None,
         wq: Tensor,
         bq: Tensor | None,
         wk: Tensor,
         bk: Tensor | None,
         *parts: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         x, kept = _whole(parts), list[Tensor]()
-        scores = x.new_empty(heads, graph.num_edges)
-        for h in range(heads):
-            q, k = _head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads)
-            scores[h] = sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))
-            _softmax_(graph, scores[h])
-            kept += [q, k] if keep else []
+        if scores is None:
+            scores = x.new_empty(heads, graph.num_edges)
+            for h in range(heads):
+                q, k = _head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads)
+                scores[h] = sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))
+                _softmax_(graph, scores[h])
+                kept += [q, k] if keep else []
         ctx.graph, ctx.heads, ctx.parts = graph, heads, len(parts)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(scores)
         ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *kept)
-        return scores.mean(0)
+        return scores.mean(0), x.view_as(x) if len(parts) == 1 else None, scores
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, through: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None, None, None, None, None, None, through, *[None] * (ctx.parts - 1)
         weight, wq, bq, wk, bk, *rest = ctx.saved_tensors
         parts, kept = rest[: ctx.parts], rest[ctx.parts :]
-        graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[7]
+        graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[8]
         grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
         biases = {name: torch.empty_like(w[:, 0]) for name, w in (("wq", wq), ("wk", wk))}
-        grad_x = torch.zeros_like(x) if for_x else None
+        grad_x = None if not for_x else torch.zeros_like(x) if through is None else through
         width = wq.shape[0] // heads
         for h in range(heads):
             q, k = kept[2 * h : 2 * h + 2] if kept else (_head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads))
@@ -297,7 +337,7 @@ class _SoftmaxAttention(torch.autograd.Function):
                     grad_x.addmm_(part, w[rows])
         grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
         bias_q, bias_k = (None if b is None else biases[name] for name, b in (("wq", bq), ("wk", bk)))
-        return None, None, None, grads["wq"], bias_q, grads["wk"], bias_k, *grad_parts
+        return None, None, None, None, grads["wq"], bias_q, grads["wk"], bias_k, *grad_parts
 
 
 def _whole(parts: Sequence[Tensor]) -> Tensor:
