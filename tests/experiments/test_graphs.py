@@ -179,7 +179,7 @@ def test_cost_rows_and_the_papers_beside_them():
     assert [r["nodes"] for r in rows if "nodes" in r] == [300, 600]
     with pytest.raises(InputError, match="arxiv or products"):
         graph_cost.run(graph_cost.Config(graph="paper"))
-    with pytest.raises(InputError, match="columns or recompute"):
+    with pytest.raises(InputError, match="after a + comes"):
         graph_cost.run(graph_cost.Config(scale=0.005, adjoints="exact+rows", **small))
 
 

@@ -5,7 +5,7 @@ subgraphs. ``direct`` keeps the graph of every step of the same loop with the sa
 ``paper`` are the adjoints, and ``loop`` is autograd through a plain loop, as FROND solves. What follows after a ``+``:
 
     columns     variant l: some columns at a time
-    recompute   variant l: the same, each part forgotten and solved again in the backward pass
+    recompute   attention kept for no head; variant l: columns too, each part forgotten and solved again
     half        rows of the past in bfloat16: an approximate gradient
     attention   variant nl: attention kept for the backward pass
     blocks      several steps of the past summed at once
@@ -65,7 +65,7 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 STATUS = Path("/proc/self/status")
-LINEAR, ATTENTIVE, EITHER = {"columns", "recompute"}, {"attention"}, {"half", "blocks", "replay"}
+LINEAR, ATTENTIVE, EITHER = {"columns"}, {"attention"}, {"recompute", "half", "blocks", "replay"}
 """What may follow the name of an adjoint after a ``+``: with variant l, with nl, with both."""
 WARM_UP = 2
 """Calls before those that are measured."""
@@ -187,9 +187,9 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
     if name not in ("direct", "loop"):
         options["storage"] = config.storage
-    if LINEAR & set(more):
-        options |= {"columns": config.columns, "recompute": "recompute" in more}
-    options["keep_attention"] = "attention" in more
+    if variant == "l" and {"columns", "recompute"} & set(more):
+        options["columns"] = config.columns
+    options |= {"recompute": "recompute" in more, "keep_attention": "attention" in more}
     kind = Loop if name == "loop" else FGrand
     return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
 

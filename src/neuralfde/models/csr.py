@@ -137,8 +137,8 @@ def sddmm(graph: Graph, u: Tensor, v: Tensor) -> Tensor:
         if _library_has_products(u.device):
             zero = torch.zeros(graph.num_edges, dtype=dtype, device=u.device)
             pattern = _csr(graph.rowptr, graph.col, zero, graph.num_nodes)
-            sampled = torch.sparse.sampled_addmm(pattern, u.to(dtype), v.to(dtype).t(), beta=0.0)
-            return sampled.values()
+            torch.sparse.sampled_addmm(pattern, u.to(dtype), v.to(dtype).t(), beta=0.0, out=pattern)
+            return pattern.values()
         out = torch.empty(graph.num_edges, dtype=dtype, device=u.device)
         for s in _chunks(graph.num_edges, u.shape[1] * dtype.itemsize):
             left, right = u.index_select(0, graph.row[s]), v.index_select(0, graph.col[s])

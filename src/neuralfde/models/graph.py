@@ -82,12 +82,12 @@ class EdgeAttention(nn.Module):
             self.lengthscale = nn.Parameter(torch.ones(()))
             self.variance = nn.Parameter(torch.ones(()))
 
-    def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: bool = True) -> Tensor:
+    def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: str = "all") -> Tensor:
         """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
         how, kernel = self._how()
         return attention(graph, z, *how, keep, **kernel)
 
-    def through(self, graph: Graph, z: Tensor, keep: bool, known: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+    def through(self, graph: Graph, z: Tensor, keep: str, known: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         """The same and ``z``, see :func:`neuralfde.models.message_passing.attention_through`."""
         how, kernel = self._how()
         return attention_through(graph, z, *how, keep, known, **kernel)
@@ -104,11 +104,12 @@ class Diffusion(nn.Module):
     Args:
         attention: makes ``A`` from the state at every evaluation; without one ``A`` is an argument of the call.
         source: whether there is the term ``b Z_0``.
+        recompute: whether the backward pass computes attention again, head by head.
     """
 
-    def __init__(self, attention: EdgeAttention | None, source: bool) -> None:
+    def __init__(self, attention: EdgeAttention | None, source: bool, recompute: bool = False) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention, self.recompute = attention, recompute
         self.a = nn.Parameter(torch.zeros(()))
         self.b = nn.Parameter(torch.zeros(())) if source else None
 
@@ -122,7 +123,8 @@ class Diffusion(nn.Module):
         if self.attention is not None:
             kept = None if known is None else known.setdefault(t.data_ptr(), [])
             # where only the derivative is wanted it comes next, and queries and keys need not be kept for it
-            weight, z = self.attention.through(graph, z, value_wanted(), kept)
+            keep = "nothing" if self.recompute else "all" if value_wanted() else "weights"
+            weight, z = self.attention.through(graph, z, keep, kept)
         assert weight is not None
         strength = None if self.b is None else self.b[None]
         return diffuse(graph, weight, z, torch.sigmoid(self.a)[None], None if self.b is None else z0, strength)
@@ -158,8 +160,9 @@ class FGrand(nn.Module):
         source: whether the equation has the term ``b Z_0``.
         columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
             What a step needs beside its history then takes less memory. Default: all at once.
-        recompute: forget each part's history after the forward pass and solve it again in the backward pass: with
-            ``columns`` the memory of the history falls with their number too, for one more forward pass of time.
+        recompute: keep less for the backward pass and compute it again there. Attention is kept for no head. Variant
+            ``"l"`` also forgets each part's history: with ``columns`` its memory falls with their number too, for one
+            more forward pass of time.
         keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
             pass, which computes it again otherwise.
         options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
@@ -194,8 +197,8 @@ class FGrand(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if variant == "nl" and (columns is not None or recompute):
-            raise InputError("columns and recompute need variant='l': attention that changes ties columns together.")
+        if variant == "nl" and columns is not None:
+            raise InputError("columns needs variant='l': attention that changes ties columns together.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
@@ -206,7 +209,7 @@ class FGrand(nn.Module):
         self.decoder = nn.Linear(hidden, classes)
         edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
         self.attention = edges if variant == "l" else None
-        func = Diffusion(None if variant == "l" else edges, source)
+        func = Diffusion(None if variant == "l" else edges, source, recompute)
         self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)
         self._prepared: tuple[Tensor, int, Graph] | None = None
         self._bags: tuple[Tensor, Graph, Tensor] | None = None
@@ -235,7 +238,7 @@ class FGrand(nn.Module):
             return self.block(z, graph, None, z if self.source else None, known)
         parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
         del z
-        weight = self.attention(graph, parts, keep=False)
+        weight = self.attention(graph, parts, "nothing" if self.recompute else "weights")
         solved = [self.solve(part, graph, weight) for part in parts]
         return solved[0] if len(solved) == 1 else torch.cat(solved, 1)
 

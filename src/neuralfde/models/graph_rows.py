@@ -13,7 +13,7 @@ from neuralfde.errors import InputError
 from neuralfde.history import Blocked, Engine, Full, add_thin
 from neuralfde.history.blocked import Rows, Toeplitz
 
-CHUNK = 1 << 20
+CHUNK = 1 << 16
 """Numbers of a row that are widened at once where there is no kernel for it."""
 
 

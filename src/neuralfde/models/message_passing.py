@@ -133,7 +133,7 @@ def attention(
     kind: str = "scaled_dot",
     normalise: str | Callable[[Graph, Tensor], Tensor] = "softmax",
     over: str = "target",
-    keep: bool = True,
+    keep: str = "all",
     **kernel: Tensor | float,
 ) -> Tensor:
     """Normalised multi-head attention, averaged over heads: the weights of :func:`aggregate`.
@@ -151,8 +151,8 @@ def attention(
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
         over: ``"target"`` or ``"source"``: whose weights add up to 1; or ``"both"``.
-        keep: keep queries and keys for the backward pass; without, they are computed again there from ``x`` as it was
-            given (softmax of scaled dots only), which is better where much happens before that pass begins.
+        keep: what is kept for the backward pass beside ``x`` (softmax of scaled dots only): ``"all"``, the ``"weights"``
+            of all heads, or ``"nothing"``; the rest is computed again there.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
 
     Shapes:
@@ -191,7 +191,7 @@ def attention_through(
     kind: str = "scaled_dot",
     normalise: str = "softmax",
     over: str = "target",
-    keep: bool = True,
+    keep: str = "all",
     known: list[Tensor] | None = None,
     **kernel: Tensor | float,
 ) -> tuple[Tensor, Tensor]:
@@ -290,51 +290,63 @@ class _SoftmaxAttention(torch.autograd.Function):
         ctx: Any,
         graph: Graph,
         heads: int,
-        keep: bool,
-        scores: Tensor | None,
+        keep: str,
+        known: Tensor | None,
         wq: Tensor,
         bq: Tensor | None,
         wk: Tensor,
         bk: Tensor | None,
         *parts: Tensor,
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        x, kept = _whole(parts), list[Tensor]()
-        if scores is None:
-            scores = x.new_empty(heads, graph.num_edges)
-            for h in range(heads):
-                q, k = _head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads)
-                scores[h] = sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))
-                _softmax_(graph, scores[h])
-                kept += [q, k] if keep else []
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        x, saved, maps = _whole(parts), list[Tensor](), (wq, bq, wk, bk, heads)
+        scores = x.new_empty(heads, graph.num_edges) if known is None and keep != "nothing" else known
+        weight = x.new_zeros(graph.num_edges)
+        for h in range(heads):
+            if known is None:
+                q, k = _head(x, maps, h)
+                own = _softmax_(graph, sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1])))
+                saved += [q, k] if keep == "all" else []
+                del q, k  # or they would live until the next head has its own
+                if scores is not None:
+                    scores[h] = own
+            else:
+                own = known[h]
+            weight.add_(own, alpha=1.0 / heads)
         ctx.graph, ctx.heads, ctx.parts = graph, heads, len(parts)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(scores)
-        ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *kept)
-        return scores.mean(0), x.view_as(x) if len(parts) == 1 else None, scores
+        if scores is not None:
+            ctx.mark_non_differentiable(scores)
+        ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *saved)
+        return weight, x.view_as(x) if len(parts) == 1 else None, scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, through: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None, None, None, None, None, None, through, *[None] * (ctx.parts - 1)
-        weight, wq, bq, wk, bk, *rest = ctx.saved_tensors
-        parts, kept = rest[: ctx.parts], rest[ctx.parts :]
+        kept, wq, bq, wk, bk, *rest = ctx.saved_tensors
+        parts, saved = rest[: ctx.parts], rest[ctx.parts :]
         graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[8]
         grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
         biases = {name: torch.empty_like(w[:, 0]) for name, w in (("wq", wq), ("wk", wk))}
         grad_x = None if not for_x else torch.zeros_like(x) if through is None else through
         width = wq.shape[0] // heads
         for h in range(heads):
-            q, k = kept[2 * h : 2 * h + 2] if kept else (_head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads))
-            scores = weight[h] * grad
+            q, k = saved[2 * h : 2 * h + 2] if saved else _head(x, (wq, bq, wk, bk, heads), h)
+            scale = 1.0 / math.sqrt(width)
+            weight = _softmax_(graph, sddmm(graph, q, k).mul_(scale)) if kept is None else kept[h]
+            scores = weight * grad
             mean = row_sum(graph, scores[:, None])[:, 0]
-            scores.sub_(mean.index_select(0, graph.row).mul_(weight[h])).mul_(1.0 / (heads * math.sqrt(width)))
+            scores.sub_(mean.index_select(0, graph.row).mul_(weight)).mul_(scale / heads)
+            del weight
             for name, w, other, turned in (("wq", wq, k, False), ("wk", wk, q, True)):
                 part, rows = spmm(graph, scores, other, transposed=turned), slice(h * width, (h + 1) * width)
                 torch.mm(part.t(), x, out=grads[name][rows])
                 torch.sum(part, 0, out=biases[name][rows])
                 if grad_x is not None:
                     grad_x.addmm_(part, w[rows])
+                del part, other
+            del q, k, scores
         grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
         bias_q, bias_k = (None if b is None else biases[name] for name, b in (("wq", bq), ("wk", bk)))
         return None, None, None, None, grads["wq"], bias_q, grads["wk"], bias_k, *grad_parts
@@ -345,16 +357,17 @@ def _whole(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
 
 
-def _head(x: Tensor, w: Tensor, b: Tensor | None, h: int, heads: int) -> Tensor:
-    """Queries or keys of one head."""
-    rows = slice(h * (w.shape[0] // heads), (h + 1) * (w.shape[0] // heads))
-    return F.linear(x, w[rows], None if b is None else b[rows])
+def _head(x: Tensor, maps: tuple[Any, ...], h: int) -> list[Tensor]:
+    """Queries and keys of one head."""
+    *pairs, heads = maps
+    rows = slice(h * (pairs[0].shape[0] // heads), (h + 1) * (pairs[0].shape[0] // heads))
+    return [F.linear(x, w[rows], None if b is None else b[rows]) for w, b in (pairs[:2], pairs[2:])]
 
 
-def _softmax_(graph: Graph, scores: Tensor) -> None:
+def _softmax_(graph: Graph, scores: Tensor) -> Tensor:
     """Softmax of ``(E,)`` over each target's edges, in place."""
     scores.sub_(row_max(graph, scores[:, None])[:, 0].index_select(0, graph.row)).exp_()
-    scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
+    return scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
 
 
 class _EdgeSoftmax(torch.autograd.Function):
