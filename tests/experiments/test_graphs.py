@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -179,7 +180,7 @@ def test_cost_rows_and_the_papers_beside_them():
     assert [r["nodes"] for r in rows if "nodes" in r] == [300, 600]
     with pytest.raises(InputError, match="arxiv or products"):
         graph_cost.run(graph_cost.Config(graph="paper"))
-    with pytest.raises(InputError, match="after a + comes"):
+    with pytest.raises(InputError, match=r"after a \+ comes"):
         graph_cost.run(graph_cost.Config(scale=0.005, adjoints="exact+rows", **small))
 
 
@@ -189,17 +190,39 @@ def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
     assert [r.get("failed") for r in graph_cost.run(config)[:4]] == ["out of memory"] * 4
 
 
-@pytest.mark.parametrize("limit", [5, 10, 25, 39, 70, 99, 1000])
-def test_the_largest_size_is_found_to_a_fifth(limit):
-    asked = []
-    best = graph_cost.largest_that(lambda size: asked.append(size) or size <= limit, 10, 100)
-    if limit < 10:
-        assert best == 0
-    elif limit > 100:
-        assert best == 100
-    else:
-        assert limit / 1.2 < best <= limit
-    assert len(asked) == len(set(asked)) <= 7
+@pytest.mark.parametrize("pairs", [0.0, 1e-6, 1e-5])
+@pytest.mark.parametrize("limit", [5, 900, 1000, 2500, 39_000, 99_000, 1_000_000])
+def test_the_largest_size_is_found_to_a_twentieth(limit, pairs):
+    asked, cap = [], 30 + limit + pairs * limit**2
+
+    def peak(size):
+        asked.append(size)
+        return 30 + size + pairs * size**2 if size <= limit else None
+
+    best, mib = graph_cost.largest_that(peak, cap, 1000, 100_000)
+    assert min(limit, 100_000) / 1.05 <= best + 1 <= min(limit, 100_000) + 1
+    assert mib == 30 + best + pairs * best**2
+    assert len(asked) == len(set(asked)) <= 13
+    assert graph_cost.largest_that(lambda size: None, cap, 1000, 100_000) == (0, 0.0)
+
+
+def test_the_largest_batch_is_looked_for_under_a_cap(monkeypatch):
+    caps = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**33))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: caps.append(share))
+
+    def attempt(config, data, variant, adjoint, device, cap):
+        return {"failed": "out of memory"} if data.num_nodes > 1500 else {"training_mib": data.num_nodes / 2}
+
+    monkeypatch.setattr(graph_cost, "_attempt", attempt)
+    config = graph_cost.Config(graph="products", scale=0.001, cap_gib=1.0)
+    draw = graph_cost._batches(config, graph_cost.whole_graph("products", 0.001, 0))
+    row = graph_cost.largest_batch(config, draw, "l", "exact", torch.device("cuda"))
+    assert 1500 / 1.05 <= row["largest"] <= 1500
+    assert row["training_mib"] == row["largest"] / 2
+    assert row["cap_gib"] == 1.0
+    assert set(caps) == {1.0}
 
 
 def sampled_gradients(rank, world, port, out):

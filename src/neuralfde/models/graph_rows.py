@@ -1,4 +1,4 @@
-"""The past of a wide state in half the memory: rows rounded to bfloat16, sums over them in the state's own precision."""
+"""The past of a wide state in half the memory: rows rounded to bfloat16, their sums in the state's own precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class HalfRows(Full):
-    """As :class:`neuralfde.Full` with rows in bfloat16: slopes, and with them gradients, are good to three digits.
+    """As :class:`neuralfde.Full` with rows in bfloat16: slopes are good to three digits, gradients to about two.
 
     For one order that is not learned, on a uniform grid, with a method of one sum.
     """

@@ -151,8 +151,8 @@ def attention(
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
         over: ``"target"`` or ``"source"``: whose weights add up to 1; or ``"both"``.
-        keep: what is kept for the backward pass beside ``x`` (softmax of scaled dots only): ``"all"``, the ``"weights"``
-            of all heads, or ``"nothing"``; the rest is computed again there.
+        keep: what the backward pass finds beside ``x`` (softmax of scaled dots only): ``"all"``, the ``"weights"`` of
+            all heads, or ``"nothing"``; the rest is computed again there.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
 
     Shapes:
