@@ -14,7 +14,7 @@ from neuralfde.demand import value_wanted
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import OVER, Graph, attention, attention_through, sums_of
+from neuralfde.models.message_passing import OVER, Graph, attention, is_usual, softmax_attention, sums_of
 from neuralfde.models.readout import readout
 from neuralfde.nn import FDEBlock
 
@@ -84,18 +84,19 @@ class EdgeAttention(nn.Module):
 
     def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: str = "all") -> Tensor:
         """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
-        how, kernel = self._how()
-        return attention(graph, z, *how, keep, **kernel)
+        kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
+        return attention(graph, z, *self.maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
 
     def through(self, graph: Graph, z: Tensor, keep: str, known: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-        """The same and ``z``, see :func:`neuralfde.models.message_passing.attention_through`."""
-        how, kernel = self._how()
-        return attention_through(graph, z, *how, keep, known, **kernel)
+        """The same and ``z``, see :func:`neuralfde.models.message_passing.softmax_attention`."""
+        if self.over != "target" or not is_usual(self.query.weight, self.kind, self.normalise):
+            return self(graph, z), z
+        return softmax_attention(graph, z, self.maps, self.heads, keep, known)
 
-    def _how(self) -> tuple[Any, dict[str, Tensor]]:
-        kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
-        maps = (self.query.weight, self.query.bias, self.key.weight, self.key.bias)
-        return (*maps, self.heads, self.kind, self.normalise, self.over), kernel
+    @property
+    def maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weight and bias of the query map, then of the key map."""
+        return self.query.weight, self.query.bias, self.key.weight, self.key.bias
 
 
 class Diffusion(nn.Module):

@@ -171,7 +171,7 @@ def attention(
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     parts = [x] if isinstance(x, Tensor) else list(x)
-    if _is_usual(wq, kind, normalise):
+    if is_usual(wq, kind, normalise):
         return _SoftmaxAttention.apply(graph, heads, keep, None, wq, bq, wk, bk, *parts)[0]
     x = _whole(parts)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
@@ -180,37 +180,22 @@ def attention(
     return function(graph, edge_scores(graph, q, k, kind, **kernel)).mean(1)
 
 
-def attention_through(
-    graph: Graph,
-    x: Tensor,
-    wq: Tensor,
-    bq: Tensor | None,
-    wk: Tensor,
-    bk: Tensor | None,
-    heads: int,
-    kind: str = "scaled_dot",
-    normalise: str = "softmax",
-    over: str = "target",
-    keep: str = "all",
-    known: list[Tensor] | None = None,
-    **kernel: Tensor | float,
+def softmax_attention(
+    graph: Graph, x: Tensor, maps: Sequence[Tensor], heads: int, keep: str, known: list[Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """:func:`attention`, and ``x`` for whatever comes next: its gradient then takes in attention's, in place.
+    """The usual :func:`attention`, and ``x`` for what comes next: that one's gradient takes in attention's, in place.
 
-    ``known`` keeps the weights of all heads of a call without gradients for the next call with them on the same
-    ``x``, which takes them from there (softmax of scaled dots only).
+    ``known`` holds the weights of all heads from a call without gradients for the next one on the same ``x``.
     """
-    if over != "target" or not _is_usual(wq, kind, normalise):
-        return attention(graph, x, wq, bq, wk, bk, heads, kind, normalise, over, keep, **kernel), x
-    weight, through, scores = _SoftmaxAttention.apply(
-        graph, heads, keep, known.pop() if known else None, wq, bq, wk, bk, x
-    )
+    found = known.pop() if known else None
+    weight, through, scores = _SoftmaxAttention.apply(graph, heads, keep, found, *maps, x)
     if known is not None and not torch.is_grad_enabled():
         known.append(scores)
     return weight, through
 
 
-def _is_usual(wq: Tensor, kind: str, normalise: Any) -> bool:
+def is_usual(wq: Tensor, kind: str, normalise: Any) -> bool:
+    """Whether attention is a softmax of scaled dots in a precision that sums over edges are made in."""
     usual = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
     return usual and not torch.is_autocast_enabled(wq.device.type)
 
