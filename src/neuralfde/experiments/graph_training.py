@@ -13,7 +13,6 @@ import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,64 +90,25 @@ def decay_of(name: str, s: Settings) -> float:
     return s.attention_decay if "attention." in name and s.attention_decay is not None else s.weight_decay
 
 
-class OwnRates:
-    """Adam or Adamax for members side by side, each with its own learning rate and decay.
-
-    Both move a weight by the learning rate times something that does not depend on it: steps of rate 1 are scaled. The
-    decay joins the gradient, as in the optimiser itself.
-    """
-
-    def __init__(self, model: nn.Module, each: Sequence[Settings]) -> None:
-        names, self.parameters = zip(*model.named_parameters(), strict=True)
-        self.inner = optimiser_for(model, replace(each[0], lr=1.0, weight_decay=0.0, attention_decay=None))
-        self.rates = [self._column(p, [s.lr for s in each]) for p in self.parameters]
-        decays = [[decay_of(name, s) for s in each] for name in names]
-        self.decays = [self._column(p, d) for p, d in zip(self.parameters, decays, strict=True)]
-
-    @staticmethod
-    def _column(parameter: Tensor, values: list[float]) -> Tensor:
-        return torch.tensor(values, device=parameter.device).view(-1, *[1] * (parameter.dim() - 1))
-
-    def zero_grad(self) -> None:
-        """As the optimiser's."""
-        self.inner.zero_grad()
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """As the optimiser's."""
-        before = [p.clone() for p in self.parameters]
-        for p, decay in zip(self.parameters, self.decays, strict=True):
-            if p.grad is not None:
-                p.grad.addcmul_(p, decay)
-        self.inner.step()
-        for p, old, rate in zip(self.parameters, before, self.rates, strict=True):
-            p.copy_(torch.lerp(old, p, rate))
-
-
 def train_splits(
     dataset: str,
     s: Settings,
     seeds: Sequence[int],
     *,
     each: Sequence[Settings] | None = None,
-    variant: str = "l",
-    adjoint: str = "exact",
-    learn_order: bool = False,
-    device: str = "cpu",
-    root: str | None = None,
     evaluate_every: int = 2,
     until: float = math.inf,
+    **how: Any,
 ) -> list[dict[str, Any]]:
     """Train on the splits ``seeds`` at once, each from the initialisation of its seed.
 
     ``each`` gives every seed settings of its own, which differ from ``s`` in nothing but :data:`OWN`; ``until`` is the
-    time (of :func:`time.time`) at which training ends, with what it has.
+    time (of :func:`time.time`) at which training ends, with what it has; ``how`` goes to :class:`Training`.
 
     The epoch is the one of the best validation accuracy, of equal ones that of the lowest validation loss; the test
     accuracy reported is that epoch's and decides nothing.
     """
-    each = [s] * len(seeds) if each is None else each
-    training = Training(dataset, s, seeds, each, variant, adjoint, learn_order, device, root)
+    training = Training(dataset, s, seeds, [s] * len(seeds) if each is None else each, **how)
     with training.stream():
         return training.fit(evaluate_every, until)
 
@@ -162,11 +122,11 @@ class Training:
         s: Settings,
         seeds: Sequence[int],
         each: Sequence[Settings],
-        variant: str,
-        adjoint: str,
-        learn_order: bool,
-        device: str,
-        root: str | None,
+        variant: str = "l",
+        adjoint: str = "exact",
+        learn_order: bool = False,
+        device: str = "cpu",
+        root: str | None = None,
     ) -> None:
         self.dataset, self.s, self.seeds, self.variant = dataset, s, seeds, variant
         self.data = graph_of(dataset, root, device, s.rows)
@@ -176,8 +136,11 @@ class Training:
         options: dict[str, Any] = {"graphs": False, "history": "full"} if self.captures else {}
         self.masks = _joined([split_of(self.data, seed) for seed in seeds], len(self.data.y))
         self.model = _model(self.data, each, seeds, variant, adjoint, learn_order, options).to(device)
-        alike = len({(own.lr, own.weight_decay, own.attention_decay) for own in each}) == 1
-        self.optimiser = optimiser_for(self.model, s) if alike else OwnRates(self.model, each)
+        self.optimiser: Any = optimiser_for(self.model, s)
+        if len({(own.lr, own.weight_decay, own.attention_decay) for own in each}) > 1:
+            from .graph_rates import OwnRates  # for searches, which come with the repository
+
+            self.optimiser = OwnRates(self.model, each)
         self.agree = torch.tensor([own.consistency for own in each], device=self.data.y.device)
         self.draws = 2 if any(own.consistency for own in each) else 1
         self.ramp = torch.zeros((), device=self.data.y.device)

@@ -312,29 +312,29 @@ class _SoftmaxAttention(torch.autograd.Function):
         kept, wq, bq, wk, bk, *rest = ctx.saved_tensors
         parts, saved = rest[: ctx.parts], rest[ctx.parts :]
         graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[8]
-        grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
-        biases = {name: torch.empty_like(w[:, 0]) for name, w in (("wq", wq), ("wk", wk))}
+        maps, width = (wq, wk), wq.shape[0] // heads
+        grads, biases = [torch.empty_like(w) for w in maps], [torch.empty_like(w[:, 0]) for w in maps]
         grad_x = None if not for_x else torch.zeros_like(x) if through is None else through
-        width = wq.shape[0] // heads
+        scale = 1.0 / math.sqrt(width)
         for h in range(heads):
             q, k = saved[2 * h : 2 * h + 2] if saved else _head(x, (wq, bq, wk, bk, heads), h)
-            scale = 1.0 / math.sqrt(width)
             weight = _softmax_(graph, sddmm(graph, q, k).mul_(scale)) if kept is None else kept[h]
             scores = weight * grad
             mean = row_sum(graph, scores[:, None])[:, 0]
             scores.sub_(mean.index_select(0, graph.row).mul_(weight)).mul_(scale / heads)
-            del weight
-            for name, w, other, turned in (("wq", wq, k, False), ("wk", wk, q, True)):
-                part, rows = spmm(graph, scores, other, transposed=turned), slice(h * width, (h + 1) * width)
-                torch.mm(part.t(), x, out=grads[name][rows])
-                torch.sum(part, 0, out=biases[name][rows])
+            others, rows = [k, q], slice(h * width, (h + 1) * width)
+            del weight, q, k  # or they would live until the next head has its own
+            for i, w in enumerate(maps):
+                part = spmm(graph, scores, others[i], transposed=i == 1)
+                torch.mm(part.t(), x, out=grads[i][rows])
+                torch.sum(part, 0, out=biases[i][rows])
                 if grad_x is not None:
                     grad_x.addmm_(part, w[rows])
-                del part, other
-            del q, k, scores
+                del part
+            del others, scores
         grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
-        bias_q, bias_k = (None if b is None else biases[name] for name, b in (("wq", bq), ("wk", bk)))
-        return None, None, None, None, grads["wq"], bias_q, grads["wk"], bias_k, *grad_parts
+        bias_q, bias_k = (None if b is None else g for b, g in zip((bq, bk), biases, strict=True))
+        return None, None, None, None, grads[0], bias_q, grads[1], bias_k, *grad_parts
 
 
 def _whole(parts: Sequence[Tensor]) -> Tensor:
