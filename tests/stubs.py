@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from neuralfde import operators
+
 F64 = torch.float64
+OPERATORS = [
+    operators.caputo_derivative,
+    operators.fractional_integral,
+    operators.grunwald_letnikov_derivative,
+    operators.riemann_liouville_derivative,
+]
 
 
 class Net(nn.Module):
@@ -19,6 +27,17 @@ class Net(nn.Module):
     def forward(self, t: Tensor, z: Tensor, u: Tensor | None = None) -> Tensor:
         out = self.b(torch.tanh(self.a(z))) * torch.cos(t)
         return out if u is None else out + u
+
+
+class Autonomous(nn.Module):
+    """A network of the state as a field that does not depend on time."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, t: Tensor, z: Tensor) -> Tensor:
+        return self.net(z)
 
 
 class TreeNet(nn.Module):

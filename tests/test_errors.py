@@ -44,6 +44,9 @@ def call(func=relax, z0=Z, t=1.0, order=0.5, **options):
         ({"order": torch.tensor([0.5, 0.5, 0.5])}, InputError, ["shape", "(3,)"]),
         ({"order": torch.tensor(1)}, InputTypeError, ["int64"]),
         ({"order": "half"}, InputTypeError, ["str"]),
+        ({"order": [0.5, 0.6]}, InputTypeError, ["torch.tensor"]),
+        ({"order": torch.linspace(0, 1, 5)}, InputError, ["func, z0, t, order"]),
+        ({"order": 5.0}, InputError, ["func, z0, t, order"]),
         ({"step": 0.3}, InputError, ["step=0.3", "0.333333", "0.25", "steps="]),
         ({"step": 3.0}, InputError, ["step=3", "1 steps", "2 steps"]),
         ({"step": -0.1}, InputError, ["positive"]),
@@ -58,18 +61,25 @@ def call(func=relax, z0=Z, t=1.0, order=0.5, **options):
         ({"t": torch.tensor([0.0, 1.0, 1.0])}, InputError, ["increase"]),
         ({"t": torch.tensor([0.0, float("nan")])}, InputError, ["finite"]),
         ({"t": torch.ones(2, 2)}, InputError, ["1-D", "(2, 2)"]),
-        ({"t": [0.0, 1.0]}, InputTypeError, ["torch.tensor"]),
+        ({"t": [0.0, 1.0]}, InputTypeError, ["torch.as_tensor"]),
+        ({"t": torch.ones(2, 3)}, InputError, ["horizon="]),
+        ({"step": torch.tensor(0.1)}, InputTypeError, ["float(step)"]),
         ({"t": torch.tensor([0.0, 1.0], requires_grad=True)}, InputError, ["T^β", "detach"]),
         ({"z0": torch.ones(2, dtype=torch.int64)}, InputTypeError, ["int64", "float32"]),
         ({"z0": torch.ones(2, dtype=torch.bfloat16)}, InputTypeError, ["bfloat16", "autocast"]),
         ({"z0": (torch.ones(2), torch.ones(2, dtype=F64))}, InputTypeError, ["mixes"]),
         ({"z0": (torch.ones(2), torch.ones(2, device="meta"))}, InputTypeError, ["meta", "one device"]),
-        ({"z0": 1.0}, InputTypeError, ["float", "torch.tensor"]),
+        ({"z0": 1.0}, InputTypeError, ["float", "torch.as_tensor"]),
+        ({"z0": torch.ones(2, dtype=torch.complex64)}, InputTypeError, ["view_as_real"]),
         ({"z0": ()}, InputError, ["empty"]),
         ({"z0": torch.ones(0)}, InputError, ["no numbers"]),
         ({"z0": torch.tensor([1.0, float("inf")])}, InputError, ["z0", "step 0"]),
         ({"method": "predictr"}, InputError, ["'predictor'", "Did you mean"]),
         ({"method": 3}, InputTypeError, ["int", "'abm'"]),
+        ({"method": "corrector"}, InputError, ["method='abm'", "compat.torchfde"]),
+        ({"method": "gl-f"}, InputError, ["method='gl'", "compat.torchfde"]),
+        ({"method": "glmulti"}, InputError, ["MultiTerm", "compat.torchfde"]),
+        ({"method": "adaptive_heun"}, InputError, ["ordinary", "'abm'"]),
         ({"adjoint": "exct"}, InputError, ["'exact'"]),
         ({"history": "fulll"}, InputError, ["'full'"]),
         ({"history": "window"}, InputError, ["Window(64)"]),
@@ -127,6 +137,33 @@ def test_combinations_that_make_no_sense():
         FDEBlock(Net(), order=1.0, learn_order=True)
     with pytest.raises(InputError, match=r"outside \(0, 1\]"):
         FDEBlock(Net(), order=1.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "exactly one of step="),
+        ({"step": 0.3}, "step=0.25"),
+        ({"t": [0.0, 1.0], "step": 0.1}, "as_tensor"),
+        ({"steps": 4, "method": "dopri5"}, "'abm'"),
+        ({"steps": 4, "history": "window"}, r"Window\(64\)"),
+        ({"steps": 4, "storage": "disk"}, "'device'"),
+        ({"steps": 4, "adjoint": True}, "'exact'"),
+        ({"steps": 4, "learn_order": torch.linspace(0, 1, 5)}, r"\(z0\)"),
+    ],
+    ids=str,
+)
+def test_a_block_is_refused_when_it_is_made(options, words):
+    with pytest.raises((InputError, InputTypeError), match=words):
+        FDEBlock(Net(), order=0.5, **options)
+
+
+def test_a_func_that_fails_says_what_it_was_given():
+    with pytest.raises(RuntimeError, match="dtype") as caught:
+        call(Net(), torch.ones(2, 3))
+    (note,) = caught.value.__notes__
+    assert "z a tensor of shape (2, 3), torch.float32 on cpu" in note
+    assert "Its parameters are torch.float64 on cpu" in note
 
 
 def test_captured_tensors_that_would_get_no_gradient_are_an_error():

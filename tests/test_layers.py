@@ -12,7 +12,7 @@ SOURCE = Path(neuralfde.__file__).parent
 #: Each part may import the parts of earlier rows, and its own row's only where it is the same part.
 ROWS = [
     {"errors"},
-    {"transfer"},
+    {"transfer", "foreign"},
     {"special", "grid", "structure", "watch", "demand"},
     {"operators"},
     {"tableaux"},

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 import neuralfde as nf
 from neuralfde import transfer
 from neuralfde.models.image import ConvFDE
+from tests.stubs import Autonomous
 
 
 class NoCopies(TorchDispatchMode):
@@ -33,7 +34,7 @@ def capture(monkeypatch):
     """Pretends that a capture has begun once it is called."""
 
     def begin():
-        for module in ("transfer", "api", "field"):
+        for module in ("transfer", "solving", "field"):
             monkeypatch.setattr(f"neuralfde.{module}.capturing", lambda: True)
 
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # which does not know the meta device
@@ -84,17 +85,7 @@ def test_a_learned_order_is_refused_in_a_capture(capture):
 
 
 def test_noise_is_refused_in_a_capture(capture):
-    func = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
-
-    class Field(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = func
-
-        def forward(self, t, z):
-            return self.net(z)
-
-    field, z0 = Field(), torch.zeros(2, 3)
+    field, z0 = Autonomous(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))), torch.zeros(2, 3)
     nf.fdeint(field, z0, 1.0, 0.5, steps=4)
     capture()
     with pytest.raises(nf.UnsupportedError, match="draws random numbers"):

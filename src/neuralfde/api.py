@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from .adjoints import Adjoint
 from .automatic import Prediction, predict
 from .choices import named
-from .errors import InputTypeError, nearest
+from .foreign import explained, refuse
 from .history import History
 from .orders import Operator
 from .reading import Options, read, read_params
@@ -39,6 +39,7 @@ class Solution:
     state: State | None = None
 
 
+@explained
 def fdeint(
     func: Callable[..., Any],
     z0: Any,
@@ -107,6 +108,7 @@ def fdeint(
     return run(func, z0, t, order, given).ys
 
 
+@explained
 def solve(
     func: Callable[..., Any],
     z0: Any,
@@ -153,6 +155,7 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
     return pytree.tree_map(lambda a, b: (a - b).detach().abs() / by, fine, coarse)
 
 
+@explained
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
     """What :func:`fdeint` with the same arguments will take: bytes, work, and what ``auto`` chooses; ``func``
     is not run.
@@ -170,7 +173,5 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
 
 def _options(name: str, options: dict[str, Any]) -> Options:
     known = fdeint.__kwdefaults__ or {}
-    for given in options:
-        if given not in known:
-            raise InputTypeError(f"{name}() has no argument {given!r}. {nearest(given, known)}")
+    refuse(f"{name}()", options, known)
     return Options(**{**known, **options})

@@ -32,7 +32,14 @@ METHODS: dict[str, Scheme] = {
 ORDINARY: dict[str, str] = {
     "euler": "predictor",
     **dict.fromkeys(("midpoint", "heun2", "heun3", "rk4", "bosh3", "dopri5", "dopri8", "explicit_adams"), "abm"),
-    "implicit_adams": "trapezoid",
+    **dict.fromkeys(("adaptive_heun", "fehlberg2"), "abm"),
+    **dict.fromkeys(("implicit_adams", "fixed_adams", "scipy_solver"), "trapezoid"),
+}
+#: torchfde's names that mean nothing here, or something else
+TORCHFDE: dict[str, str] = {
+    "corrector": "method='abm'",
+    "trap": "method='l1-explicit', or better 'trapezoid'",
+    "glmulti": "order=MultiTerm(orders, weights) with method='gl'",
 }
 ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
 HISTORIES: dict[str, History | None] = {
@@ -66,6 +73,12 @@ def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Schem
             f"The nearest is method={ORDINARY[method]!r}, with a fixed step=. At order 1 'predictor' is Euler's method "
             "and 'abm' is Heun's."
         )
+    base = method.removesuffix("-f").removesuffix("-o") if isinstance(method, str) else ""
+    if base in TORCHFDE or (base != method and base in METHODS):
+        raise InputError(
+            f"method={method!r} is torchfde's name; here it is {TORCHFDE.get(base, f'method={base!r}')}. "
+            "For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+        )
     scheme = named("method", method, METHODS, Scheme)
     if solver is None:
         return scheme
@@ -75,6 +88,14 @@ def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Schem
             "Drop solver=, or use an implicit method ('trapezoid', 'gl', 'l1', 'predictor-implicit')."
         )
     return replace(scheme, solver=named("solver", solver, SOLVERS, StageSolver))  # type: ignore[type-var, call-arg]
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise where one of the options of a block is no name or object of its kind."""
+    read_scheme(options["method"], options["solver"])
+    read_history(options["history"])
+    named("storage", options["storage"], STORAGES, Storage)
+    named("adjoint", options["adjoint"], ADJOINTS, (Exact, Direct, Paper))
 
 
 def read_history(history: str | History) -> History | None:

@@ -34,7 +34,7 @@ _TEACH = f"""Neural fractional differential equations with exact gradients.
 
 Start here:
 
-    neuralfde demo                                  a tour in a minute, with a report in demo-output/
+    neuralfde demo                                  a short tour, with a report in demo-output/
 
     neuralfde run lotka-volterra                    find the parameters of an equation from data
 

@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Grid:
         """The last point."""
         return self.start + self.steps * self.step
 
-    @property
+    @cached_property
     def elapsed(self) -> Tensor:
         """The time since the start of all grid points, float64 (steps + 1,)."""
         n = torch.arange(self.steps + 1, dtype=torch.float64)
@@ -115,13 +116,16 @@ def _times(t: float | Tensor) -> tuple[list[float], bool]:
         if t.is_complex() or t.dtype == torch.bool:
             raise InputTypeError(f"t must be real, got a tensor of dtype {t.dtype}.")
         if t.ndim > 1:
-            raise InputError(f"t must be a number or a 1-D tensor of times, got a tensor of shape {tuple(t.shape)}.")
+            raise InputError(
+                f"t must be a number or a 1-D tensor of times, got a tensor of shape {tuple(t.shape)}. A batch shares "
+                "its times; for an end time of each sample's own pass horizon=."
+            )
         values = [float(x) for x in t.detach().double().cpu().reshape(-1).tolist()]
     elif isinstance(t, int | float) and not isinstance(t, bool):
         values = [float(t)]
     else:
         raise InputTypeError(
-            f"t must be a number or a 1-D tensor of times, got {type(t).__name__}. Use torch.tensor([...]) for a list."
+            f"t must be a number or a 1-D tensor of times, got {type(t).__name__}. Use torch.as_tensor(t)."
         )
     if not all(math.isfinite(x) for x in values):
         raise InputError("t contains NaN or infinity; every time must be finite.")
@@ -157,7 +161,7 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
         return steps
     assert step is not None
     if isinstance(step, bool) or not isinstance(step, int | float):
-        raise InputTypeError(f"step must be a number, got {type(step).__name__}.")
+        raise InputTypeError(f"step must be a number, got {type(step).__name__}. Use float(step).")
     if not (math.isfinite(step) and step > 0):
         raise InputError(f"step={step:g} must be positive and finite.")
     ratio = (end - start) / step

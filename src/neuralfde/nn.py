@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .api import fdeint
-from .errors import InputError, InputTypeError, nearest
+from .choices import check_names
+from .errors import InputError, InputTypeError
+from .foreign import refuse
+from .grid import request
 from .orders import Operator
 
 
@@ -38,10 +41,13 @@ class FDEBlock(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        known = set(fdeint.__kwdefaults__ or ()) - {"args"}
-        for name in options:
-            if name not in known:
-                raise InputTypeError(f"FDEBlock has no argument {name!r}. {nearest(name, known)}")
+        defaults = fdeint.__kwdefaults__ or {}
+        refuse("FDEBlock()", options, defaults.keys() - {"args"})
+        if not isinstance(learn_order, bool):
+            raise InputTypeError(
+                f"learn_order must be True or False, got {type(learn_order).__name__}. A block gets its state when "
+                "it is called: FDEBlock(func, order=0.7, t=1.0, step=0.1)(z0)."
+            )
         self.func = func
         self.learn_order = learn_order
         self.options = {"step": step, **options}
@@ -53,15 +59,22 @@ class FDEBlock(nn.Module):
         self.operator = order if isinstance(order, Operator) else None
         if isinstance(order, Operator):
             self._own(order)
-            return
+        else:
+            self._own_number(order, options.get("velocity") is not None)
+        given = {**defaults, **self.options}
+        request(t, step, given["steps"], given["grading"])  # what a call would refuse is refused here
+        check_names(given)
+
+    def _own_number(self, order: float | Tensor, velocity: bool) -> None:
+        """Keep the order as a parameter where it is learned, as a buffer where not."""
         value = torch.as_tensor(order, dtype=torch.float64).detach().clone()
-        top = 2 if options.get("velocity") is not None and not learn_order else 1
+        top = 2 if velocity and not self.learn_order else 1
         if not bool(((value > 0) & (value <= top)).all()):
             raise InputError(
                 f"order={value.tolist()} is outside (0, {top}]. For a fixed order up to 2 pass velocity= here, or "
                 "order=Caputo(...) and velocity= with every call."
             )
-        if learn_order:
+        if self.learn_order:
             if bool((value == 1).any()):
                 raise InputError(
                     "learn_order=True starts from order=1, where the parametrisation has no slope. "

@@ -91,6 +91,8 @@ class Structure:
 
 def grouped(structure: Structure, numbers: dict[str, Any]) -> Structure:
     """The structure with groups fine enough that each of these numbers is constant in every group."""
+    if all(isinstance(given, int | float) for given in numbers.values()):
+        return structure
     found: list[list[int]] = [[] for _ in structure.shapes]
     several = False
     for name, given in numbers.items():
@@ -114,7 +116,7 @@ def _matched(structure: Structure, name: str, numbers: Any) -> list[Tensor]:
         if spec != structure.spec:
             raise InputTypeError(
                 f"{name} must be a number, a tensor that broadcasts to the state, or one of these for each part of the "
-                f"state in the same structure; got {type(numbers).__name__}."
+                f"state in the same structure; got {type(numbers).__name__}. For a list of numbers use torch.tensor."
             )
         leaves = [_number(name, x) for x in flat]
     for leaf, shape in zip(leaves, structure.shapes, strict=True):
@@ -124,7 +126,8 @@ def _matched(structure: Structure, name: str, numbers: Any) -> list[Tensor]:
         if leaf.numel() != 1 and not aligned:
             raise InputError(
                 f"{name} has shape {tuple(leaf.shape)}, which does not broadcast to the state of shape {tuple(shape)}. "
-                "Give one number, one per channel, or one per sample with trailing axes of length 1: (batch, 1, …)."
+                "Give one number, one per channel, or one per sample with trailing axes of length 1: (batch, 1, …). "
+                "(Arguments stand as func, z0, t, order.)"
             )
     return leaves
 
@@ -159,14 +162,14 @@ def structure_of(z0: Any) -> Structure:
         if not isinstance(leaf, Tensor):
             raise InputTypeError(
                 f"z0 must be a tensor or a nesting of tensors, but it contains {type(leaf).__name__}. "
-                "Wrap numbers in torch.tensor(...)."
+                "Use torch.as_tensor(...)."
             )
     first = leaves[0]
     for leaf in leaves:
         if leaf.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(
-                f"z0 has dtype {leaf.dtype}; a fractional history needs float32 or float64 sums. "
-                "Use z0.float(), and torch.autocast to run func itself in lower precision."
+                f"z0 has dtype {leaf.dtype}; a fractional history needs float32 or float64 sums. Use z0.float(), "
+                "torch.view_as_real(z0) if it is complex, and torch.autocast to run func itself in lower precision."
             )
         if leaf.dtype != first.dtype:
             raise InputTypeError(f"z0 mixes {first.dtype} and {leaf.dtype}; convert all of it to one dtype.")

@@ -10,6 +10,7 @@ from neuralfde import InputError
 from neuralfde.experiments import FolderReport, Report, load, lynx_hare, neural_field, relaxation
 from neuralfde.experiments import lotka_volterra as lv
 from neuralfde.experiments.registry import available
+from neuralfde.special import mittag_leffler
 
 SMALL = lv.Config(optimiser="lm", trajectories=3, samples=5, steps=5)
 
@@ -117,12 +118,11 @@ def test_the_power_law_range_is_found_from_the_data_alone():
 
 @pytest.mark.parametrize("model", ["maxwell", "zener"])
 def test_relaxation_finds_the_order_of_a_model_it_is_given(tmp_path, model):
-    special = pytest.importorskip("neuralfde.special")
     x = torch.linspace(-4, 6, 25, dtype=torch.float64)
     if model == "maxwell":
-        g = (-0.1 * x).exp() * special.mittag_leffler(-(0.5 * (x - 3)).exp(), 0.5, 0.9)
+        g = (-0.1 * x).exp() * mittag_leffler(-(0.5 * (x - 3)).exp(), 0.5, 0.9)
     else:
-        g = 0.2 + special.mittag_leffler(-(0.4 * (x - 1)).exp(), 0.4)
+        g = 0.2 + mittag_leffler(-(0.4 * (x - 1)).exp(), 0.4)
     (tmp_path / "data.csv").write_text("\n".join(f"{a},{b}" for a, b in zip(x.exp().tolist(), g.tolist(), strict=True)))
     row = relaxation.run(relaxation.Config(path=str(tmp_path / "data.csv"), model=model))[0]
     assert row["order"] == pytest.approx(0.1 if model == "maxwell" else 0.4, abs=1e-3)

@@ -271,7 +271,6 @@ def test_wrong_shapes_and_names_say_what_to_do():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_gives_the_numbers_of_the_cpu():
     graph = directed_graph(200, 3000)
     x, w = rand(200, 16), [rand(16, 16, seed=s) for s in (2, 3)]

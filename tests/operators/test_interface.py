@@ -16,12 +16,10 @@ from neuralfde.operators import (
     riemann_liouville_derivative,
 )
 from neuralfde.operators.caputo import _l1_2_weights
-
-F64 = torch.float64
-ALL = [caputo_derivative, fractional_integral, grunwald_letnikov_derivative, riemann_liouville_derivative]
+from tests.stubs import F64, OPERATORS
 
 
-@pytest.fixture(params=ALL, ids=lambda f: f.__name__)
+@pytest.fixture(params=OPERATORS, ids=lambda f: f.__name__)
 def operator(request):
     return request.param
 
@@ -132,7 +130,6 @@ def test_derivatives_name_the_samples_they_need(order, least):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_equals_cpu(operator):
     values = samples(50, 3)
     got = operator(values.cuda(), torch.tensor([0.3, 0.8, 1.5], device="cuda"), 0.1)

@@ -13,9 +13,8 @@ from neuralfde.operators import (
     grunwald_letnikov_derivative,
     riemann_liouville_derivative,
 )
+from tests.stubs import F64, OPERATORS
 
-F64 = torch.float64
-ALL = [caputo_derivative, fractional_integral, grunwald_letnikov_derivative, riemann_liouville_derivative]
 N = 400
 H = 1.0 / N
 T = torch.linspace(0, 1, N + 1, dtype=F64)
@@ -77,7 +76,7 @@ def test_integer_orders_are_the_classical_ones():
     torch.testing.assert_close(grunwald_letnikov_derivative(values, 1.0, H), (values - shifted) / H, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("operator", ALL)
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("whole", [1.0, 2.0])
 def test_orders_just_below_an_integer_are_close_to_it(operator, whole):
     values = torch.exp(T) - 1 - T
@@ -85,7 +84,7 @@ def test_orders_just_below_an_integer_are_close_to_it(operator, whole):
     torch.testing.assert_close(near[N // 4 :], at[N // 4 :], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("operator", ALL)
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("side", ["left", "right"])
 @settings(max_examples=10, deadline=None)
 @given(a=st.floats(-3, 3), b=st.floats(-3, 3), order=st.floats(0.05, 2.5), seed=st.integers(0, 99))

@@ -6,7 +6,7 @@ from torch import nn
 
 import neuralfde as nf
 from neuralfde.storage.checkpoint import least_budget
-from tests.stubs import F64, Net, relative
+from tests.stubs import F64, Autonomous, Net, relative
 
 HISTORIES = [nf.Exponentials(tol=1e-10, block=8), nf.Window(20, block=8)]
 STORAGES = ["device", "host", "file", "checkpoint", nf.Checkpoint(every=16), nf.Checkpoint(budget=10_000)]
@@ -87,17 +87,7 @@ def test_two_models_interleaved_and_a_second_backward_pass(func, storage):
 
 def test_dropout_is_the_same_in_recomputed_segments():
     torch.manual_seed(0)
-    func = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
-
-    class Field(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = func
-
-        def forward(self, t, z):
-            return self.net(z)
-
-    field, found = Field(), []
+    field, found = Autonomous(nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 3)).double()), []
     for storage in ("device", "checkpoint"):
         torch.manual_seed(1)
         found.append(gradients(field, storage, HISTORIES[0]))

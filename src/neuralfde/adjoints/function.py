@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Protocol
 
 import torch
@@ -41,7 +42,7 @@ class Solve(torch.autograd.Function):
         z0 = inputs[COEFFICIENTS]
         assert z0 is not None
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
-        with torch.autocast(z0.device.type, enabled=False):
+        with torch.autocast(z0.device.type, enabled=False) if plan.field.autocast else contextlib.nullcontext():
             out, between, record = forward.run(plan, c, z0.detach(), plan.train and adjoint.stores_graph)
             if plan.check_finite:
                 forward.check_outputs(plan, c, z0.detach(), (out, between))

@@ -3,7 +3,8 @@
 The equation is ``D^β x = x(a - c y)``, ``D^β y = -y(b - d x)`` with [a, b, c, d] = [1.0, 0.5, 1.0, 0.3] and initial
 states drawn from [0.5, 5]. The paper trains for 30 epochs with Adam at a learning rate of 0.01 and ends at
 [0.99, 0.48, 1.05, 0.33]. It leaves open the order, the horizon, the number of trajectories, the first guess and the
-minibatches; here they are options, and the first guess is drawn without regard to the truth.
+minibatches; here they are options, and the first guess is drawn without regard to the truth. Several processes share
+the minibatches of one seed; several seeds are dealt out to them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 import neuralfde
 from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, StepWarning, fit
 
+from .processes import Processes
 from .runtime import Report, Row, option
 
 TRUTH = {"a": 1.0, "b": 0.5, "c": 1.0, "d": 0.3}
@@ -29,6 +32,7 @@ EXAMPLES = (
     "neuralfde run lotka-volterra --observe prey --learn-order --optimiser lm --repeats 3",
 )
 _OBSERVED = {"both": [0, 1], "prey": [0], "predator": [1]}
+PROCESSES = True
 COLUMNS = ("seed", "adjoint", "a", "b", "c", "d", "order", "worst_error", "seconds")
 
 
@@ -75,13 +79,24 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     report = Report() if report is None else report
     if config.observe not in _OBSERVED:
         raise neuralfde.InputError(f"--observe must be one of {', '.join(_OBSERVED)}, got {config.observe!r}.")
-    rows = [
-        report.case(f"seed-{seed}", lambda seed=seed: _one(config, seed, report))  # type: ignore[misc]
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
+    seeds = range(config.seed, config.seed + config.repeats)
+    with Processes.from_environment("cpu") as processes:
+        if config.optimiser == "adam" and len(seeds) == 1:
+            report = processes.quieten(report)
+            rows = [report.case(f"seed-{config.seed}", partial(_one, config, config.seed, report, processes.group))]
+        else:
+            rows = processes.cases(report, {f"seed-{seed}": partial(_one, config, seed, report) for seed in seeds})
+    say_warnings(rows, report)
     worst = max(r["worst_error"] for r in rows)
     report.verdict(f"parameters within {config.target:.3g}", worst <= config.target, f"worst error {worst:.4f}")
     return rows
+
+
+def say_warnings(rows: list[Row], report: Report) -> None:
+    """What the fits warned of, wherever and whenever they were made."""
+    for row in rows:
+        for text in row["warnings"]:
+            report.message(f"{row['case']}: {text}")
 
 
 def measure(config: Config, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,13 +117,13 @@ def first_guess(seed: int) -> dict[str, float]:
     return dict(zip("abcd", drawn.tolist(), strict=True))
 
 
-def estimate(config: Config, seed: int, report: Report, key: str) -> Fit:
-    """Fit one set of trajectories."""
+def estimate(config: Config, seed: int, report: Report, key: str, group: Any = None) -> Fit:
+    """Fit one set of trajectories; the processes of ``group`` share its minibatches."""
     times, values, z0 = measure(config, seed)
     seen = _OBSERVED[config.observe]
     optimiser: Any = LevenbergMarquardt()
     if config.optimiser == "adam":
-        optimiser = Adam(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size, seed=seed)
+        optimiser = Adam(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size, seed=seed, group=group)
     elif config.optimiser != "lm":
         raise neuralfde.InputError(f"--optimiser must be adam or lm, got {config.optimiser!r}.")
 
@@ -142,15 +157,13 @@ def estimate(config: Config, seed: int, report: Report, key: str) -> Fit:
         )
 
 
-def _one(config: Config, seed: int, report: Report) -> Row:
+def _one(config: Config, seed: int, report: Report, group: Any = None) -> Row:
     key = f"seed-{seed}"
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", IdentifiabilityWarning)
         warnings.simplefilter("always", StepWarning)
-        found = estimate(config, seed, report, key)
-    for warning in caught:
-        report.message(f"warning: {warning.message}")
+        found = estimate(config, seed, report, key, group)
     errors = {n: abs(found.estimates[n] / v - 1) for n, v in TRUTH.items()}
     real = {**TRUTH, "order": config.order}
     if report.wants_figures:
@@ -170,5 +183,6 @@ def _one(config: Config, seed: int, report: Report) -> Row:
         "order_range": None if found.profile is None else found.profile.interval,
         "loss": found.loss,
         "first_guess": first_guess(seed),
+        "warnings": [str(warning.message) for warning in caught],
         "seconds": round(time.perf_counter() - began, 3),
     }

@@ -3,7 +3,7 @@
 The series has 21 years of pelts, 1900 to 1920 (shipped with the package; source: stan-dev/example-models,
 knitr/lotka-volterra/hudson-bay-lynx-hare.csv, new BSD licence). Both models are fitted to the years up to an origin
 on the log scale, and forecast the years after it. First guesses come from the training years alone: the means give
-the equilibrium, and a period of ten years the rates.
+the equilibrium, and a period of ten years the rates. The fits are dealt out to the processes that ``torchrun`` starts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -22,13 +23,15 @@ from torch import Tensor
 import neuralfde
 from neuralfde.fitting import Fit, IdentifiabilityWarning, LevenbergMarquardt, fit
 
-from .lotka_volterra import lotka_volterra
+from .lotka_volterra import lotka_volterra, say_warnings
+from .processes import Processes
 from .runtime import Report, Row, option
 
 EXAMPLES = (
     "neuralfde run lynx-hare                               four origins, forecasts of three years",
     "neuralfde run lynx-hare --first 1914 --last 1914 --ahead 6 --out out/lynx",
 )
+PROCESSES = True
 COLUMNS = ("model", "origin", "order", "train_rmse_log", "held_out_rmse_log", "seconds")
 
 
@@ -55,11 +58,10 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
             "origins need seven years before them and --ahead years after them; the data are 1900 to 1920."
         )
     kinds = ("integer", "fractional")
-    rows = []
-    for k, (kind, origin) in enumerate((kind, o) for kind in kinds for o in origins):
-        key = f"{kind}-{origin}"
-        rows.append(report.case(key, lambda a=kind, b=origin: _one(config, a, b, years, pelts, report)))  # type: ignore[misc]
-        report.progress("forecasts", k + 1, len(origins) * 2, rows[-1]["held_out_rmse_log"])
+    cases = {f"{kind}-{o}": partial(_one, config, kind, o, years, pelts, report) for kind in kinds for o in origins}
+    with Processes.from_environment("cpu") as processes:
+        rows = processes.cases(report, cases, "forecasts")
+    say_warnings(rows, report)
     for kind in kinds:
         mine = [r for r in rows if r["model"] == kind]
         mean = math.sqrt(sum(r["held_out_rmse_log"] ** 2 for r in mine) / len(mine))
@@ -103,8 +105,6 @@ def _one(config: Config, kind: str, origin: int, years: Tensor, pelts: Tensor, r
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", IdentifiabilityWarning)
         found = fit_until(origin, kind == "fractional", config)
-    for warning in caught:
-        report.message(f"{kind} {origin}: {warning.message}")
     ahead = (years > origin) & (years <= origin + config.ahead)
     forecast = found.predict(years[ahead] - years[0])[:, 0]
     error = forecast - pelts[ahead].log()
@@ -120,6 +120,7 @@ def _one(config: Config, kind: str, origin: int, years: Tensor, pelts: Tensor, r
         "held_out_rmse_log": float(error.square().mean().sqrt()),
         "estimates": found.estimates,
         "converged": found.converged,
+        "warnings": [str(warning.message) for warning in caught],
         "seconds": round(time.perf_counter() - began, 3),
     }
 

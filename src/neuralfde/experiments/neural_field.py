@@ -1,7 +1,8 @@
 """Learn an unknown right-hand side as a small network from trajectories, then compare its field with the truth.
 
 The data are trajectories of a fractional predator-prey equation; the network is told nothing of its form. Fields are
-compared on states the trajectories visited and never saw during training (``held out``).
+compared on states the trajectories visited and never saw during training (``held out``). Several processes share the
+minibatches.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import neuralfde
 from neuralfde.fitting import Adam, Fit, Progress, fit
 
 from .lotka_volterra import truth
+from .processes import Processes
 from .runtime import Report, Row, option
 
 EXAMPLES = (
@@ -24,6 +26,7 @@ EXAMPLES = (
     "neuralfde run neural-field --adjoint paper --epochs 100",
     "neuralfde run neural-field --learn-order --out out/field",
 )
+PROCESSES = True
 COLUMNS = ("adjoint", "loss", "order", "field_error", "held_out_error", "seconds")
 
 
@@ -68,13 +71,15 @@ class Network(nn.Module):
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row: loss, order and the relative error of the learned field on held-out trajectories."""
     report = Report() if report is None else report
-    row = report.case("field", lambda: _one(config, report))
+    with Processes.from_environment("cpu") as processes:
+        report = processes.quieten(report)
+        row = report.case("field", lambda: _one(config, report, processes.group))
     text = f"error {row['field_error']:.4f}"
     report.verdict(f"field within {config.target:g}", row["field_error"] <= config.target, text)
     return [row]
 
 
-def _one(config: Config, report: Report) -> Row:
+def _one(config: Config, report: Report, group: Any) -> Row:
     began = time.perf_counter()
     generator = torch.Generator().manual_seed(config.seed)
     times = torch.linspace(0, config.horizon, config.samples + 1, dtype=torch.float64)
@@ -96,7 +101,7 @@ def _one(config: Config, report: Report) -> Row:
         initial=z0[:half],
         order=0.6 if config.learn_order else config.order,
         learn_order=config.learn_order,
-        optimiser=Adam(config.epochs, config.lr, config.batch_size, config.seed),
+        optimiser=Adam(config.epochs, config.lr, config.batch_size, config.seed, group=group),
         callback=watch,
         resume=report.restored("field"),
         steps=config.steps,

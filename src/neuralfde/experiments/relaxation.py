@@ -8,7 +8,7 @@ spring-pot in series, G(t) = Gₑ + G E_α(-(t/τ)^α). All are fitted to log G,
 An order is a slope only where the relaxation is a power law: a fractional Maxwell element falls as t^-β early and bends
 on its way to t^-α. The slope that orders are held against is therefore that of the power-law range. It is found from
 the data alone: the longest range from the first time on where a straight line on log-log axes has R² ≥ ``straight``.
-The slope over all times stands beside it.
+The slope over all times stands beside it. The models are dealt out to the processes that ``torchrun`` starts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from torch import Tensor
 from neuralfde.errors import InputError, nearest
 from neuralfde.fitting import CurveFit, fit_curve
 
+from .processes import Processes
 from .runtime import Report, Row, option
 
 EXAMPLES = (
     "neuralfde run relaxation --path stressrelaxation_fishmuscle_data.csv",
     "neuralfde run relaxation --path relaxation.csv --model maxwell --out out/muscle",
 )
+PROCESSES = True
 COLUMNS = ("model", "order", "slope", "until", "difference", "r_squared_log", "slope_all", "difference_all")
 
 
@@ -55,11 +58,13 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     times, modulus = read(config.path)
     everywhere, straight = line(times, modulus), power_law(times, modulus, config.straight)
     names = list(MODELS) if config.model == "all" else [config.model]
-    curves: dict[str, CurveFit] = {}
+    missing = [name for name in names if report.known(name) is None]
+    with Processes.from_environment("cpu") as processes:
+        report = processes.quieten(report)
+        fitted = dict(zip(missing, processes.deal([partial(_timed, n, times, modulus) for n in missing]), strict=True))
 
     def one(name: str) -> Row:
-        began = time.perf_counter()
-        found = curves[name] = MODELS[name](times, modulus)
+        found, seconds = fitted[name]
         order = found.estimates["order"]
         return {
             "model": name,
@@ -73,17 +78,19 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
             "slope_all": everywhere.slope,
             "difference_all": abs(order + everywhere.slope),
             "estimates": found.estimates,
-            "seconds": round(time.perf_counter() - began, 3),
+            "seconds": round(seconds, 3),
         }
 
-    rows = []
-    for k, name in enumerate(names):
-        rows.append(report.case(name, lambda name=name: one(name)))  # type: ignore[misc]
-        report.progress("models", k + 1, len(names))
+    rows = [report.case(name, partial(one, name)) for name in names]
     _judge(config, rows, straight, report)
-    if report.wants_figures and curves:
-        report.figure("relaxation", _draw(times, modulus, curves))
+    if report.wants_figures and fitted:
+        report.figure("relaxation", _draw(times, modulus, {name: found for name, (found, _) in fitted.items()}))
     return rows
+
+
+def _timed(name: str, times: Tensor, modulus: Tensor) -> tuple[CurveFit, float]:
+    began = time.perf_counter()
+    return MODELS[name](times, modulus), time.perf_counter() - began
 
 
 def _judge(config: Config, rows: list[Row], straight: Line, report: Report) -> None:

@@ -87,7 +87,7 @@ class FolderReport(Report):
     """Keeps everything in a folder: ``config.json``, ``results.json``, pictures and ``checkpoint.pt``.
 
     With ``resume`` the folder's finished rows and checkpoint are used; its configuration must be the same. Without
-    ``writes`` it only reads: of several processes that train together, one writes.
+    ``writes`` it reads, and keeps pictures: of several processes one writes, and each draws the cases that it computed.
     """
 
     wants_figures = True
@@ -128,9 +128,9 @@ class FolderReport(Report):
     def figure(self, name: str, figure: Any) -> None:
         """See :class:`Report`."""
         path = self.out / f"{name}.png"
-        if self.writes:
-            figure.savefig(path, dpi=130)
-            self.pictures.append(path)
+        self.out.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+        self.pictures.append(path)
 
     def checkpoint(self, key: str, state: Mapping[str, Any]) -> None:
         """See :class:`Report`; written every few seconds, and once more when the run is interrupted."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from ..errors import NonFiniteError
 from .problem import Problem
@@ -27,6 +28,10 @@ class Progress:
     state: dict[str, Any]
 
 
+#: ``watch(iteration, total, free, loss, state)``; returns True to stop early.
+Watch = Callable[[int, int, Tensor, float, dict[str, Any]], bool]
+
+
 @dataclass
 class Path:
     """Where an optimiser went."""
@@ -36,9 +41,18 @@ class Path:
     converged: bool = False
     message: str = "the iterations were used up"
 
+    @classmethod
+    def begin(cls, free: Tensor, state: dict[str, Any] | None) -> tuple[int, Path]:
+        """The iterations done and the way so far: none, or those of a saved ``state``."""
+        return (0, cls(free)) if state is None else (state["iteration"], cls(state["free"], [*state["history"]]))
 
-#: ``watch(iteration, total, free, loss, state)``; returns True to stop early.
-Watch = Callable[[int, int, Tensor, float, dict[str, Any]], bool]
+    def ends(self, done: int, total: int, watch: Watch, **own: Any) -> bool:
+        """Show the way so far and what else the optimiser goes on from; whether it ends here."""
+        saved = {"iteration": done, "free": self.free, "history": [*self.history], **own}
+        stop = watch(done, total, self.free, self.history[-1], saved)
+        if self.converged or stop:
+            self.message = "converged" if self.converged else "stopped early"
+        return self.converged or stop
 
 
 class Optimiser(Protocol):
@@ -66,9 +80,8 @@ class LevenbergMarquardt:
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See :class:`Optimiser`."""
-        begin, damping, path = 0, 1e-3, Path(free)
-        if state is not None:
-            begin, damping, path = state["iteration"], state["damping"], Path(state["free"], list(state["history"]))
+        begin, path = Path.begin(free, state)
+        damping = 1e-3 if state is None else state["damping"]
         values = problem.unknowns.to_value(path.free) if state is None else state["values"]
         residual, matrix = self._begin(problem, values)
         scale = matrix.norm(dim=0) if state is None else state["scale"]
@@ -95,11 +108,7 @@ class LevenbergMarquardt:
                     break
             path.free = problem.unknowns.to_free(values)
             path.history.append(cost / count)
-            saved = {"iteration": k + 1, "damping": damping, "free": path.free, "history": [*path.history],
-                     "values": values, "scale": scale}  # fmt: skip
-            stop = watch(k + 1, self.iterations, path.free, cost / count, saved)
-            if path.converged or stop:
-                path.message = "converged" if path.converged else "stopped early"
+            if path.ends(k + 1, self.iterations, watch, damping=damping, values=values, scale=scale):
                 break
             if gained >= 0:
                 residual, matrix = problem.jacobian(values)
@@ -159,9 +168,7 @@ class LBFGS:
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See :class:`Optimiser`."""
-        begin, path = 0, Path(free)
-        if state is not None:
-            begin, path = state["iteration"], Path(state["free"], list(state["history"]))
+        begin, path = Path.begin(free, state)
         u = path.free.clone().requires_grad_()
         inner = torch.optim.LBFGS(
             [u], lr=1.0, max_iter=1, max_eval=25, history_size=self.memory, line_search_fn="strong_wolfe",
@@ -186,11 +193,8 @@ class LBFGS:
             path.free = u.detach().clone()
             moved = float((path.free - before).norm())
             path.converged = moved <= self.tolerance * (float(before.norm()) + self.tolerance)
-            saved = {"iteration": k + 1, "free": path.free, "history": [*path.history]}
-            saved["optimiser"] = copy.deepcopy(inner.state_dict())  # the optimiser goes on changing its own
-            stop = watch(k + 1, self.iterations, path.free, path.history[-1], saved)
-            if path.converged or stop:
-                path.message = "converged" if path.converged else "stopped early"
+            # a copy: the optimiser goes on changing its own
+            if path.ends(k + 1, self.iterations, watch, optimiser=copy.deepcopy(inner.state_dict())):
                 break
         return path
 
@@ -205,6 +209,8 @@ class Adam:
         batch_size: trajectories in a step; default: all of them.
         seed: of the shuffling.
         stop_below: a loss at which the fit counts as converged.
+        group: a ``torch.distributed`` process group whose members share the trajectories of every step; all of them
+            call ``fit`` with the same data and get the same answer, that of one process to rounding.
     """
 
     epochs: int = 500
@@ -212,17 +218,16 @@ class Adam:
     batch_size: int | None = None
     seed: int = 0
     stop_below: float = 0.0
+    group: Any = None
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See :class:`Optimiser`."""
-        begin, path = 0, Path(free)
+        begin, path = Path.begin(free, state)
         generator = torch.Generator().manual_seed(self.seed)
-        if state is not None:
-            begin, path = state["iteration"], Path(state["free"], list(state["history"]))
-            generator.set_state(state["generator"])
         u = path.free.clone().requires_grad_()
         inner = torch.optim.Adam([u], lr=self.lr)
         if state is not None:
+            generator.set_state(state["generator"])
             inner.load_state_dict(state["optimiser"])
         batch = problem.initial.shape[0]
         size = batch if self.batch_size is None else min(self.batch_size, batch)
@@ -230,26 +235,29 @@ class Adam:
             total = 0.0
             for rows in torch.randperm(batch, generator=generator).split(size):
                 inner.zero_grad()
-                whole = len(rows) == batch
-                loss = problem.loss(problem.unknowns.to_value(u), None if whole else rows)
-                loss.backward()
+                total += self._gradient(problem, u, rows) * len(rows)
                 inner.step()
-                total += float(loss.detach()) * len(rows)
             path.free = u.detach().clone()
             path.history.append(total / batch)
-            saved = {
-                "iteration": k + 1,
-                "free": path.free,
-                "history": [*path.history],
-                "optimiser": copy.deepcopy(inner.state_dict()),  # the optimiser goes on changing its own
-                "generator": generator.get_state(),
-            }
-            stop = watch(k + 1, self.epochs, path.free, path.history[-1], saved)
             path.converged = path.history[-1] <= self.stop_below
-            if path.converged or stop:
-                path.message = "converged" if path.converged else "stopped early"
+            own = {"optimiser": copy.deepcopy(inner.state_dict()), "generator": generator.get_state()}
+            if path.ends(k + 1, self.epochs, watch, **own):
                 break
         return path
+
+    def _gradient(self, problem: Problem, u: Tensor, rows: Tensor) -> float:
+        """Leave the gradient in ``u.grad``; the loss."""
+        shared = self.group is not None
+        mine = rows[dist.get_rank(self.group) :: dist.get_world_size(self.group)] if shared else rows
+        sums = u.new_zeros(1 + len(u))
+        if len(mine):
+            whole = len(mine) == problem.initial.shape[0]
+            loss = problem.loss(problem.unknowns.to_value(u), None if whole else mine, rows)
+            sums[0], sums[1:] = loss.detach(), torch.autograd.grad(loss, u)[0]
+        if shared:
+            dist.all_reduce(sums, group=self.group)
+        u.grad = sums[1:]
+        return float(sums[0])
 
 
 OPTIMISERS: dict[str, Optimiser] = {"lm": LevenbergMarquardt(), "lbfgs": LBFGS(), "adam": Adam()}

@@ -92,9 +92,10 @@ class Problem:
         halved = {"steps": None if steps is None else 2 * steps, "step": None if step is None else step / 2}
         return replace(self, options={**self.options, **halved})
 
-    def loss(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The mean of the squared residuals."""
-        seen = self.data.scale if rows is None else self.data.scale[:, rows]
+    def loss(self, flat: Tensor, rows: Tensor | None = None, among: Tensor | None = None) -> Tensor:
+        """The mean of the squared residuals, or the share of ``rows`` in the mean ``among`` more of them."""
+        among = rows if among is None else among
+        seen = self.data.scale if among is None else self.data.scale[:, among]
         return self.residuals(flat, rows).square().sum() / (seen > 0).sum().clamp(min=1)
 
     def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..api import fdeint
-from ..errors import InputError, InputTypeError, nearest
+from ..errors import InputError, InputTypeError
+from ..foreign import refuse
 from .data import Data
 from .problem import Named, Problem, default_steps
 from .unknowns import INITIAL, ORDER, Bounds, unknowns_from
@@ -66,9 +67,7 @@ def _starting_values(module: nn.Module, extra: Mapping[str, Tensor]) -> dict[str
 def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse what neither the solver nor the fit (whose own arguments are ``own``) knows."""
     known = set(fdeint.__kwdefaults__ or ()) - {"args", "params", "callback"}
-    for name in options:
-        if name not in known:
-            raise InputTypeError(f"fit() has no argument {name!r}. {nearest(name, known | set(own))}")
+    refuse("fit()", options, known | set(own))
 
 
 def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:

@@ -1,0 +1,133 @@
+"""No number of the pages is typed by hand: measured ones are read from the results, settings from the code."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from neuralfde import FFT, Exponentials, Full, automatic
+from neuralfde.choices import METHODS
+from neuralfde.compat.torchfde import fdeint as torchfde_call
+from neuralfde.experiments import relaxation
+from neuralfde.fitting.profile import RESOLUTION
+from neuralfde.fitting.search import SMALL
+from neuralfde.history import exponentials, panels
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+NUMERALS = {10: "Ten", 12: "twelve"}
+
+
+def script(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+readme = script(ROOT / "benchmarks" / "readme.py")
+scaling = script(ROOT / "benchmarks" / "scaling.py")
+
+
+def said(page):
+    """The text of a page, without marks and line breaks."""
+    text = re.sub(r"<!--.*?-->", "", (ROOT / page).read_text(), flags=re.S)
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", readme.pages(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_measured_figures_are_those_of_the_results(page):
+    assert readme.filled(page.read_text()) == page.read_text(), "stale: run python benchmarks/readme.py"
+
+
+def test_every_figure_is_used_and_a_wrong_one_is_noticed():
+    text = "".join(page.read_text() for page in readme.pages())
+    assert all(f"<!-- {name}:start -->" in text for name in readme.FIGURES)
+    wrong = text.replace(readme.bias_network(), "1 % to 2 %")
+    assert wrong != text == readme.filled(wrong)
+    with pytest.raises(SystemExit, match="no figure 'nothing'"):
+        readme.filled("<!-- nothing:start -->1<!-- nothing:end -->")
+
+
+def test_pictures_of_the_site_are_those_of_the_results():
+    for picture in (ROOT / "docs" / "figures").iterdir():
+        if (RESULTS / picture.name).exists():
+            assert picture.read_bytes() == (RESULTS / picture.name).read_bytes(), picture.name
+
+
+SINGLE, DOUBLE = (panels._SIZES[dtype] for dtype in (torch.float32, torch.float64))
+LEVELS = [FFT().block * FFT().growth ** k for k in range(3)]
+SETTINGS = [
+    ("docs/index.md", f"{NUMERALS[len(METHODS)]} schemes"),
+    ("docs/choose.md", f"from {automatic.FFT_FROM} steps on `fft`"),
+    ("docs/recipes/long.md", f"changes over at {automatic.FFT_FROM} steps"),
+    ("docs/recipes/long.md", "1e-8 for float32 states and 1e-11 for float64"),
+    ("docs/math/history.md", f"groups steps into blocks of {Full().block}"),
+    ("docs/math/history.md", f"one thin product over at most {Full().block - 1} rows"),
+    ("docs/math/history.md", f"blocks of {LEVELS[0]}, {LEVELS[1]}, {LEVELS[2]}, … steps"),
+    ("docs/math/history.md", f"{SINGLE.moments} for {SINGLE.length} rows in single precision"),
+    ("docs/math/history.md", f"{DOUBLE.moments} for {DOUBLE.length} in double"),
+    ("docs/math/history.md", f"(`block`, {Exponentials().block})"),
+    ("docs/math/history.md", f"up to {exponentials.MOST_TERMS}, until"),
+    ("docs/math/history.md", f"at all lags up to {exponentials._CHECKED:,}".replace(",", " ")),
+    ("docs/recipes/fit-data.md", f"Up to {SMALL} unknowns it is Levenberg-Marquardt"),
+    ("docs/recipes/fit-data.md", f"a range wider than {RESOLUTION}"),
+    ("docs/recipes/fit-data.md", f"R² ≥ {relaxation.Config().straight}"),
+    ("docs/scaling.md", f"width {scaling.WIDTH}, {scaling.STEPS} steps, a batch of {scaling.BATCH}"),
+    ("docs/performance.md", f"a state of {128 * 64 * 6 * 6:,} numbers".replace(",", " ")),
+]
+
+
+@pytest.mark.parametrize(("page", "sentence"), SETTINGS, ids=lambda x: x[:60])
+def test_settings_are_those_of_the_code(page, sentence):
+    assert sentence in said(page), f"{page} no longer says {sentence!r}"
+
+
+def test_the_tolerance_that_auto_brings_along():
+    for double, tolerance in ((False, 1e-8), (True, 1e-11)):
+        size = automatic.Size(steps=100, row_bytes=8, sums=1, train=True, double=double)
+        assert automatic._exponentials(size) == Exponentials(tol=tolerance)
+
+
+def test_the_rates_of_the_exponentials():
+    steps, history = 1000, Exponentials()
+    rates = history.rates(steps, 5)
+    assert rates[0] == pytest.approx(0.1 / steps)
+    assert rates[-1] == pytest.approx(30 / history.block)
+    assert r"between \(0.1/N\) and \(30/B\)" in said("docs/math/history.md")
+
+
+def ours(kind):
+    rows = json.loads((RESULTS / "graphs-h200.json").read_text())["rows"]
+    found = {}
+    for row in rows:
+        if row.get("training_s") and row.get("source") == "measured":
+            found.setdefault((row["graph"], row["variant"], row["nodes"]), {})[row["adjoint"]] = row[kind]
+    return [group for group in found.values() if "direct" in group and len(group) > 1]
+
+
+def test_what_is_said_of_the_graphs():
+    text = said("docs/reproduce.md")
+    slower = all(s >= group["direct"] for group in ours("training_s") for s in group.values())
+    assert ("no run was faster than direct" in text) == slower
+    leaner = all(
+        min(mib for name, mib in group.items() if name.startswith("exact"))
+        < min(mib for name, mib in group.items() if not name.startswith("exact"))
+        for group in ours("training_mib")
+        if any(name.startswith("exact") for name in group)
+    )
+    assert ("takes less memory than direct differentiation and than the paper's adjoint" in text) == leaner
+
+
+def test_the_names_of_torchfde():
+    names = [base + end for base in ("predictor", "corrector", "l1", "gl", "trap", "glmulti") for end in ("-f", "-o")]
+    assert f"here all {NUMERALS[len(names)]} exist" in said("docs/migrate/torchfde.md")
+    for name in names:
+        options = {"multi_coefficient": torch.ones(1)} if name.startswith("glmulti") else {}
+        order = torch.tensor([0.5]) if options else 0.5
+        assert torch.isfinite(
+            torchfde_call(lambda t, z: -z, torch.ones(1), order, t=1.0, step_size=0.5, method=name, options=options)
+        )
