@@ -52,7 +52,7 @@ class Config:
     dataset: str = option("cora", "graph: cora, citeseer, pubmed, coauthor-cs, computers, photo, coauthor-physics, …")
     variant: str = option("l", "l: attention computed once; nl: at every evaluation")
     adjoint: str = option("exact", "exact, direct or paper")
-    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara), published (FROND) or tuned (ours)")
+    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)")
     seeds: int = option(10, "number of random splits")
     first_seed: int = option(0, "seed of the first split")
     order: float | None = option(None, "order of the derivative; default: chosen on validation from --orders")
