@@ -3,24 +3,27 @@
 Hyper-parameters are those of the paper's table tab:s3hyperpara, or ours with ``settings="tuned"``. The order is chosen
 on validation, or learned; ``tune`` searches all the rest; both choose by validation accuracy on splits that are not
 reported. The epoch of a training is chosen on its own validation nodes. Test accuracy never decides anything.
+
+The splits are dealt out to the processes that ``torchrun`` starts.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from ..errors import InputError
 from .graph_settings import Settings, candidates, canonical, settings_for
 from .graph_training import graph_of, side_by_side, train_splits
+from .processes import Processes
 from .runtime import Report, option
 
+PROCESSES = True
 EXAMPLES = (
     "neuralfde run graphs --dataset cora --settings tuned",
     "neuralfde run graphs --dataset citeseer --variant nl --seeds 3",
@@ -86,13 +89,17 @@ class Config:
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """Rows for every training, one for every choice made, and a summary with mean and deviation last."""
-    report = Report() if report is None else report
     _check(config)
+    with Processes.from_environment(config.device) as processes:
+        return _run(config, processes.quieten(Report() if report is None else report), processes)
+
+
+def _run(config: Config, report: Report, processes: Processes) -> list[Row]:
     given = {k: v for k, v in asdict(config).items() if k in Settings.__dataclass_fields__}
     start = settings_for(config.dataset, config.settings, **given)
     seeds = list(range(config.first_seed, config.first_seed + config.seeds))
     judges = list(range(config.choose_from, config.choose_from + config.choose_on))
-    train = _trainer(config, report)
+    train = _trainer(config, report, processes)
     if config.tune:
         start = _tune(config, report, train, start, judges)
     if config.order is None and not config.learn_order:
@@ -167,9 +174,9 @@ def _mean(rows: list[Row], key: str) -> float:
 _Train = Callable[[list[Job]], list[Row]]
 
 
-def _trainer(config: Config, report: Report) -> _Train:
+def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
     """A function from jobs to rows that trains nothing twice, and splits of the same settings side by side."""
-    device = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(processes.device)
     dataset, done = canonical(config.dataset), dict[str, Row]()
     fixed = {k: getattr(config, k) for k in ("variant", "adjoint", "learn_order", "evaluate_every")}
     fixed |= {"device": device, "root": config.data}
@@ -177,6 +184,12 @@ def _trainer(config: Config, report: Report) -> _Train:
     def together(settings: Settings) -> int:
         fits = side_by_side(graph_of(dataset, config.data, device), settings, config.variant, device)
         return min(config.together, fits) if config.together else fits
+
+    def parts(settings: Settings, jobs: list[Job]) -> list[list[Job]]:
+        """Jobs to train side by side: as many as fit into the memory of every process, and some for each of them."""
+        fits = min(processes.deal([partial(together, settings)] * processes.count))
+        size = min(fits, math.ceil(len(jobs) / processes.count))
+        return [jobs[k : k + size] for k in range(0, len(jobs), size)]
 
     def train(jobs: list[Job]) -> list[Row]:
         for settings, group in itertools.groupby(jobs, key=lambda job: job[1]):
@@ -186,9 +199,9 @@ def _trainer(config: Config, report: Report) -> _Train:
                     done[job[0]] = report.case(job[0], dict)
                 elif job[0] not in done:
                     missing.append(job)
-            size = together(settings) if missing else 1
-            for part in (missing[k : k + size] for k in range(0, len(missing), size)):
-                rows = train_splits(dataset, settings, [seed for _, _, seed in part], **fixed)
+            shares = parts(settings, missing) if missing else []
+            tasks = [partial(train_splits, dataset, settings, [job[2] for job in part], **fixed) for part in shares]
+            for part, rows in zip(shares, processes.deal(tasks), strict=True):
                 for (key, _, _), row in zip(part, rows, strict=True):
                     done[key] = report.case(key, partial(dict, row))
                 report.progress(dataset, sum(key in done for key, _, _ in jobs), len(jobs))
