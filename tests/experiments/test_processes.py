@@ -25,7 +25,7 @@ RUNS = {
     "shared minibatches": (lv, lv.Config(epochs=3, learn_order=True, noise=0.01, **SMALL)),
     "minibatches smaller than the processes": (lv, lv.Config(**{**SMALL, "epochs": 2, "batch_size": 1})),
     "shared, a network": (neural_field, neural_field.Config(epochs=3, width=4, **SMALL)),
-    "seeds dealt out": (lv, lv.Config(optimiser="lm", repeats=3, **SMALL)),
+    "seeds dealt out": (lv, lv.Config(optimiser="lm", repeats=3, noise=0.01, **SMALL)),
     "origins dealt out": (lynx_hare, lynx_hare.Config(first=1912, last=1912, ahead=2, steps_per_year=2)),
     "splits dealt out": (graphs, graphs.Config(seeds=3, orders="0.6,1.0", choose_on=1, **QUICK)),
     "models dealt out": (relaxation, relaxation.Config(path="relaxation.csv")),
