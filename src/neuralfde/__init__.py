@@ -1,6 +1,7 @@
 """neuralfde: neural fractional differential equations in PyTorch, with exact gradients."""
 
 import logging
+from typing import TYPE_CHECKING
 
 from . import operators
 from .adjoints import Direct, Exact, Paper
@@ -14,6 +15,9 @@ from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered,
 from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
+
+if not TYPE_CHECKING:  # to a type checker a name that does not exist is to stay one
+    from .foreign import absent as __getattr__  # noqa: F401
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

@@ -51,7 +51,7 @@ def fdeint(
     steps: int | None = None,
     adjoint: str | Adjoint = "exact",
     history: str | History = "auto",
-    storage: str | Storage = "auto",
+    storage: str | Storage = "device",
     params: Iterable[Tensor] | None = None,
     args: tuple[Any, ...] = (),
     solver: str | StageSolver | None = None,
@@ -81,8 +81,8 @@ def fdeint(
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
         history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
-        storage: ``'auto'`` (default), ``'device'``, ``'host'``, ``'checkpoint'``, or an object such as
-            ``Host(path='/scratch')``.
+        storage: ``'device'`` (default), ``'host'``, ``'checkpoint'``, ``'auto'`` (by the free memory), or an object such
+            as ``Host(path='/scratch')``.
         params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
         args: passed on to ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.
@@ -167,8 +167,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     problem = read(func, z0, t, order, given, train=train)
     stages = getattr(problem.scheme, "corrections", 0) + 1
-    structure = problem.structure
-    return predict(problem.past, problem.kept, problem.size, structure.numel, stages, structure.device, problem.why)
+    return predict(problem.past, problem.kept, problem.size, problem.structure.numel, stages, problem.why)
 
 
 def _options(name: str, options: dict[str, Any]) -> Options:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +34,17 @@ class Adjoint(Protocol):
         """Gradients of everything from gradients of the outputs."""
 
 
+@contextmanager
+def _advised(adjoint: Adjoint) -> Iterator[None]:
+    """Say what takes less where memory runs out."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        way = "adjoint='exact'" if adjoint.stores_graph else "history='auto' with storage='auto'"
+        error.add_note(f"{way} takes less memory; neuralfde.plan(...) says how much.")
+        raise
+
+
 class Solve(torch.autograd.Function):
     """``(states at nodes, states between nodes)`` as a function of coefficients, initial row and tensors."""
 
@@ -41,7 +54,7 @@ class Solve(torch.autograd.Function):
         z0 = inputs[COEFFICIENTS]
         assert z0 is not None
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
-        with torch.autocast(z0.device.type, enabled=False):
+        with torch.autocast(z0.device.type, enabled=False), _advised(adjoint):
             out, between, record = forward.run(plan, c, z0.detach(), plan.train and adjoint.stores_graph)
             if plan.check_finite:
                 forward.check_outputs(plan, c, z0.detach(), (out, between))
@@ -58,7 +71,8 @@ class Solve(torch.autograd.Function):
         inputs = ctx.saved_tensors
         z0 = inputs[COEFFICIENTS].detach()
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
-        with torch.autocast(z0.device.type, enabled=False), torch.no_grad(), plan.field.as_called():
+        quiet = torch.autocast(z0.device.type, enabled=False)
+        with quiet, torch.no_grad(), plan.field.as_called(), _advised(adjoint):
             if ctx.record.spent:
                 _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)
             ctx.record.spent = not adjoint.stores_graph

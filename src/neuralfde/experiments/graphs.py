@@ -3,6 +3,7 @@
 Hyper-parameters are those of the paper's table tab:s3hyperpara, or ours with ``settings="tuned"``. The order is chosen
 on validation, or learned; ``tune`` searches all the rest; both choose by validation accuracy on splits that are not
 reported. The epoch of a training is chosen on its own validation nodes. Test accuracy never decides anything.
+Several processes train splits at the same time.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from ..errors import InputError
 from .graph_settings import Settings, candidates, canonical, settings_for
 from .graph_training import graph_of, side_by_side, train_splits
+from .processes import Processes
 from .runtime import Report, option
 
 EXAMPLES = (
@@ -27,6 +27,7 @@ EXAMPLES = (
     "neuralfde run graphs --dataset pubmed --learn-order",
     "neuralfde run graphs --dataset photo --tune 30",
 )
+PROCESSES = True
 
 #: tab:noderesults, adj-F-GRAND-l and adj-F-GRAND-nl: mean and deviation in per cent
 PAPER_ACCURACY: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
@@ -92,12 +93,13 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     start = settings_for(config.dataset, config.settings, **given)
     seeds = list(range(config.first_seed, config.first_seed + config.seeds))
     judges = list(range(config.choose_from, config.choose_from + config.choose_on))
-    train = _trainer(config, report)
-    if config.tune:
-        start = _tune(config, report, train, start, judges)
-    if config.order is None and not config.learn_order:
-        start = _choose_order(config, report, train, start, judges)
-    rows = train([(_key(config, start.order, s), start, s) for s in seeds])
+    with Processes.from_environment(config.device) as processes:
+        train = _trainer(config, report, processes)
+        if config.tune:
+            start = _tune(config, report, train, start, judges)
+        if config.order is None and not config.learn_order:
+            start = _choose_order(config, report, train, start, judges)
+        rows = train([(_key(config, start.order, s), start, s) for s in seeds])
     report.case("summary", lambda: _summary(config, start, rows))
     return report.rows
 
@@ -167,9 +169,9 @@ def _mean(rows: list[Row], key: str) -> float:
 _Train = Callable[[list[Job]], list[Row]]
 
 
-def _trainer(config: Config, report: Report) -> _Train:
+def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
     """A function from jobs to rows that trains nothing twice, and splits of the same settings side by side."""
-    device = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(processes.device)
     dataset, done = canonical(config.dataset), dict[str, Row]()
     fixed = {k: getattr(config, k) for k in ("variant", "adjoint", "learn_order", "evaluate_every")}
     fixed |= {"device": device, "root": config.data}
@@ -186,9 +188,11 @@ def _trainer(config: Config, report: Report) -> _Train:
                     done[job[0]] = report.case(job[0], dict)
                 elif job[0] not in done:
                     missing.append(job)
-            size = together(settings) if missing else 1
-            for part in (missing[k : k + size] for k in range(0, len(missing), size)):
-                rows = train_splits(dataset, settings, [seed for _, _, seed in part], **fixed)
+            most = next(processes.deal([partial(together, settings)])) if missing else 1  # the same in every process
+            size = max(1, min(most, -(-len(missing) // processes.count)))
+            parts = [missing[k : k + size] for k in range(0, len(missing), size)]
+            tasks = [partial(train_splits, dataset, settings, [job[2] for job in part], **fixed) for part in parts]
+            for part, rows in zip(parts, processes.deal(tasks), strict=True):
                 for (key, _, _), row in zip(part, rows, strict=True):
                     done[key] = report.case(key, partial(dict, row))
                 report.progress(dataset, sum(key in done for key, _, _ in jobs), len(jobs))

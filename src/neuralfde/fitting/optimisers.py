@@ -18,7 +18,10 @@ from .problem import Problem
 
 @dataclass(frozen=True)
 class Progress:
-    """One iteration, as a callback sees it. ``state`` is what ``fit(resume=...)`` goes on from."""
+    """One iteration, as a callback sees it. ``state`` is what ``fit(resume=...)`` goes on from.
+
+    ``total`` is the most iterations there may be, or those there were once it converged.
+    """
 
     iteration: int
     total: int
@@ -49,7 +52,7 @@ class Path:
     def ends(self, done: int, total: int, watch: Watch, **own: Any) -> bool:
         """Show the way so far and what else the optimiser goes on from; whether it ends here."""
         saved = {"iteration": done, "free": self.free, "history": [*self.history], **own}
-        stop = watch(done, total, self.free, self.history[-1], saved)
+        stop = watch(done, done if self.converged else total, self.free, self.history[-1], saved)
         if self.converged or stop:
             self.message = "converged" if self.converged else "stopped early"
         return self.converged or stop
