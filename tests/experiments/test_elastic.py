@@ -33,7 +33,7 @@ RUNS = {
         {"scale": 0.01, "batch_size": 600, "batches": 4, "hidden": 16, "heads": 2, "t": 2.0, "step": 1.0, "epochs": 24},
         {"order": 0.8, "lr": 0.005},
     ),
-    "lotka-volterra": (lotka_volterra, {"trajectories": 40, "epochs": 60, "target": 1.0}),
+    "lotka-volterra": (lotka_volterra, {"trajectories": 16, "epochs": 30, "intervals": "none"}),
 }
 
 pytestmark = pytest.mark.skipif(not Path(CHILDREN.format(os.getpid())).exists(), reason="needs /proc")
