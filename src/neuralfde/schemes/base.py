@@ -61,7 +61,7 @@ class Scheme(ABC):
         return c
 
     def restore(self, c: Tensor, v: Tensor, local: Tensor) -> Tensor:
-        """:meth:`locate` again, when the slope ``v`` of the step is already known."""
+        """``locate`` again, when the slope ``v`` of the step is already known."""
         return c
 
     @abstractmethod
