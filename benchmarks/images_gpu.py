@@ -1,14 +1,18 @@
 """The paper's image experiments on one GPU: accuracy on MNIST and Fashion-MNIST, gradients compared, cost over T.
 
-    python benchmarks/images_gpu.py --data DIR --out OUT --parts probe,validate,adjoints,cost --minutes 6.8
-    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --minutes 8
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts probe,validate --minutes 3
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.5
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts cost,direct,adjoints,smoke --minutes 4.6
     python benchmarks/images_gpu.py --out OUT --parts render
 
 ``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on training images
 held out; ``train`` takes the fastest way, chooses the number of epochs by the speed found and the time there is, and
-trains all seeds of both sets in turns on their own streams; ``render`` makes tables and figures of the JSON files, and
-needs no GPU. Each part is a process of its own, so that none can hurt another. The recipes are fixed before any test
-image is looked at, and the last model is tested, chosen by no one.
+trains all seeds of the sets in turns on their own streams; ``cost`` measures time and memory over T; ``direct`` the
+memory of direct differentiation for a field that lays out the time as a channel, as torchfde's example does;
+``adjoints`` trains with different gradients; ``smoke`` trains in mixed precision with TensorBoard logs, and in two
+processes; ``render`` makes tables and figures of the JSON files, and needs no GPU. Each part is a process of its own,
+so that none can hurt another. The recipes are fixed before any test image is looked at, and the last model is tested,
+chosen by no one.
 """
 
 from __future__ import annotations
@@ -16,8 +20,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,24 +33,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import render_images
 import torch
+from torch.nn import functional as F
+from workloads import ImageField, ImageModel, image_problem
 
 from neuralfde.data.images import ImageData, load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
 from neuralfde.experiments.image_schedules import stages
 from neuralfde.experiments.image_training import Trainer, side_by_side
+from neuralfde.experiments.memory import peak_mib
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import Report, Row, plain
 
-COMMON: dict[str, Any] = {"batch_size": 128, "holdout": 0.0, "ema": 0.998, "weight_decay": 0.02, "smoothing": 0.05,
-                          "checkpoint_every": 10**9}  # fmt: skip
-RECIPES: dict[str, dict[str, Any]] = {
-    "mnist": {**COMMON, "t": 20.0, "step": 0.1, "order": 0.5, "lr": 3e-3, "augment": "affine+crop", "pad": 2,
-              "coarse": "2:0.3,0.5:0.88"},
-    "fashion-mnist": {**COMMON, "t": 1.0, "step": 0.1, "order": 0.3, "lr": 3e-3, "augment": "flip+crop",
-                      "pad": 2},
-}  # fmt: skip
+SETS = ("mnist", "fashion-mnist")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": sys.path[0]}
 #: Epochs without a probe, and the most that are worth while.
-EPOCHS = {"mnist": (24, 40), "fashion-mnist": (40, 60)}
+EPOCHS = {"mnist": (60, 120), "fashion-mnist": (40, 60)}
 #: Ways to train, from the safest on; the fastest that gives the losses of the first is taken.
 WAYS: dict[str, dict[str, bool]] = {
     "plain": {},
@@ -58,20 +62,28 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "weight decay 0.1": {"augment": "flip+crop+erase", "weight_decay": 0.1},
     "smoothing 0.1": {"augment": "flip+crop+erase", "smoothing": 0.1},
 }
-ADJOINTS = {"dataset": "mnist", "t": 5.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 4, "limit": 16_000,
-            "lr": 2e-3, "ema": 0.99, "holdout": 0.1, "capture": True}  # fmt: skip
+ADJOINTS = {"dataset": "mnist", "t": 5.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 4, "limit": 10_000,
+            "lr": 2e-3, "ema": 0.99, "augment": "affine+crop", "holdout": 0.1, "capture": True}  # fmt: skip
 HORIZONS = {"mnist": "20,200,100,50,10,5,1,70,60,40,30", "fashion-mnist": "20,170,100,50,10,1,70,60,40,30"}
+COSTS = "direct,paper,exact,exact-constant"
+#: A short training, and the ways in which it is done.
+SMOKE = {"dataset": "mnist", "limit": 4096, "epochs": 2, "t": 1, "step": 0.1, "ema": 0.9}
+SMOKE_WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "one process": (1, ()),
+    "two processes": (2, ()),
+    "bfloat16, TensorBoard": (1, ("--precision=bfloat16", "--tensorboard=FOLDER/logs")),
+}
 #: Steps before a measurement: warm-up, capture and a few replays.
 FIRST = 8
 #: The part of the time for which epochs are planned.
-AIM = 0.9
-#: Seconds at the end of a training for testing and writing.
-TESTING = 20.0
+AIM = 0.86
+#: Seconds at the end of a training for testing and writing, and for the seeds that started while the first compiled.
+TESTING = 40.0
 
 
 def recipe(dataset: str, given: argparse.Namespace, **changes: Any) -> images.Config:
     """The settings of a training, all of them filled in."""
-    chosen = {**RECIPES[dataset], "dataset": dataset, "data": given.data, "device": given.device}
+    chosen = {"dataset": dataset, "data": given.data, "device": given.device, "checkpoint_every": 10**9}
     for change in given.set:
         name, value = change.split("=", 1)
         kind = type(images.Config.__dataclass_fields__[name].default)
@@ -123,7 +135,7 @@ def wait() -> None:
 def probe(given: argparse.Namespace, deadline: float) -> None:
     """Seconds of a training step in every way; then of every stage, and of all trainings at once, in the best way."""
     found: dict[str, Any] = {"machine": machine(), "ways": [], "stages": {}}
-    sets = {name: load_images(name, given.data) for name in RECIPES}
+    sets = {name: load_images(name, given.data) for name in given.sets.split(",")}
     for way, flags in WAYS.items():
         last = found["ways"][-1]["setting up, s"] if len(found["ways"]) > 2 else 0.0
         if given.way not in ("", way) or time.time() + last > deadline - given.probe_reserve:
@@ -172,8 +184,8 @@ def epochs_for(given: argparse.Namespace, found: dict[str, Any], seconds: float)
     if "overlap" not in found:
         return {name: usual for name, (usual, _) in EPOCHS.items()}
     cost = 0.0
-    for name, (_, most) in EPOCHS.items():
-        asked, before = recipe(name, given), 0.0
+    for name in given.sets.split(","):
+        asked, before, most = recipe(name, given), 0.0, EPOCHS[name][1]
         for step, end in stages(asked.coarse, asked.step):
             steps = (end - before) * most * given.seeds * (60_000 // asked.batch_size)
             cost += steps * found["stages"][f"{name}, h={step:g}"] / max(1.0, found["overlap"])
@@ -203,7 +215,7 @@ class Told(Report):
 
 def train(given: argparse.Namespace, deadline: float) -> None:
     """All seeds of both sets, tested as they end."""
-    sets = {name: load_images(name, given.data) for name in RECIPES}
+    sets = {name: load_images(name, given.data) for name in given.sets.split(",")}
     probed = probed_before(given)
     way = given.way or probed.get("fastest", "captured")
     seconds = deadline - time.time() - TESTING
@@ -239,11 +251,24 @@ def validate(given: argparse.Namespace, deadline: float) -> None:
     write(given, "validate", found)
 
 
+class Rows(Report):
+    """Writes every row as it comes."""
+
+    def __init__(self, given: argparse.Namespace, file: str, config: Any) -> None:
+        super().__init__()
+        self.given, self.file = given, file
+        self.found: dict[str, Any] = {"machine": machine(), "settings": dataclasses.asdict(config), "rows": []}
+
+    def row(self, row: Row) -> None:
+        """See :class:`Report`."""
+        self.found["rows"].append(row)
+        write(self.given, self.file, self.found)
+
+
 def adjoints(given: argparse.Namespace, deadline: float) -> None:
     """The same training with different gradients, one after another, so that times can be compared."""
     config = image_adjoints.Config(**{**ADJOINTS, "data": given.data, "device": given.device})
-    rows = image_adjoints.run(config)
-    write(given, "adjoints", {"machine": machine(), "settings": dataclasses.asdict(config), "rows": rows})
+    rows = image_adjoints.run(config, Rows(given, "adjoints", config))
     print(image_adjoints.markdown(rows), flush=True)
 
 
@@ -252,17 +277,59 @@ def cost(given: argparse.Namespace, deadline: float) -> None:
     for k, dataset in enumerate(HORIZONS):
         minutes = (deadline - time.time()) / 60 / (len(HORIZONS) - k)
         config = image_cost.Config(
-            dataset=dataset, horizons=given.horizons or HORIZONS[dataset], minutes=max(0.01, minutes),
-            repeats=3, device=given.device, batch_size=128,
+            dataset=dataset, horizons=given.horizons or HORIZONS[dataset], variants=COSTS, minutes=max(0.01, minutes),
+            repeats=3, device=given.device, batch_size=given.batch_size,
         )  # fmt: skip
-        found: dict[str, Any] = {"machine": machine(), "settings": dataclasses.asdict(config), "rows": []}
+        print(render_images.cost(image_cost.run(config, Rows(given, f"cost-{dataset}", config)), dataset), flush=True)
 
-        class Rows(Report):
-            def row(self, row: Row, found: dict[str, Any] = found, dataset: str = dataset) -> None:
-                found["rows"].append(row)
-                write(given, f"cost-{dataset}", found)
 
-        print(render_images.cost(image_cost.run(config, Rows()), dataset), flush=True)
+def direct(given: argparse.Namespace, deadline: float) -> None:
+    """Memory of a training step by direct differentiation, the second one of each horizon."""
+    place = Processes.from_environment(given.device).device
+    images_, labels = image_problem(place, given.batch_size)
+    found: dict[str, Any] = {"machine": machine(), "rows": []}
+    for t in (int(x) for x in (given.horizons or "20,200").split(",")):
+        model = ImageModel(ImageField(), order=0.5, t=float(t), step=0.1, adjoint="direct").to(place)
+
+        def step(model: ImageModel = model) -> None:
+            model.zero_grad(set_to_none=True)
+            F.cross_entropy(model(images_), labels).backward()
+
+        step()
+        found["rows"].append({"T": t, "batch_size": given.batch_size, "train_mib": peak_mib(step, place)})
+        write(given, "direct", found)
+    print(render_images.direct(found), flush=True)
+
+
+def smoke(given: argparse.Namespace, deadline: float) -> None:
+    """A short training in each way, all at once; two processes share one GPU where there is only one."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = {}
+        for k, (way, (count, options)) in enumerate(SMOKE_WAYS.items()):
+            launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m"] if count > 1 else []
+            settings = [f"--{name.replace('_', '-')}={value}" for name, value in SMOKE.items()]
+            settings += [f"--{x.replace('_', '-')}" for x in given.set]
+            settings += [f"--data={given.data}", f"--device={given.device}", f"--out={folder}/{k}", "--quiet", *options]
+            asked = [sys.executable, "-m", *launch, "neuralfde.cli", "run", "images", *settings]
+            asked = [x.replace("FOLDER", folder) for x in asked]
+            with Path(folder, f"{k}.log").open("w") as log:
+                running[way] = subprocess.Popen(
+                    asked, stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT, start_new_session=True
+                )
+        found: dict[str, Any] = {"machine": machine(), "settings": SMOKE, "rows": []}
+        for k, (way, process) in enumerate(running.items()):
+            row: Row = {"way": way, "status": None}
+            try:
+                row["status"] = process.wait(max(1.0, deadline - time.time() - 2))
+                row |= json.loads(Path(folder, str(k), "results.json").read_text())["rows"][0]["curve"][-1]
+            except (subprocess.TimeoutExpired, OSError, LookupError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # the processes it started too
+                row["error"] = Path(folder, f"{k}.log").read_text()[-2000:]
+            row["log files"] = len(list(Path(folder, "logs").glob("*/events*"))) if "TensorBoard" in way else None
+            found["rows"].append(row)
+            write(given, "smoke", found)
+    print(render_images.smoke(found), flush=True)
 
 
 def machine() -> dict[str, str]:
@@ -286,7 +353,10 @@ def probed_before(given: argparse.Namespace) -> dict[str, Any]:
     return {}
 
 
-PARTS = {"probe": probe, "validate": validate, "train": train, "adjoints": adjoints, "cost": cost}
+PARTS = {
+    "probe": probe, "validate": validate, "train": train, "adjoints": adjoints, "cost": cost, "direct": direct,
+    "smoke": smoke,
+}  # fmt: skip
 
 
 def arguments() -> argparse.Namespace:
@@ -294,14 +364,18 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="", help="folder with MNIST/raw and FashionMNIST/raw")
     parser.add_argument("--out", required=True, help="folder for the JSON files")
-    parser.add_argument("--parts", default="probe,train,adjoints,cost", help=f"of {', '.join(PARTS)}, render")
+    parser.add_argument(
+        "--parts", default="probe,train,cost,direct,adjoints,smoke", help=f"of {', '.join(PARTS)}, render"
+    )
     parser.add_argument("--minutes", type=float, default=13.0, help="time limit of the whole call")
+    parser.add_argument("--sets", default=",".join(SETS), help="which sets to probe and train")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--way", default="", choices=["", *WAYS], help="how to train; empty: as the probe found")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting of both sets"
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting of every training"
     )
     parser.add_argument("--horizons", default="", help="the horizons of the cost tables")
+    parser.add_argument("--batch-size", type=int, default=128, help="images in a batch of the parts cost and direct")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--probe-seconds", type=float, default=1.0, help="timed seconds of a measurement")
     parser.add_argument(
@@ -313,7 +387,7 @@ def arguments() -> argparse.Namespace:
 
 
 #: Seconds a part may take of what is left, where another one follows.
-SHARES = {"probe": 100.0, "validate": 75.0, "adjoints": 60.0, "cost": 150.0}
+SHARES = {"probe": 100.0, "validate": 75.0, "adjoints": 60.0, "cost": 165.0, "direct": 20.0, "smoke": 35.0}
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Error against time, side by side with pycaputo and FDEint (both from PyPI), on three problems, in one run.
 
 ``pip install pycaputo FDEint matplotlib``, ``python benchmarks/work_precision.py``: writes
-``results/work-precision.json``, ``.md`` and ``.svg``; with ``render`` the last two from the first.
+``results/work-precision.json``, ``.md`` and ``.svg``; with ``render`` the last two from the first; with the
+names of problems only these are measured anew.
 
 Each problem is solved as one trajectory and as an ensemble of 256, about the size of a batch in training, with initial
 values (or, for the linear one, rates) of their own. Every solver gets the same equations, order and interval in
@@ -90,6 +91,9 @@ def brusselator(members: int) -> Case:
 
 def predator_prey(members: int) -> Case:
     return with_references("predator-prey", members, lambda x, y: (x * (1 - x - y), y * (2 * x - 1)))
+
+
+PROBLEMS = {"relaxation": relaxation, "brusselator": brusselator, "predator-prey": predator_prey}
 
 
 def with_references(name: str, members: int, equation: Callable[..., tuple[Any, ...]]) -> Case:
@@ -275,7 +279,11 @@ def main() -> None:
     torch.set_num_threads(1)
     kept = RESULTS / "work-precision.json"
     if sys.argv[1:] != ["render"]:
-        rows = measure([make(m) for m in (MEMBERS, 1) for make in (relaxation, brusselator, predator_prey)])
+        wanted = sys.argv[1:] or list(PROBLEMS)
+        found = measure([PROBLEMS[name](m) for m in (MEMBERS, 1) for name in wanted])
+        known = json.loads(kept.read_text()) if kept.exists() else []
+        rows = [*found, *[r for r in known if r["problem"] not in wanted]]
+        rows.sort(key=lambda r: (-r["members"], list(PROBLEMS).index(r["problem"])))
         kept.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
     rows = json.loads(kept.read_text())
     (RESULTS / "work-precision.md").write_text(markdown(rows))

@@ -64,7 +64,7 @@ def test_a_call_from_memory_of_another_library(arguments, options, words):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_of_another_solver_is_absent_with_advice(name):
     assert not hasattr(neuralfde, name)
-    with pytest.raises(AttributeError, match="Write fdeint|compat.torchfde") as caught:
+    with pytest.raises(AttributeError, match=r"Write fdeint|compat\.torchfde") as caught:
         getattr(neuralfde, name)
     with pytest.raises(ImportError) as imported:
         exec(f"from neuralfde import {name}")

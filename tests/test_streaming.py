@@ -82,6 +82,7 @@ def test_rows_stay_on_the_device_unless_asked_and_the_reason_says_what_else_ther
         assert ("try 'auto'" in found.why) == advised
         assert isinstance(found.history, nf.Exponentials if advised else nf.Full)
     assert nf.plan(lambda t, z: -z, z0, 1.0, 0.5, steps=1000, storage="auto").storage == nf.Checkpoint()
+    assert "auto" not in nf.plan(lambda t, z: -z, z0, 1.0, 0.5, steps=1000, adjoint="direct").why  # it keeps no rows
 
 
 @pytest.mark.parametrize(("adjoint", "advice"), [("exact", "storage='auto'"), ("direct", "adjoint='exact'")])

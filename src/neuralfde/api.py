@@ -81,8 +81,8 @@ def fdeint(
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
         history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
-        storage: ``'device'`` (default), ``'host'``, ``'checkpoint'``, ``'auto'`` (by the free memory), or an object such
-            as ``Host(path='/scratch')``.
+        storage: ``'device'`` (default), ``'host'``, ``'checkpoint'``, ``'auto'`` (by free memory), or an object such as
+            ``Host(path='/scratch')``.
         params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
         args: passed on to ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.

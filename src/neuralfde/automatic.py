@@ -45,7 +45,8 @@ def choose(
         why = "history as given"
     if storage is not None:
         crowded = size.train and device_bytes(history, storage, size) > free / 2 > 0
-        return history, storage, why + "; storage as given" + (", where rows may not fit: try 'auto'" if crowded else "")
+        why += "; storage as given" + (", where rows may not fit: try 'auto'" if crowded else "")
+        return history, storage, why
     if history.keeps_rows or not size.train:
         return history, Device(), why + "; rows stay with the history"
     need = device_bytes(history, Device(), size)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
@@ -87,16 +88,23 @@ class Field:
         return pytree.tree_map(lambda x: x.to(self.structure.dtype), out)
 
     def batch(self, times: Tensor, rows: Tensor) -> Tensor:
-        """Slopes of rows (steps, groups, width) at these times, vectorised over them."""
-        self.evaluations += rows.shape[0]
+        """Slopes of rows (…, groups, width), or (…, width) for one group, at these times, vectorised over them."""
+        self.evaluations += times.shape[0]
+        structure = self.structure
+        if self.autocast is None and structure.bare and structure.spans is None:  # nothing to do for single rows
+            states = rows.view(-1, *structure.shapes[0])
+            with uncompiled():
+                slopes = vectorised(self.func, times, states, *self.args)
+            if slopes.shape != states.shape:
+                self.check(slopes[0])
+            return slopes.to(rows.dtype).reshape(rows.shape)
 
         def call(t: Tensor, row: Tensor) -> Tensor:
-            out = self.func(t, self.structure.unpack(row), *self.args)
-            return self.structure.pack(pytree.tree_map(lambda x: x.to(self.structure.dtype), out))
+            out = self.func(t, structure.unpack(row), *self.args)
+            return structure.pack(pytree.tree_map(lambda x: x.to(structure.dtype), out))
 
         with uncompiled(), torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            slopes: Tensor = torch.func.vmap(call)(times, rows)
-        return slopes
+            return vectorised(call, times, rows.view(-1, *structure.row_shape)).view(rows.shape)
 
     def with_clock(self, clock: Tensor, args: tuple[Any, ...]) -> Field:
         """The same field with time and arguments as static tensors, for capture."""
@@ -181,6 +189,18 @@ class Field:
                     f"func returned {got.dtype}, the state is {self.structure.dtype}; convert func or z0, "
                     "or use torch.autocast if lower precision in func is intended."
                 )
+
+
+def vectorised(func: Callable[..., Tensor], times: Tensor, states: Tensor, *args: Any) -> Tensor:
+    """``func(t, z, *args)`` as ``torch.func.vmap`` has it, less its checks, which take as long as a small network."""
+    count = times.shape[0]
+    level = _functorch._vmap_increment_nesting(count, "error")
+    try:
+        out = func(_functorch._add_batch_dim(times, 0, level), _functorch._add_batch_dim(states, 0, level), *args)
+        found: Tensor = _functorch._remove_batch_dim(out, level, count, 0)
+        return found
+    finally:
+        _functorch._vmap_decrement_nesting()
 
 
 def uncompiled(wanted: bool = True) -> contextlib.AbstractContextManager[Any]:

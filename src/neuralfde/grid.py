@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Grid:
         """The last point."""
         return self.start + self.steps * self.step
 
-    @property
+    @cached_property
     def elapsed(self) -> Tensor:
         """The time since the start of all grid points, float64 (steps + 1,)."""
         n = torch.arange(self.steps + 1, dtype=torch.float64)

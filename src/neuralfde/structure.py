@@ -91,6 +91,8 @@ class Structure:
 
 def grouped(structure: Structure, numbers: dict[str, Any]) -> Structure:
     """The structure with groups fine enough that each of these numbers is constant in every group."""
+    if all(isinstance(given, int | float) for given in numbers.values()):
+        return structure
     found: list[list[int]] = [[] for _ in structure.shapes]
     several = False
     for name, given in numbers.items():

@@ -100,12 +100,6 @@ def test_the_rates_of_the_exponentials():
     assert r"between \(0.1/N\) and \(30/B\)" in said("docs/math/history.md")
 
 
-def images(start):
-    """Mean error, target, and the paper's errors."""
-    (row,) = readme.rows("images-h200", start)
-    return float(row[3]), float(row[4].split()[-1]), [float(x) for x in row[5].split(",")]
-
-
 def ours(kind):
     rows = json.loads((RESULTS / "graphs-h200.json").read_text())["rows"]
     found = {}
@@ -113,15 +107,6 @@ def ours(kind):
         if row.get("training_s") and row.get("source") == "measured":
             found.setdefault((row["graph"], row["variant"], row["nodes"]), {})[row["adjoint"]] = row[kind]
     return [group for group in found.values() if "direct" in group and len(group) > 1]
-
-
-def test_what_is_said_of_the_images():
-    text = said("docs/reproduce.md")
-    mean, target, paper = images("Fashion-MNIST")
-    assert ("Fashion-MNIST is classified better than in the paper" in text) == (mean < min(paper))
-    mean, target, paper = images("MNIST")
-    assert ("on MNIST we are on the level of the paper" in text) == (min(paper) <= mean <= max(paper))
-    assert ("miss the target we had set" in text) == (mean > target)
 
 
 def test_what_is_said_of_the_graphs():

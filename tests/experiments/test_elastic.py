@@ -83,7 +83,7 @@ def alone(name):
 
 
 def agree(name, rows):
-    """As if nothing had happened: every epoch once, and the losses, or the estimates, of a run in one process to rounding."""
+    """As if nothing had happened: every epoch once, and the losses or estimates of a run in one process to rounding."""
     (got,), (want,) = rows, alone(name)
     if "curve" not in want:
         assert got["estimates"] == pytest.approx(want["estimates"], rel=1e-6)

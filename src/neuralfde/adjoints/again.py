@@ -9,13 +9,12 @@ from torch import Tensor
 
 from ..history import Blocked, Snapshots, ieee, precise
 from ..loop import sweep
-from ..schemes import OneStage
 from ..storage import Checkpoint, DeviceTape
 from .captured import Captured
 from .captured_blocks import CapturedBlocks
 from .plain import advance, is_plain
 from .plan import Coefficients, Plan
-from .step import add_heads, arrive, plain_step
+from .step import arrive, plain_step
 
 
 class Replay:
@@ -33,34 +32,44 @@ class Replay:
         self.first = plan.steps + 1
         self.sums: Tensor | None = None
         self.rows: tuple[Tensor, ...] = ()
-        self.as_they_are = not heads and isinstance(plan.scheme, OneStage) and not plan.scheme.implicit
+        self.as_they_are = not plan.scheme.implicit
 
     def read(self, n: int) -> Tensor:
         """Row ``n``; rows are asked for in descending order."""
         if n < self.first or self.sums is None:
-            count = min(self.engine.levels[-1], n + 1)
-            self.first = n + 1 - count
-            self.sums, self.rows = None, ()  # frees the last block before the next one is made
-            with ieee(self.z0):
-                self.sums = self.engine.product(self.first, count, 0, n + 1)
-            span = slice(self.first, n + 1)
-            known = self.plan.known
-            self.sums.add_(self.coefficients.lift(self.z0, span) if known is None else known[span].transpose(0, 1))
-            self.rows = self.sums.unbind(1)
+            self._compute(n)
         c = self.rows[n - self.first]
-        if self.as_they_are:
-            return c
-        add_heads(c, self.coefficients.start, self.heads, n)
-        if n == 0:
+        if self.as_they_are or n == 0:
             return c
         return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local_at(n))
 
-    def read_block(self, low: int, high: int) -> Tensor:
-        """Rows low … high of a scheme with one explicit sum: (steps, groups, width)."""
-        last = self.read(high)[0]
-        if low >= self.first and self.sums is not None:
-            return self.sums[0, low - self.first : high + 1 - self.first]
-        return torch.stack([*[self.read(n)[0].clone() for n in range(high - 1, low - 1, -1)][::-1], last])
+    def read_sums(self, low: int, high: int) -> Tensor:
+        """The sums of rows high, high - 1, … low, (sums, rows, groups, width); asked for in descending order."""
+        parts = []
+        while high >= low:
+            if high < self.first or self.sums is None:
+                self._compute(high)
+            assert self.sums is not None
+            a, b = max(low, self.first) - self.first, high + 1 - self.first
+            parts.append(self.sums[:, a:b].flip(1))
+            high = self.first + a - 1
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _compute(self, n: int) -> None:
+        """The sums of a block of rows up to row ``n``."""
+        count = min(self.engine.levels[-1], n + 1)
+        self.first = first = n + 1 - count
+        self.sums, self.rows = None, ()  # frees the last block before the next one is made
+        with ieee(self.z0):
+            self.sums = self.engine.product(first, count, 0, n + 1)
+        span, known = slice(first, n + 1), self.plan.known
+        self.sums.add_(self.coefficients.lift(self.z0, span) if known is None else known[span].transpose(0, 1))
+        start = self.coefficients.start
+        for j, v in enumerate(self.heads):
+            assert start is not None
+            later = max(j + 1, first)
+            self.sums[0, later - first :].addcmul_(start[j, later : n + 1, :, None], v)
+        self.rows = self.sums.unbind(1)
 
     @property
     def buffer(self) -> Tensor:

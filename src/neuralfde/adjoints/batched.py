@@ -1,157 +1,159 @@
 """The reverse sweep for small states: a whole block of steps in a few calls.
 
-In the backward pass the states of a block are known. One call of ``func``, vectorised over time, gives their slopes and
-one batched product the Jacobians ``J_n``, so that the recursion ``v̄_n = Σ w μ``, ``μ_n = ḡ_n + J_nᵀ v̄_n`` is two small
-matrix-vector products a step; with all ``v̄_n`` known, one more product gives the block's part of ``θ̄``.
+In the backward pass the states of a block are known, and one call of ``func``, vectorised over time, gives the graph of
+all its steps. What remains is linear: ``v̄ = c + Wᵀ μ``, ``μ = Jᵀ (z̄, v̄)``, with Wᵀ strictly triangular. As in
+:mod:`.sweeps` it is iterated for all steps at once until it stands still; one more product then gives the block's part
+of ``θ̄``. An implicit step adds ``w_0 μ`` to its own ``v̄``.
 """
 
 from __future__ import annotations
 
-import bisect
 import logging
 
 import torch
 from torch import Tensor
 
 from ..history import Blocked
-from ..history.blocked import Toeplitz
-from ..schemes import OneStage
 from .again import Replay
 from .forward import Record
+from .gathered import same
 from .plan import Plan
+from .sweeps import MOST_NUMBERS, excess, most_sweeps
 from .totals import Totals
 
 log = logging.getLogger("neuralfde")
 
-#: Numbers in a state up to which ``auto`` takes Jacobians: a Jacobian costs as many products as the state has numbers.
-MOST_NUMBERS = 64
-
 
 class UnbatchableError(Exception):
-    """``func`` cannot be vectorised over time, or gives other numbers when it is."""
+    """``func`` cannot be vectorised over time, or gives other numbers when it is; or the sweeps do not settle."""
 
 
 def suits(plan: Plan, record: Record, engine: object, total: Totals, asked: bool | None) -> bool:
-    """Whether this solve can be done in blocks: an explicit scheme with one sum, rows kept, no noise, small states."""
-    if asked is False or not isinstance(engine, Blocked) or not isinstance(record.tape, Replay):
+    """Whether this solve can be done in blocks: one order, rows kept, no noise, small states."""
+    if asked is False or not isinstance(engine, Blocked) or record.tape is None or plan.scheme.stages == 0:
         return False
-    possible = (
-        isinstance(plan.scheme, OneStage)
-        and not plan.scheme.implicit
-        and plan.first == 0
-        and engine.reach is None
-        and total.between is None
-        and total.c.base is None
-        and not total.heads
-        and isinstance(engine.toeplitz, Toeplitz)
-        and not plan.field.noise.active
-    )
-    small = total.z0.numel() <= MOST_NUMBERS and plan.steps >= engine.block
-    return possible and (asked is True or small)
+    possible = total.between is None and total.c.base is None and plan.known is None and not plan.field.noise.active
+    if total.z0.device.type == "cpu":
+        small = "swept" in plan.tally
+    else:
+        small = total.z0.numel() <= MOST_NUMBERS and plan.steps >= engine.block
+    return possible and engine.toeplitz.lags.shape[1] == 1 and (asked is True or small)
 
 
 def sweep_blocks(plan: Plan, record: Record, engine: Blocked, total: Totals) -> None:
-    """All steps from the last to the first; raises :class:`UnbatchableError` before anything has been changed."""
-    assert isinstance(record.tape, Replay)
-    recursion = _Recursion(engine, total.z0)
+    """All steps from the last to the first; raises :class:`UnbatchableError` where the steps must be taken singly."""
     for first in range(0, plan.steps + 1, engine.block):
-        high = plan.steps - first
-        low = max(0, high + 1 - engine.block)
-        rows = record.tape.read_block(low, high)
-        traced = high + 1 - low - (high == plan.steps)  # the last state has no slope
-        try:
-            v, jacobians = _linearise(plan, low, rows[:traced])
-        except Exception as error:
-            raise UnbatchableError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
-        if first == 0:
-            _compare(v, record.tape.buffer[low : low + traced])
+        count = min(engine.block, plan.steps + 1 - first)
+        block = _Block(plan, record, total, plan.steps - first, count)
         far = engine.recall_block(first)
-        mu, bars = recursion.solve(far, _incoming(total, low, high), jacobians)
-        _pull_tensors(total, v, bars[high + 1 - low - traced :].flip(0))
-        slopes = torch.zeros_like(mu)
-        slopes[mu.shape[0] - traced :] = v.detach().reshape(traced, -1).flip(0)
-        shape = (mu.shape[0], *total.z0.shape)
-        engine.record_block(first, mu.flip(0).view(shape), slopes.view(shape))
-        total.z0.add_(mu.sum(0).view_as(total.z0))
+        bars = total.z0.new_zeros(count, total.z0.shape[1]) if far is None else far.view(count, -1)
+        weights = engine.toeplitz.block(first, count, first, first + count, latest_first=False)[:, 0]
+        mu = block.solve(bars, weights, total)
+        block.add_to(total, mu)
+        rows = mu.flip(1) if engine.latest_first else mu
+        engine.record_block(first, rows.unsqueeze(2), block.slopes() if plan.weigh else None)
         if plan.callback is not None:
-            for i in range(first, first + mu.shape[0]):
+            for i in range(first, first + count):
                 plan.callback(i, plan.steps)
 
 
-def _linearise(plan: Plan, low: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Slopes of consecutive rows (with their graph) and Jacobians (steps, outputs, inputs)."""
-    count, numbers = rows.shape[0], rows[0].numel() if rows.shape[0] else 0
-    z = rows.detach().clone().requires_grad_()
-    if count == 0:
-        return z, z.new_zeros(0, 0, 0)
-    with torch.enable_grad():
-        v = plan.field.batch(plan.field.times[low : low + count], z)
-    if v.shape != z.shape:
-        raise ValueError(f"func returned shape {tuple(v.shape)} for states of shape {tuple(z.shape)}")
-    if not v.requires_grad:
-        return v, z.new_zeros(count, numbers, numbers)
-    basis = torch.eye(numbers, dtype=z.dtype, device=z.device).view(numbers, 1, *z.shape[1:]).expand(-1, *z.shape)
-    (found,) = torch.autograd.grad(v, z, basis, retain_graph=True, allow_unused=True, is_grads_batched=True)
-    if found is None:
-        return v, z.new_zeros(count, numbers, numbers)
-    return v, found.reshape(numbers, count, numbers).transpose(0, 1)
+class _Block:
+    """Steps ``high``, ``high`` - 1, … with the graph of all of them; rows are in this order."""
 
+    def __init__(self, plan: Plan, record: Record, total: Totals, high: int, count: int) -> None:
+        self.plan, self.c, self.low, self.high = plan, total.c, high + 1 - count, high
+        self.implicit, width = plan.scheme.implicit, total.z0.shape[1]
+        local = self.c.local.expand(plan.steps + 1, 1) if self.c.local.ndim == 1 else self.c.local
+        local = self.down(local)[:, 0].clone()
+        if self.low == 0:
+            local[-1] = 0.0  # the first state is given: no stage
+        self.x = self.read(record, local, width).requires_grad_()
+        self.local = local.requires_grad_(plan.weigh and not self.implicit)
+        times = self.down(plan.field.times)
+        try:
+            with torch.enable_grad():
+                z, v = plan.scheme.evaluate(lambda _, z: plan.field.batch(times, z), 1, self.x, self.local)
+        except Exception as error:
+            raise UnbatchableError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+        assert v is not None
+        if isinstance(record.tape, Replay) and high == plan.steps:
+            known = self.down(record.tape.buffer)[1:, 0]
+            if count > 1 and not same(v.detach()[1:], known):
+                raise UnbatchableError("func gives other values when it is vectorised over time")
+        self.z, self.v = z, v
+        self.steps = torch.arange(high, self.low - 1, -1, device=z.device)
+        self.later = torch.arange(len(total.heads), device=z.device)[:, None] < self.steps
+        if self.c.start is not None:
+            known = self.c.start[: len(total.heads), self.low : high + 1, 0].flip(1)
+            self.start = torch.where(self.later, known, 0.0)
+        self.grad_z = torch.zeros_like(z)
+        for n, k in total.node.items():
+            if self.low <= n <= high:
+                self.grad_z[high - n] = total.out[k, 0]
 
-def _compare(v: Tensor, known: Tensor) -> None:
-    """The slopes of the forward pass must come out again: a check that ``func`` means the same when vectorised."""
-    tol = 1e-3 if v.dtype == torch.float32 else 1e-8
-    if not torch.allclose(v.detach(), known, rtol=tol, atol=tol * float(known.abs().max()) if known.numel() else 0.0):
-        raise UnbatchableError("func gives other values when it is vectorised over time")
+    def read(self, record: Record, local: Tensor, width: int) -> Tensor:
+        """What the steps start from, (sums, steps, width)."""
+        tape, count = record.tape, local.shape[0]
+        if isinstance(tape, Replay):
+            sums = tape.read_sums(self.low, self.high).reshape(-1, count, width)
+            return self.plan.scheme.restore(sums, self.down(tape.buffer)[:, 0], local)
+        assert tape is not None
+        return torch.cat([tape.read(n).reshape(-1, 1, width).clone() for n in range(self.high, self.low - 1, -1)], 1)
 
+    def down(self, table: Tensor) -> Tensor:
+        """What a table of all steps says of these, in their order."""
+        return table[self.low : self.high + 1].flip(0)
 
-def _incoming(total: Totals, low: int, high: int) -> Tensor:
-    """Gradients of the states low … high as the loss gives them, the latest first: (steps, numbers)."""
-    grads = total.z0.new_zeros(high + 1 - low, total.z0.numel())
-    a, b = bisect.bisect_left(total.plan.nodes, low), bisect.bisect_right(total.plan.nodes, high)
-    if b > a:
-        place = torch.tensor([high - n for n in total.plan.nodes[a:b]], device=grads.device)
-        grads[place] = total.out[a:b].reshape(b - a, -1).to(grads)
-    return grads
+    def slopes(self) -> Tensor:
+        """The slopes that enter the history, (steps, groups, width)."""
+        v = self.v.detach().unsqueeze(1)
+        return v if self.low >= self.plan.first else torch.cat([v[:-1], torch.zeros_like(v[-1:])])
 
+    def pull(self, wanted: list[Tensor], keep: bool) -> tuple[Tensor | None, ...]:
+        """Products with the transposed Jacobians of all steps."""
+        outputs, grads = [self.z], [self.grad_z]
+        if self.v.requires_grad:
+            outputs, grads = [self.z, self.v], [self.grad_z, self.bars]
+        return torch.autograd.grad(outputs, wanted, grads, retain_graph=keep, allow_unused=True)
 
-def _pull_tensors(total: Totals, v: Tensor, bars: Tensor) -> None:
-    if total.wanted and v.requires_grad:
-        total.add_tensors(torch.autograd.grad(v, total.wanted, bars.reshape(v.shape), allow_unused=True))
+    def solve(self, far: Tensor, weights: Tensor, total: Totals) -> Tensor:
+        """The rows μ (sums, steps, width); ``bars`` are left as the gradients of the slopes."""
+        count, width = far.shape
+        weights = weights.clone()
+        for j, early in enumerate(total.early):
+            if self.low <= j <= self.high:
+                far[self.high - j].add_(early[0])
+                weights[0, self.high - j].add_(self.start[j])
+        if self.implicit:
+            weights[0].diagonal().add_(self.local)
+        if self.low < self.plan.first:
+            weights[:, -1], far[-1] = 0.0, 0.0
+        weights, self.bars = weights.transpose(0, 1).reshape(count, -1), far
+        tol, mu = 4 * torch.finfo(far.dtype).eps, None
+        for _ in range(2 * most_sweeps(self.plan.scheme, count)):
+            (found,) = self.pull([self.x], keep=True)
+            assert found is not None
+            if mu is not None and excess(mu.flatten(0, 1), found.flatten(0, 1), tol) <= 0:
+                return found
+            mu = found
+            self.bars = torch.addmm(far, weights, mu.reshape(-1, width))
+        raise UnbatchableError("the sweeps do not settle")
 
-
-class _Recursion:
-    """``v̄_i = far_i + Σ_{i'<i} w_{i-i'} μ_{i'}``, ``μ_i = ḡ_i + J_iᵀ v̄_i`` inside a block."""
-
-    def __init__(self, engine: Blocked, row: Tensor) -> None:
-        size, self.groups = engine.block, row.shape[0]
-        lags = engine.toeplitz.lags[0, :, 1:size].flip(-1)  # (groups, lag), largest lag first
-        self.mu = row.new_zeros(size, row.numel())
-        self.bars = torch.zeros_like(self.mu)
-        self.mu_rows, self.bar_rows = self.mu.unbind(0), self.bars.unbind(0)
-        width = lags.shape[1]
-        if self.groups == 1:
-            self.weights = [lags[0, width - q :] for q in range(min(size, width + 1))]
-            self.past = [self.mu[:q].t() for q in range(size)]
-        else:
-            spread = lags.t().repeat_interleave(row.shape[1], dim=1)  # (lag, numbers)
-            self.weights = [spread[width - q :] for q in range(min(size, width + 1))]
-            self.past = [self.mu[:q] for q in range(size)]
-
-    def solve(self, far: Tensor | None, grads: Tensor, jacobians: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows μ and v̄ of one block; Jacobians come in step order, and may leave out the latest step."""
-        count = grads.shape[0]
-        skip = count - jacobians.shape[0]
-        base = torch.zeros_like(grads) if far is None else far.reshape(count, -1)
-        transposed = jacobians.transpose(1, 2).flip(0).unbind(0)
-        far_rows, grad_rows = base.unbind(0), grads.unbind(0)
-        for q in range(count):
-            if q < skip:
-                self.mu_rows[q].copy_(grad_rows[q])
-                continue
-            bar, past, weights = self.bar_rows[q], self.past[q], self.weights[q]
-            if self.groups == 1:
-                torch.addmv(far_rows[q], past, weights, out=bar)
+    def add_to(self, total: Totals, mu: Tensor) -> None:
+        """Take in what these steps give to all that gets a gradient."""
+        wanted = [*total.wanted] + ([self.local] if self.local.requires_grad else [])
+        found = self.pull(wanted, keep=False) if wanted else ()
+        total.add_tensors(found[: len(total.wanted)])
+        total.z0.add_(mu.sum((0, 1)))
+        for j, early in enumerate(total.early):
+            early.add_(self.start[j] @ mu[0])
+        if total.start is not None:
+            inner = torch.cat(total.heads) @ mu[0].t()
+            total.start[:, self.low : self.high + 1, 0] = torch.where(self.later, inner, 0.0).flip(1)
+        grad = (mu[0] * self.v.detach()).sum(-1) if self.implicit else found[-1] if self.local.requires_grad else None
+        if total.local is not None and grad is not None:
+            grad = grad * (self.steps > 0)
+            if total.local.ndim == 1:
+                total.local.add_(grad.sum())
             else:
-                torch.add(far_rows[q], (past * weights).sum(0), out=bar)
-            torch.addmv(grad_rows[q], transposed[q - skip], bar, out=self.mu_rows[q])
-        return self.mu[:count], self.bars[:count]
+                total.local[self.low : self.high + 1, 0] = grad.flip(0)

@@ -12,12 +12,13 @@ from ..errors import NonFiniteError
 from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
+from . import sweeps
 from .again import Replay, Segments
 from .captured_blocks import CapturedBlocks
 from .graphs import lease
 from .plain import advance, is_plain
 from .plan import Coefficients, Plan
-from .step import Trace, arrive, plain_step, traced_step
+from .step import Trace, arrive, kept_step, plain_step
 
 
 @dataclass
@@ -49,9 +50,10 @@ def run(
     """
     if plan.slopes is not None:
         plan.slopes.clear()
-    record = Record([x.detach().requires_grad_(plan.weigh) for x in (c.local if c.local.ndim > 1 else c.local[None])])
+    locals_ = (c.local if c.local.ndim > 1 else c.local[None]) if plan.train else ()
+    record = Record([x.detach().requires_grad_(plan.weigh) for x in locals_])
     like = z0 if c.base is None else z0[0]
-    engine = plan.history.forward(c.weights, plan.steps, like)
+    engine = sweeps.history_for(plan, like).forward(c.weights, plan.steps, like)
     keeps_rows = plan.history.keeps_rows
     store = plan.train and not keeps_rows and not trace
     tape: Tape | Segments | None = None
@@ -68,16 +70,13 @@ def run(
         x = arrive(plan, c, z0, record.heads, n, past, captured)
         slope = plan.needs_slope(n, c.dense is not None)
         if trace:
-            traced = traced_step(plan, n, x, record.local_at(n), slope)
-        else:
-            traced = plain_step(plan, n, x, c.local_at(n), slope, captured)
-        if trace:
+            traced, v = kept_step(plan, n, x, record.local_at(n), slope)
             record.traces.append(traced)
-        elif tape is not None:
-            tape.write(n, x)
-        z, v = traced.z, traced.v
-        if trace:
-            z, v = z.detach(), None if v is None else v.detach()
+            z, v = traced.z.detach(), None if v is None else v.detach()
+        else:
+            _, z, v = plain_step(plan, n, x, c.local_at(n), slope, captured)
+            if tape is not None:
+                tape.write(n, x)
         if n in wanted:
             out[wanted[n]] = z
         if n < starts:
@@ -95,7 +94,10 @@ def run(
         contextlib.nullcontext() if trace else lease(plan, c, like, engine, check) as captured,
     ):
         by_blocks = captured is None or isinstance(captured, CapturedBlocks)
-        if by_blocks and not trace and not check and is_plain(engine, plan, c):
+        if captured is None and not trace and not check and sweeps.suits(plan, c, engine, z0):
+            assert isinstance(engine, Blocked)
+            sweeps.advance(plan, c, engine, z0, tape, out, record.heads)
+        elif by_blocks and not trace and not check and is_plain(engine, plan, c):
             advance(plan, engine, z0, tape, out, range(plan.steps + 1), captured)
         else:
             sweep(precise(engine, z0), range(plan.steps + 1), visit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -34,7 +34,7 @@ class Adjoint(Protocol):
         """Gradients of everything from gradients of the outputs."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def _advised(adjoint: Adjoint) -> Iterator[None]:
     """Say what takes less where memory runs out."""
     try:
@@ -54,7 +54,8 @@ class Solve(torch.autograd.Function):
         z0 = inputs[COEFFICIENTS]
         assert z0 is not None
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
-        with torch.autocast(z0.device.type, enabled=False), _advised(adjoint):
+        plain = torch.autocast(z0.device.type, enabled=False) if plan.field.autocast else contextlib.nullcontext()
+        with plain, _advised(adjoint):
             out, between, record = forward.run(plan, c, z0.detach(), plan.train and adjoint.stores_graph)
             if plan.check_finite:
                 forward.check_outputs(plan, c, z0.detach(), (out, between))
@@ -71,8 +72,8 @@ class Solve(torch.autograd.Function):
         inputs = ctx.saved_tensors
         z0 = inputs[COEFFICIENTS].detach()
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
-        quiet = torch.autocast(z0.device.type, enabled=False)
-        with quiet, torch.no_grad(), plan.field.as_called(), _advised(adjoint):
+        plain = torch.autocast(z0.device.type, enabled=False)
+        with plain, torch.no_grad(), plan.field.as_called(), _advised(adjoint):
             if ctx.record.spent:
                 _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)
             ctx.record.spent = not adjoint.stores_graph

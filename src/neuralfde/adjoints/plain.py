@@ -35,10 +35,9 @@ WIDE = 1 << 14
 def is_plain(engine: Engine, plan: Plan, c: Coefficients) -> TypeGuard[BlockEngine]:
     """Whether a solve is as plain as this."""
     structure, scheme = plan.field.structure, plan.scheme
-    single = structure.bare and structure.spans is None and isinstance(engine, BlockEngine) and engine.single
     explicit = isinstance(scheme, OneStage) and not scheme.implicit and plan.first == 0
     alone = c.base is None and c.start is None and c.dense is None and plan.known is None and plan.slopes is None
-    return single and explicit and alone
+    return explicit and alone and structure.bare and structure.spans is None and getattr(engine, "single", False)
 
 
 class Work:

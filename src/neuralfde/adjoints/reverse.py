@@ -20,6 +20,7 @@ from .graphs import lease, ready
 from .plain import is_plain, retreat
 from .plan import Coefficients, Plan
 from .step import Trace, traced_step
+from .sweeps import history_for
 from .totals import Found, Totals
 
 
@@ -30,7 +31,7 @@ class Exact:
     Memory: one step's graph and N rows, or less, as the history and the storage have it.
 
     Args:
-        batched: take a block of steps at a time, with the Jacobians of ``func`` in one vectorised call: for small
+        batched: take a block of steps at a time, with ``func`` vectorised over time: for small
             states. Default: where the state has few numbers and ``func`` can be vectorised over time.
     """
 
@@ -68,7 +69,7 @@ def reverse_sweep(
     """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
     spare = record.tape.engine if isinstance(record.tape, Replay) else None
     like = z0 if c.base is None else z0[0]
-    engine = plan.history.reverse(c.weights, plan.steps, like, spare, plan.weigh)
+    engine = history_for(plan, like).reverse(c.weights, plan.steps, like, spare, plan.weigh)
     total = Totals(plan, c, z0, grads, record.heads)
     if suits(plan, record, engine, total, batched):
         assert isinstance(engine, Blocked)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..demand import unvalued
 from .captured import Captured
 from .plan import Coefficients, Plan
 
@@ -60,3 +61,26 @@ def traced_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> Tr
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         return Trace(x, *plan.scheme.evaluate(plan.field, n, x, local, slope))
+
+
+def kept_step(plan: Plan, n: int, x: Tensor, local: Tensor, slope: bool) -> tuple[Trace, Tensor | None]:
+    """A traced step that holds no more than its graph needs, and its slope, which the history keeps."""
+    if x.untyped_storage().nbytes() > x.nbytes:
+        x = x.clone()  # or one row would hold the sums of a whole block
+    traced = traced_step(plan, n, x, local, slope)
+    if traced.v is None or plan.weigh:
+        return traced, traced.v
+    with torch.enable_grad():
+        return traced._replace(v=_Graph.apply(traced.v)), traced.v  # type: ignore[no-untyped-call]
+
+
+class _Graph(torch.autograd.Function):
+    """The graph of a value without the value."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        return unvalued(v)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad

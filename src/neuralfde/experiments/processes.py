@@ -38,12 +38,12 @@ class Processes:
 
     @classmethod
     def from_environment(cls, device: str = "auto") -> Processes:
-        """Read what ``torchrun`` sets; with one process nothing is started."""
+        """Read what ``torchrun`` sets; with one process nothing is started. Where GPUs are few, they are shared."""
         if device not in ("auto", "cpu", "cuda"):
             raise InputError(f"device={device!r} is none of auto, cpu, cuda.")
         kind = device if device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
         count, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
-        place = torch.device(kind, local if kind == "cuda" else 0) if kind == "cuda" else torch.device("cpu")
+        place = torch.device(kind, local % max(1, torch.cuda.device_count())) if kind == "cuda" else torch.device("cpu")
         return cls(place, int(os.environ.get("RANK", "0")) if count > 1 else 0, count)
 
     def __enter__(self) -> Processes:
@@ -53,7 +53,8 @@ class Processes:
             # torchrun keeps one store over its restarts: without a name of its own, this start would read addresses
             # that the lost processes left there, and wait for them
             store = dist.PrefixStore(f"start {restarts()}", next(dist.rendezvous("env://"))[0])
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            apart = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+            backend = "nccl" if self.device.type == "cuda" and apart else "gloo"  # nccl wants a GPU for each process
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count)
             self._started = True
         return self

@@ -8,6 +8,7 @@ the last step to the first, the same object applies the transposed matrix: rever
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -147,11 +148,15 @@ class Blocked:
         self._far: Sequence[Tensor] | None = None  # what older rows contribute to each row of the block
         self._slots: list[list[Tensor]] = []
         self.latest_first = inputs[0].backward
-        self.thin: list[Tensor] = []  # where the thin products inside a block are single calls on flat views
         self._block: Tensor | None = None
-        if isinstance(toeplitz, Toeplitz) and toeplitz.lags.shape[1] == 1 and len(inputs) == 1:
-            whole = reach is None or reach >= levels[0]
-            self.thin = toeplitz.near(levels[0], self.latest_first) if whole else []
+        one = isinstance(toeplitz, Toeplitz) and toeplitz.lags.shape[1] == 1 and len(inputs) == 1
+        self._flat = one and (reach is None or reach >= levels[0])  # thin products are single calls on flat views
+
+    @cached_property
+    def thin(self) -> list[Tensor]:
+        """See :class:`BlockEngine`."""
+        assert isinstance(self.toeplitz, Toeplitz)
+        return self.toeplitz.near(self.levels[0], self.latest_first)
 
     def recall(self, n: int) -> Tensor | None:
         """What the rows recorded so far contribute to row ``n``: (outputs, groups, width); None if nothing yet.
@@ -164,7 +169,7 @@ class Blocked:
             self._begin(i)
             k = 0
             self._far = None if self.pending[0] is None else self.pending[0].unbind(1)
-            if self.thin:
+            if self._flat:
                 self._block = self.inputs[0].slice(i, i + len(self._slots[0]))[:, 0]
         far = None if self._far is None else self._far[k]
         if k == 0:
@@ -199,7 +204,7 @@ class Blocked:
     @property
     def single(self) -> bool:
         """See :class:`BlockEngine`."""
-        return bool(self.thin) and self.toeplitz.lags.shape[0] == 1
+        return self._flat and self.toeplitz.lags.shape[0] == 1
 
     @property
     def started(self) -> bool:
@@ -222,10 +227,11 @@ class Blocked:
 
     def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`BlockEngine`."""
-        count = rows.shape[0]
-        target = self.inputs[0].slice(i, i + count)
-        if target.data_ptr() != rows.data_ptr():
-            target.copy_(rows)
+        count = rows.shape[-3]
+        for own, part in zip(self.inputs, rows.view(-1, *rows.shape[-3:]), strict=True):
+            target = own.slice(i, i + count)
+            if target.data_ptr() != part.data_ptr():
+                target.copy_(part)
         self._recorded += count
         if self.weights_grad is not None and slopes is not None:
             self._slopes = list(slopes.unbind(0))

@@ -111,14 +111,14 @@ def _kept(scheme: Scheme, order: tuple[float, ...], step: tuple[float, ...], ste
 def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0.0, name: str = "order") -> None:
     """Raise unless every order can be used with this scheme and these initial values."""
     values = order.detach()
-    bad = ~(torch.isfinite(values) & (values > lowest) & (values <= 2))
-    if bool(bad.any()):
+    least, top = (float(x) for x in torch.aminmax(values))  # not a number if any of them is none
+    if not (least > lowest and top <= 2):
+        bad = values[~((values > lowest) & (values <= 2))][0]
         raise InputError(
-            f"{name}={float(values[bad][0]):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
+            f"{name}={float(bad):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
             "For a higher order write the equation as a system of orders in that range. "
             "(Arguments stand as func, z0, t, order.)"
         )
-    top = float(values.max())
     if top > scheme.max_order:
         raise InputError(
             f"{name}={top:g} is outside (0, {scheme.max_order:g}], the orders of {type(scheme).__name__}. "

@@ -33,6 +33,7 @@ class Scheme(ABC):
         uses_next_slope: continuous output between nodes needs the slope at the right-hand node.
         dense_meets_nodes: continuous output between nodes goes through the states at the nodes.
         max_order: the largest order it can be used for.
+        stages: how many states :meth:`relax` gives for each step; 0 where it is not defined.
     """
 
     implicit: bool
@@ -40,6 +41,7 @@ class Scheme(ABC):
     uses_next_slope: bool = False
     dense_meets_nodes: bool = True
     max_order: float = 1.0
+    stages: int = 0
 
     @abstractmethod
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
@@ -69,6 +71,14 @@ class Scheme(ABC):
         self, field: Slope, n: int, x: Tensor, local: Tensor, slope: bool = True
     ) -> tuple[Tensor, Tensor | None]:
         """State and slope of step ``n`` from ``x``; differentiable. Without ``slope`` the slope is left out."""
+
+    def relax(self, sums: Tensor, slopes: Tensor, local: Tensor) -> Tensor:
+        """The states (stages, steps, width) at which ``func`` is evaluated in many steps at once, the last one theirs.
+
+        ``slopes`` are those at all stages as guessed so far; true slopes give the states of :meth:`evaluate`. Sums are
+        (sums, steps, width), ``local`` (steps, 1) or (1, 1).
+        """
+        raise NotImplementedError
 
     def pull(
         self,

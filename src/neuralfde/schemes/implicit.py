@@ -20,6 +20,7 @@ class OneStage(Scheme):
 
     implicit: bool = False
     solver: StageSolver = _NEWTON
+    stages = 1
 
     def locate(self, field: Slope, n: int, c: Tensor, local: Tensor) -> Tensor:
         """See :class:`Scheme`."""
@@ -38,6 +39,10 @@ class OneStage(Scheme):
         """See :class:`Scheme`."""
         z = x[0]
         return z, field(n, z) if slope else None
+
+    def relax(self, sums: Tensor, slopes: Tensor, local: Tensor) -> Tensor:
+        """See :class:`Scheme`."""
+        return torch.addcmul(sums, local, slopes) if self.implicit else sums
 
     def pull(
         self,

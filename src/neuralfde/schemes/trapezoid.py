@@ -92,6 +92,15 @@ class ABM(Scheme):
                 z = torch.addcmul(c, local[:, None], field(n, z))
         return z, field(n, z) if slope else None
 
+    @property
+    def stages(self) -> int:  # type: ignore[override]
+        """See :class:`Scheme`."""
+        return self.corrections + 1
+
+    def relax(self, sums: Tensor, slopes: Tensor, local: Tensor) -> Tensor:
+        """See :class:`Scheme`."""
+        return torch.cat([sums[1:], torch.addcmul(sums[0], local, slopes[:-1])])
+
 
 def _hats(order: Tensor, step: float | Tensor, steps: int):  # type: ignore[no-untyped-def]
     """Weights of the slopes at a position between nodes: the integral of the piecewise linear slope up to it."""
