@@ -1,9 +1,8 @@
 """neuralfde: neural fractional differential equations in PyTorch, with exact gradients."""
 
 import logging
-from typing import TYPE_CHECKING
 
-from . import operators
+from . import foreign, operators
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, plan, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
@@ -16,9 +15,7 @@ from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKry
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
 
-if not TYPE_CHECKING:  # to a type checker a name that does not exist is to stay one
-    from .foreign import absent as __getattr__  # noqa: F401
-
+globals()["__getattr__"] = foreign.absent  # type checkers do not see it and go on finding wrong names
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"

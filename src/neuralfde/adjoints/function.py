@@ -35,13 +35,11 @@ class Adjoint(Protocol):
 
 
 @contextlib.contextmanager
-def _advised(adjoint: Adjoint) -> Iterator[None]:
-    """Say what takes less where memory runs out."""
+def _advised() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        way = "adjoint='exact'" if adjoint.stores_graph else "history='auto' with storage='auto'"
-        error.add_note(f"{way} takes less memory; neuralfde.plan(...) says how much.")
+        error.add_note("Less memory: adjoint='exact', storage='auto', history='auto'; see neuralfde.plan(...).")
         raise
 
 
@@ -55,7 +53,7 @@ class Solve(torch.autograd.Function):
         assert z0 is not None
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
         plain = torch.autocast(z0.device.type, enabled=False) if plan.field.autocast else contextlib.nullcontext()
-        with plain, _advised(adjoint):
+        with plain, _advised():
             out, between, record = forward.run(plan, c, z0.detach(), plan.train and adjoint.stores_graph)
             if plan.check_finite:
                 forward.check_outputs(plan, c, z0.detach(), (out, between))
@@ -73,7 +71,7 @@ class Solve(torch.autograd.Function):
         z0 = inputs[COEFFICIENTS].detach()
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
         plain = torch.autocast(z0.device.type, enabled=False)
-        with plain, torch.no_grad(), plan.field.as_called(), _advised(adjoint):
+        with plain, torch.no_grad(), plan.field.as_called(), _advised():
             if ctx.record.spent:
                 _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)
             ctx.record.spent = not adjoint.stores_graph
