@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import sys
 from pathlib import Path
 
@@ -65,24 +64,12 @@ def longest_horizon() -> str:
     return f"T={max(found):g}"
 
 
-def many_for_one() -> str:
-    """The time of a step of one pair of numbers, over that of the whole ensemble of pairs."""
-    seconds: dict[tuple[str, int], dict[int, float]] = {}
-    for row in json.loads((RESULTS / "work-precision.json").read_text()):
-        if row["solver"] == "neuralfde" and row["method"] == "abm 1" and row["problem"] != "relaxation":
-            seconds.setdefault((row["problem"], row["steps"]), {})[row["members"]] = row["seconds"]
-    many = max(members for pair in seconds.values() for members in pair)
-    ratio = statistics.median(pair[1] / pair[many] for pair in seconds.values() if len(pair) == 2)
-    return f"takes {ratio:.1f} times as long for 2 numbers as for {2 * many}"
-
-
 FIGURES = {
     "core": core,
     "bias-network": bias_network,
     "bias-images": bias_images,
     "graphs-above": graphs_above,
     "longest-horizon": longest_horizon,
-    "many-for-one": many_for_one,
 }
 
 
