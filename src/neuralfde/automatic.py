@@ -31,7 +31,7 @@ class Size:
 def choose(
     history: History | None, storage: Storage | None, size: Size, device: torch.device, needs_rows: bool
 ) -> tuple[History, Storage, str]:
-    """Fill in what was left to ``auto`` (None): exact sums while they fit in half of the free memory."""
+    """Fill in what was left to ``auto`` (None): exact sums up to half of the free memory."""
     free = free_bytes(device) if history is None or storage is None else 0
     exact: History = FFT() if size.steps >= FFT_FROM else Full()
     if history is None and storage is not None and storage != Device():

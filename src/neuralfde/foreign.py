@@ -65,8 +65,8 @@ def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
             refuse(name, given, known)
         if count > len(first):
             raise InputTypeError(
-                f"{name} takes {', '.join(first)} by position and all else by name, such as step=0.1, but got {count} "
-                "arguments by position. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+                f"{name} takes {', '.join(first)} by position, all else by name, such as step=0.1, but got {count} "
+                "arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
             )
         missing = [x for x in first[count:] if x not in given]
         if missing == ["order"]:
@@ -75,7 +75,7 @@ def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
                 "order=1.0 is an ordinary differential equation."
             )
 
-    # the defaults are read from the function by what passes its arguments on
+    # solve and FDEBlock read the defaults from the function
     @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
     def checked(*args: _P.args, **given: _P.kwargs) -> _R:
         check(len(args), given)

@@ -65,7 +65,7 @@ class Solve(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple[Any, ...]:
-        """Gradients in the order of the inputs of :meth:`forward`."""
+        """Gradients in the order of the inputs of ``forward``."""
         plan, adjoint = ctx.plan, ctx.adjoint
         inputs = ctx.saved_tensors
         z0 = inputs[COEFFICIENTS].detach()

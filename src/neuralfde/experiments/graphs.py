@@ -3,7 +3,6 @@
 Hyper-parameters are those of the paper's table tab:s3hyperpara, or ours with ``settings="tuned"``. The order is chosen
 on validation, or learned; ``tune`` searches all the rest; both choose by validation accuracy on splits that are not
 reported. The epoch of a training is chosen on its own validation nodes. Test accuracy never decides anything.
-Several processes train splits at the same time.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
                 elif job[0] not in done:
                     missing.append(job)
             most = next(processes.deal([partial(together, settings)])) if missing else 1  # the same in every process
-            size = max(1, min(most, -(-len(missing) // processes.count)))
+            size = min(most, -(-len(missing) // processes.count)) or 1
             parts = [missing[k : k + size] for k in range(0, len(missing), size)]
             tasks = [partial(train_splits, dataset, settings, [job[2] for job in part], **fixed) for part in parts]
             for part, rows in zip(parts, processes.deal(tasks), strict=True):

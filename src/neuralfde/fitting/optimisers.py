@@ -82,7 +82,7 @@ class LevenbergMarquardt:
     tolerance: float = 1e-9
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
-        """See :class:`Optimiser`."""
+        """See ``Optimiser``."""
         begin, path = Path.begin(free, state)
         damping = 1e-3 if state is None else state["damping"]
         values = problem.unknowns.to_value(path.free) if state is None else state["values"]
@@ -170,7 +170,7 @@ class LBFGS:
     memory: int = 10
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
-        """See :class:`Optimiser`."""
+        """See ``Optimiser``."""
         begin, path = Path.begin(free, state)
         u = path.free.clone().requires_grad_()
         inner = torch.optim.LBFGS(
@@ -224,7 +224,7 @@ class Adam:
     group: Any = None
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
-        """See :class:`Optimiser`."""
+        """See ``Optimiser``."""
         begin, path = Path.begin(free, state)
         generator = torch.Generator().manual_seed(self.seed)
         u = path.free.clone().requires_grad_()
