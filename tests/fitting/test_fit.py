@@ -244,7 +244,7 @@ def test_early_stopping_on_held_out_values_and_by_callback():
 
 def test_progress_is_complete_once_a_fit_has_converged():
     seen = []
-    found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=16, callback=seen.append)
+    found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=16, intervals=None, callback=seen.append)
     assert found.converged
     assert seen[0].total == LevenbergMarquardt().iterations > seen[-1].total == seen[-1].iteration
 
