@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,16 @@ def _command(words: list[str]) -> str:
 
 
 def merge(report: Report, files: list[Path]) -> None:
-    """Rows of the first file; what it left out for want of time comes from the next ones, without their memory.
-
-    Memory is left out since it depends on what else the process held, which may have changed between the runs.
-    """
+    """Rows of the first file; what it left out for want of time comes from the next ones, and says so."""
     runs = [json.loads(f.read_text()) for f in files]
     report.about = {k: v for k, v in runs[0].items() if k not in ("rows", "bare_kernels_ms")}
-    report.about["command"] = _command(report.about["command"].split()[1:])
+    report.about["command"] = _command(report.about["command"].split()[2:])
     report.bare = runs[0]["bare_kernels_ms"]
     earlier = {(r["name"], r["t"]): r for run in reversed(runs[1:]) for r in run["rows"] if r["total_s"] is not None}
     for row in runs[0]["rows"]:
         found = earlier.get((row["name"], row["t"]))
         if row["total_s"] is None and found is not None:
-            row = found | {"peak_mib": None, "first_peak_mib": None, "note": f"{found['note']}; an earlier run"}
+            row = found | {"note": f"{found['note']}; another run"}
         if row["total_s"] is not None:
             report.rows.append(row)
 
@@ -42,7 +40,10 @@ class Report:
         self.path = out / f"horizons-{name}"
         self.rows: list[dict[str, Any]] = []
         self.bare: dict[str, dict[str, float]] = {}
-        self.about: dict[str, Any] = {"torch": torch.__version__, "device": name, "command": _command(sys.argv[1:])}
+        self.about: dict[str, Any] = {
+            "torch": torch.__version__, "device": name, "date": time.strftime("%Y-%m-%d"),
+            "command": _command(sys.argv[1:]),
+        }  # fmt: skip
 
     def add(self, row: dict[str, Any]) -> None:
         """Take a row in and write the files."""
@@ -59,7 +60,8 @@ class Report:
 
     def table(self) -> str:
         """The rows in Markdown."""
-        lines = [f"Device: {self.about['device']}, torch {self.about['torch']}. `{self.about['command']}`", ""]
+        about = self.about
+        lines = [f"{about['device']}, torch {about['torch']}, {about['date']}. `{about['command']}`", ""]
         for name, found in self.bare.items():
             lines.append(f"Bare kernels, {name}: " + ", ".join(f"{k} {v:.3f} ms" for k, v in found.items()) + "  ")
         lines += ["", "| case | T | N | forward s | backward s | total s | peak MiB | gradient error | |"]
@@ -82,14 +84,18 @@ class Report:
         except ImportError:
             print("no matplotlib: no plot")
             return
-        figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5))
-        names = dict.fromkeys(r["name"] for r in self.rows if r["total_s"] is not None)
-        for name in names:
+        figure, axes = pyplot.subplots(1, 2, figsize=(11, 5.6))
+        # the lines of one problem: another order or precision is not one of them
+        shown = [
+            r for r in self.rows if r["total_s"] is not None and not r.get("double") and "Fashion" not in r["name"]
+        ]
+        styles = {name: f"C{k % 10}{'os^'[k // 10]}-" for k, name in enumerate(dict.fromkeys(r["name"] for r in shown))}
+        for name, style in styles.items():
             for axis, key in zip(axes, ("total_s", "peak_mib"), strict=True):
-                points = sorted((r["steps"], r[key]) for r in self.rows if r["name"] == name and r[key])
+                points = sorted((r["steps"], r[key]) for r in shown if r["name"] == name and r[key])
                 if points:
-                    axis.loglog(*zip(*points, strict=True), "o-", label=name, markersize=4)
-        steps = sorted({r["steps"] for r in self.rows})
+                    axis.loglog(*zip(*points, strict=True), style, label=name, markersize=4)
+        steps = sorted({r["steps"] for r in shown})
         for name, found in self.bare.items():
             limit = [n * sum(found.values()) * 1e-3 for n in steps]
             axes[0].loglog(steps, limit, "k--" if name == "eager" else "k:", label=f"bare kernels ({name})")
@@ -97,6 +103,6 @@ class Report:
             axis.set_xlabel("steps N")
             axis.set_ylabel(label)
             axis.grid(alpha=0.3)
-        axes[0].legend(fontsize=6)
-        figure.tight_layout()
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8, frameon=False)
+        figure.tight_layout(rect=(0, 0.2, 1, 1))
         figure.savefig(self.path.with_suffix(".png"), dpi=150)

@@ -37,5 +37,5 @@ class Slope(torch.nn.Module):
 
 neuralfde.FDEBlock(Slope(), order=0.7, learn_order=True, t=1.0, step=0.1)(torch.ones(3, 2)).sum().backward()
 fdeint_adjoint(Slope(), torch.ones(3, 2), torch.tensor(0.5), 1.0, 0.1, "gl-f").sum().backward()
-assert {"images", "graphs", "lotka-volterra"} <= set(available())  # by name: their packages are not here
+assert {"images", "lotka-volterra"} <= set(available())  # by name: their packages are not here
 print(f"neuralfde {neuralfde.__version__} solves with torch {torch.__version__}, Python {sys.version.split()[0]}")

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -92,6 +93,36 @@ def test_settings_side_by_side_are_each_ones_own(tiny):
     assert together[1]["val"] != together[0]["val"]
 
 
+def test_draws_of_dropout_are_asked_to_agree(tiny):
+    """The loss has the distance of each draw from the sharpened mean; without dropout the draws are the same."""
+    quick = {k: v for k, v in QUICK.items() if k != "evaluate_every"}
+    s = settings_for("cora", **quick, input_dropout=0.5, dropout=0.5, consistency=1.0)
+    kinds = ("cora", s, [0, 1], [s, replace(s, consistency=0.0)], "l", "exact", False, "cpu", None)
+    training = graph_training.Training(*kinds)
+    gradients = []
+    for ramp in (0.0, 1.0):
+        torch.manual_seed(0)
+        training.ramp.fill_(ramp)
+        training.optimiser.step = lambda: None
+        training.update()
+        gradients.append(training.model.decoder.grad.clone())
+    changed = (gradients[0] != gradients[1]).flatten(1).any(1)
+    assert changed.tolist() == [True, False]
+    rows = graph_training.train_splits("cora", s, [0])
+    assert rows[0]["val"] > 60
+
+
+def test_training_ends_when_time_is_over(tiny):
+    s = settings_for("cora", **{k: v for k, v in QUICK.items() if k != "evaluate_every"} | {"epochs": 100})
+    rows = graph_training.train_splits("cora", s, [0], until=0.0)
+    assert rows[0]["epoch"] <= 4
+
+
+def test_features_may_add_up_to_one(tiny):
+    x = graph_training.graph_of("cora", None, "cpu", True).x
+    assert not torch.equal(x.to_dense(), graph_training.graph_of("cora", None, "cpu").x.to_dense())
+
+
 def test_dropout_with_a_probability_for_each_member():
     x = torch.ones(3, 4000)
     dropped = drop(x, torch.tensor([0.0, 0.5, 0.8]), True)
@@ -149,7 +180,7 @@ def test_cost_rows_and_the_papers_beside_them():
     assert [r["nodes"] for r in rows if "nodes" in r] == [300, 600]
     with pytest.raises(InputError, match="arxiv or products"):
         graph_cost.run(graph_cost.Config(graph="paper"))
-    with pytest.raises(InputError, match="columns or recompute"):
+    with pytest.raises(InputError, match=r"after a \+ comes"):
         graph_cost.run(graph_cost.Config(scale=0.005, adjoints="exact+rows", **small))
 
 
@@ -159,17 +190,39 @@ def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):
     assert [r.get("failed") for r in graph_cost.run(config)[:4]] == ["out of memory"] * 4
 
 
-@pytest.mark.parametrize("limit", [5, 10, 25, 39, 70, 99, 1000])
-def test_the_largest_size_is_found_to_a_fifth(limit):
-    asked = []
-    best = graph_cost.largest_that(lambda size: asked.append(size) or size <= limit, 10, 100)
-    if limit < 10:
-        assert best == 0
-    elif limit > 100:
-        assert best == 100
-    else:
-        assert limit / 1.2 < best <= limit
-    assert len(asked) == len(set(asked)) <= 7
+@pytest.mark.parametrize("pairs", [0.0, 1e-6, 1e-5])
+@pytest.mark.parametrize("limit", [5, 900, 1000, 2500, 39_000, 99_000, 1_000_000])
+def test_the_largest_size_is_found_to_a_twentieth(limit, pairs):
+    asked, cap = [], 30 + limit + pairs * limit**2
+
+    def peak(size):
+        asked.append(size)
+        return 30 + size + pairs * size**2 if size <= limit else None
+
+    best, mib = graph_cost.largest_that(peak, cap, 1000, 100_000)
+    assert min(limit, 100_000) / 1.05 <= best + 1 <= min(limit, 100_000) + 1
+    assert mib == 30 + best + pairs * best**2
+    assert len(asked) == len(set(asked)) <= 13
+    assert graph_cost.largest_that(lambda size: None, cap, 1000, 100_000) == (0, 0.0)
+
+
+def test_the_largest_batch_is_looked_for_under_a_cap(monkeypatch):
+    caps = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**33))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: caps.append(share))
+
+    def attempt(config, data, variant, adjoint, device, cap):
+        return {"failed": "out of memory"} if data.num_nodes > 1500 else {"training_mib": data.num_nodes / 2}
+
+    monkeypatch.setattr(graph_cost, "_attempt", attempt)
+    config = graph_cost.Config(graph="products", scale=0.001, cap_gib=1.0)
+    draw = graph_cost._batches(config, graph_cost.whole_graph("products", 0.001, 0))
+    row = graph_cost.largest_batch(config, draw, "l", "exact", torch.device("cuda"))
+    assert 1500 / 1.05 <= row["largest"] <= 1500
+    assert row["training_mib"] == row["largest"] / 2
+    assert row["cap_gib"] == 1.0
+    assert set(caps) == {1.0}
 
 
 def sampled_gradients(rank, world, port, out):

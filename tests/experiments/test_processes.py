@@ -20,25 +20,16 @@ from neuralfde.experiments.registry import available
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"trajectories": 5, "samples": 4, "steps": 4, "batch_size": 3}
+QUICK = {"t": 2.0, "step": 1.0, "hidden": 8, "heads": 2, "epochs": 6, "evaluate_every": 3, "device": "cpu"}
 RUNS = {
     "shared minibatches": (lv, lv.Config(epochs=3, learn_order=True, noise=0.01, **SMALL)),
     "minibatches smaller than the processes": (lv, lv.Config(**{**SMALL, "epochs": 2, "batch_size": 1})),
     "shared, a network": (neural_field, neural_field.Config(epochs=3, width=4, **SMALL)),
     "seeds dealt out": (lv, lv.Config(optimiser="lm", repeats=3, **SMALL)),
     "origins dealt out": (lynx_hare, lynx_hare.Config(first=1912, last=1912, ahead=2, steps_per_year=2)),
+    "splits dealt out": (graphs, graphs.Config(seeds=3, orders="0.6,1.0", choose_on=1, **QUICK)),
     "models dealt out": (relaxation, relaxation.Config(path="relaxation.csv")),
-    "splits dealt out": (
-        graphs,
-        graphs.Config(seeds=3, orders="0.6,1.0", choose_on=1, device="cpu", t=2.0, step=1.0, hidden=8, epochs=6),
-    ),
 }
-
-
-def small_cora(name, root=None):
-    """A synthetic graph under Cora's name, so that random splits are drawn on it."""
-    data = synthetic_graph(GraphSize(1700, 5000, 12, 3, 0.5, 0.2, 0.9))
-    data.name = name
-    return data
 
 
 def made_up_relaxation(folder):
@@ -56,7 +47,15 @@ class Spoken(Report):
         self.messages.append(text)
 
 
+def tiny_graph(name, root=None):
+    data = synthetic_graph(GraphSize(1700, 5000, 12, 3, 0.5, 0.2, 0.9))
+    data.name = name
+    return data
+
+
 def rows_of(name):
+    graph_training.load_graph = tiny_graph
+    graph_training.graph_of.cache_clear()
     module, config = RUNS[name]
     report = Spoken()
     rows = module.run(config, report)
@@ -67,7 +66,6 @@ def worker(rank, port, folder):
     os.chdir(folder)
     os.environ.update(WORLD_SIZE="2", RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    graph_training.load_graph = small_cora
     with Processes.from_environment("cpu"):
         found = {name: rows_of(name) for name in RUNS}
     Path(f"{rank}.json").write_text(json.dumps(found))
@@ -105,9 +103,9 @@ def agree(got, want):
 def test_two_processes_end_where_one_does(name, two, tmp_path, monkeypatch):
     made_up_relaxation(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(graph_training, "load_graph", small_cora)
-    graph_training.graph_of.cache_clear()
+    monkeypatch.setattr(graph_training, "load_graph", graph_training.load_graph)  # and back again
     want = json.loads(json.dumps(rows_of(name)))
+    graph_training.graph_of.cache_clear()
     first, second = (without_times(found[name]) for found in two)
     agree(first["rows"], without_times(want["rows"]))
     agree(second["rows"], first["rows"])

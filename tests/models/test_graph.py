@@ -9,9 +9,11 @@ import torch
 from torch_geometric.data import Data
 
 from neuralfde.errors import InputError, InputTypeError
+from neuralfde.models import message_passing
 from neuralfde.models.graph import SCORES, FGrand
 from neuralfde.models.graph_ensemble import FGrandEnsemble
-from neuralfde.models.message_passing import Graph
+from neuralfde.models.graph_rows import HalfRows
+from neuralfde.models.message_passing import Graph, attention
 
 
 def small(nodes=9, features=5, seed=0):
@@ -204,7 +206,7 @@ def test_refusals_say_what_to_do():
         model()(small().x[:3], Graph.from_edge_index(small().edge_index, 9))
 
 
-@pytest.mark.parametrize("over", ["target", "source"])
+@pytest.mark.parametrize("over", ["target", "source", "both"])
 @pytest.mark.parametrize("kind", SCORES)
 @pytest.mark.parametrize("variant", ["l", "nl"])
 def test_an_ensemble_is_its_members_side_by_side(variant, kind, over):
@@ -257,3 +259,65 @@ def test_columns_may_be_solved_apart(source, recompute):
         torch.testing.assert_close(found[1][name], grad, rtol=1e-10, atol=1e-12)
     with pytest.raises(InputError, match="variant='l'"):
         model("nl", columns=4)
+
+
+def test_equal_scores_over_both_are_the_symmetric_normalisation():
+    data = small()
+    graph = Graph.from_edge_index(data.edge_index, 9)
+    zero = torch.zeros(4, data.x.shape[1], dtype=data.x.dtype)
+    weight = attention(graph, data.x, zero, None, zero, None, 2, over="both")
+    source, target = graph.edge_index
+    inward, outward = (torch.bincount(ends, minlength=9).to(data.x) for ends in (target, source))
+    torch.testing.assert_close(weight, (inward[target] * outward[source]).rsqrt())
+
+
+def squared_gradients(m, data):
+    m.zero_grad()
+    m(data).square().sum().backward()
+    return [p.grad.clone() for p in m.parameters()]
+
+
+@pytest.mark.parametrize("source", [True, False])
+@pytest.mark.parametrize("how", [{"recompute": True}, {"keep_attention": True}, {"heads": 3, "keep_attention": True}])
+def test_attention_kept_or_computed_again_gives_the_same_gradients(how, source):
+    data = small()
+    heads = {"heads": how.get("heads", 2), "source": source}
+    usual, other = model("nl", **heads), model("nl", **{**heads, **how})
+    torch.testing.assert_close(other(data), usual(data), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(squared_gradients(other, data), squared_gradients(usual, data), rtol=1e-11, atol=1e-12)
+
+
+def test_kept_attention_is_used_once_and_makes_no_second_evaluation(monkeypatch):
+    data, made = small(), model("nl", keep_attention=True)
+    seen, plain = [], message_passing.sddmm
+    monkeypatch.setattr(message_passing, "sddmm", lambda *a: seen.append(1) or plain(*a))
+    logits = made(data)
+    forward, steps, heads = len(seen), 4, 2
+    logits.sum().backward()
+    assert forward == steps * heads
+    assert len(seen) - forward == heads  # the first step's, which was evaluated at the door with gradients
+    two = [made(data) for _ in range(2)]  # two solves before their backward passes do not share anything
+    made.zero_grad()
+    sum(z.square().sum() for z in two).backward()
+    found = [p.grad.clone() for p in made.parameters()]
+    torch.testing.assert_close(found, [2 * g for g in squared_gradients(model("nl"), data)], rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_half_rows_are_close_in_half_the_memory(variant):
+    data = small(nodes=40, seed=1)
+    whole, half = model(variant), model(variant, history=HalfRows())
+    expected, found = whole(data), half(data)
+    assert 0 < (found - expected).norm() / expected.norm() < 5e-3
+    g, e = (torch.cat([p.view(-1) for p in squared_gradients(m, data)]) for m in (half, whole))
+    assert (g - e).norm() < 0.03 * e.norm()
+    rows = torch.zeros(1, 7, dtype=torch.float64)
+    engine = HalfRows().forward(torch.ones(1, 9, 1, dtype=torch.float64), 8, rows)
+    assert engine.bytes == 9 * 7 * 2
+
+
+def test_half_rows_say_what_they_are_not_for():
+    with pytest.raises(InputError, match="learned"):
+        squared_gradients(model(history=HalfRows(), learn_order=True), small())
+    with pytest.raises(InputError, match="uniform grid"):
+        HalfRows().forward(torch.ones(2, 5, 1), 4, torch.zeros(1, 3))

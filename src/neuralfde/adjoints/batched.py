@@ -27,6 +27,11 @@ log = logging.getLogger("neuralfde")
 class UnbatchableError(Exception):
     """``func`` cannot be vectorised over time, or gives other numbers when it is; or the sweeps do not settle."""
 
+    @classmethod
+    def of(cls, error: Exception) -> UnbatchableError:
+        """What went wrong, in one line."""
+        return cls(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+
 
 def suits(plan: Plan, record: Record, engine: object, total: Totals, asked: bool | None) -> bool:
     """Whether this solve can be done in blocks: one order, rows kept, no noise, small states."""
@@ -74,7 +79,7 @@ class _Block:
             with torch.enable_grad():
                 z, v = plan.scheme.evaluate(lambda _, z: plan.field.batch(times, z), 1, self.x, self.local)
         except Exception as error:
-            raise UnbatchableError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+            raise UnbatchableError.of(error) from error
         assert v is not None
         if isinstance(record.tape, Replay) and high == plan.steps:
             known = self.down(record.tape.buffer)[1:, 0]
@@ -114,7 +119,10 @@ class _Block:
         outputs, grads = [self.z], [self.grad_z]
         if self.v.requires_grad:
             outputs, grads = [self.z, self.v], [self.grad_z, self.bars]
-        return torch.autograd.grad(outputs, wanted, grads, retain_graph=keep, allow_unused=True)
+        try:
+            return torch.autograd.grad(outputs, wanted, grads, retain_graph=keep, allow_unused=True)
+        except Exception as error:  # a checkpoint inside func evaluates it again now, when nothing vectorises it
+            raise UnbatchableError.of(error) from error
 
     def solve(self, far: Tensor, weights: Tensor, total: Totals) -> Tensor:
         """The rows μ (sums, steps, width); ``bars`` are left as the gradients of the slopes."""

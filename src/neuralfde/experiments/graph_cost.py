@@ -1,10 +1,17 @@
 """What F-GRAND costs on large graphs: time and memory of inference and training (tab:model_arxiv, tab:model_products).
 
 The graphs are synthetic and of the size of ogbn-arxiv and ogbn-products; T = 10, h = 1. Products is cut into sampled
-subgraphs. ``direct`` differentiates through the same loop with the same right-hand side; ``exact`` and ``paper`` are
-the adjoints. With variant l, ``exact+columns`` solves for some columns at a time, and ``exact+recompute`` also forgets
-each part and solves it again in the backward pass: less memory, more time. The paper's own figures (RTX A5000) stand in
-the same table, marked ``source: paper``.
+subgraphs. ``direct`` keeps the graph of every step of the same loop with the same right-hand side, ``exact`` and
+``paper`` are the adjoints, and ``loop`` is autograd through a plain loop, as FROND solves. What follows after a ``+``:
+
+    columns     variant l: some columns at a time
+    recompute   attention kept for no head; variant l: columns too, each part forgotten and solved again
+    half        rows of the past in bfloat16: an approximate gradient
+    attention   variant nl: attention kept for the backward pass
+    blocks      several steps of the past summed at once
+    replay      the training step captured once as a CUDA graph and replayed
+
+The paper's own figures (RTX A5000) stand in the same table, marked ``source: paper``.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ import ctypes
 import functools
 import gc
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -23,13 +31,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .. import Full
 from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
+from ..models.graph_rows import HalfRows
 from ..models.message_passing import Graph
+from .replay import Replay
 from .runtime import Report, option
 
 if TYPE_CHECKING:
@@ -54,8 +65,11 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 STATUS = Path("/proc/self/status")
-APART = ("", "columns", "recompute")
-"""What may follow the name of an adjoint after a ``+``."""
+LINEAR, ATTENTIVE, EITHER = {"columns"}, {"attention"}, {"recompute", "half", "blocks", "replay"}
+"""What may follow the name of an adjoint after a ``+``: with variant l, with nl, with both."""
+_DRAWN: dict[int, tuple[tuple[str, int], Callable[[int], Data]]] = {}
+WARM_UP = 2
+"""Calls before those that are measured."""
 Row = dict[str, Any]
 
 
@@ -69,7 +83,7 @@ class Config:
     scale: float = option(1.0, "multiplies the number of nodes and edges")
     batches: str = option("10000,20000,80000", "nodes of a sampled subgraph (products only)")
     sampler: str = option("node", "walk or node")
-    largest: str = option("", "methods whose largest batch is looked for, by doubling (products only)")
+    largest: str = option("", "methods whose largest batch is looked for (products only)")
     cap_gib: float = option(0.0, "GPU memory allowed when looking for the largest batch; 0: all of it")
     hidden: int = option(128, "width of the state")
     heads: int = option(4, "attention heads")
@@ -119,7 +133,8 @@ def whole_graph(graph: str, scale: float, seed: int) -> Data:
 def methods(variants: str, adjoints: str) -> list[tuple[str, str]]:
     """Every variant with every method that it knows."""
     pairs = itertools.product(variants.split(","), adjoints.split(","))
-    return [(v, a) for v, a in pairs if not (v == "nl" and "+" in a)]
+    barred = {"l": ATTENTIVE, "nl": LINEAR}
+    return [(v, a) for v, a in pairs if not set(a.split("+")[1:]) & barred.get(v, set())]
 
 
 def papers_rows(config: Config) -> list[Row]:
@@ -134,17 +149,22 @@ def papers_rows(config: Config) -> list[Row]:
 
 
 def _batches(config: Config, whole: Data) -> Callable[[int], Data]:
-    """A function from a number of nodes to the first sampled subgraph of that size."""
+    """A function from a number of nodes to the first sampled subgraph of that size; the last few are kept."""
     if config.graph != "products":
         return lambda size: whole
-    sampler = SAMPLERS[config.sampler](whole, 1, seed=config.seed)
+    key, seed = (config.sampler, config.seed), config.seed
+    if (known := _DRAWN.get(id(whole))) is not None and known[0] == key:
+        return known[1]
+    nodes = SAMPLERS[config.sampler](whole, 1, seed=seed)
 
-    @functools.cache
+    @functools.lru_cache(maxsize=8)
     def draw(size: int) -> Data:
-        sampler.batch_size = min(size, sampler.nodes)
-        generator = torch.Generator().manual_seed(config.seed + size)
-        return sampler.subgraph(sampler.draw(generator).sort().values)
+        nodes.batch_size = min(size, nodes.nodes)
+        generator = torch.Generator().manual_seed(seed + size)
+        return nodes.subgraph(nodes.draw(generator).sort().values)
 
+    _DRAWN.clear()
+    _DRAWN[id(whole)] = (key, draw)
     return draw
 
 
@@ -163,17 +183,39 @@ def _attempt(
 
 def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     """The model that is measured."""
-    name, _, apart = adjoint.partition("+")
-    if apart not in APART:
-        raise InputError(f"adjoints={adjoint!r}: after the + comes columns or recompute.")
-    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "adjoint": name}
-    options |= {"history": Full(block=4) if config.history == "auto" else config.history, "source": config.source}
+    name, *more = adjoint.split("+")
+    if not set(more) <= LINEAR | ATTENTIVE | EITHER:
+        raise InputError(f"adjoints={adjoint!r}: after a + comes {', '.join(sorted(LINEAR | ATTENTIVE | EITHER))}.")
+    lean = HalfRows() if "half" in more else Full() if "blocks" in more else Full(block=4)
+    options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "source": config.source}
+    options |= {"adjoint": "direct" if name == "loop" else name, "check_finite": False}
+    options |= {"history": lean if config.history == "auto" else config.history}
     options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
-    if name != "direct":
+    if name not in ("direct", "loop"):
         options["storage"] = config.storage
-    if apart:
-        options |= {"columns": config.columns, "recompute": apart == "recompute"}
-    return FGrand(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
+    if variant == "l" and {"columns", "recompute"} & set(more):
+        options["columns"] = config.columns
+    options |= {"recompute": "recompute" in more, "keep_attention": "attention" in more}
+    kind = Loop if name == "loop" else FGrand
+    return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
+
+
+class Loop(FGrand):
+    """The same equation solved by the same scheme in a plain loop over time, which autograd differentiates."""
+
+    def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
+        """See :class:`FGrand`."""
+        func, order, step = self.block.func, float(self.order), self.block.options["step"]
+        steps, slopes, start = round(self.block.t / step), list[Tensor](), z
+        weight = None if self.attention is None else self.attention(graph, z)
+        lag = torch.arange(steps + 1, dtype=torch.float64)
+        shares = ((lag[1:] ** order - lag[:-1] ** order) * step**order / math.gamma(order + 1)).tolist()
+        for _ in range(steps):
+            slopes.append(func(torch.zeros(()), z, graph, weight, start if self.source else None))
+            z = start
+            for share, slope in zip(shares, reversed(slopes), strict=False):
+                z = z + share * slope
+        return z
 
 
 def measure(
@@ -188,7 +230,8 @@ def measure(
     model = model_of(config, data, variant, adjoint).to(device)
     x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
     graph = Graph.from_edge_index(data.edge_index.to(device), int(data.num_nodes))
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    cuda = device.type == "cuda"
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=cuda)
 
     @torch.no_grad()
     def infer() -> None:
@@ -196,62 +239,95 @@ def measure(
 
     def train() -> None:
         optimiser.zero_grad()
-        F.cross_entropy(model.train()(x, graph)[mask], y[mask]).backward()
+        F.cross_entropy(model.train()(x, graph).index_select(0, mask), y[mask]).backward()
         optimiser.step()
 
     if cap is not None:
         _clear(device)
         torch.cuda.set_per_process_memory_fraction(cap, device)
-    before = 0.0 if device.type == "cuda" else _resident("VmRSS")
-    inference, training = (_timed(call, config.repeats, device, before) for call in (infer, train))
+    before = 0.0 if cuda else _resident("VmRSS")
+    replayed = "replay" in adjoint.split("+")
+    calls = [Replay(call) if cuda and replayed else call for call in (infer, train)]
+    with torch.cuda.stream(torch.cuda.Stream(device)) if cuda and replayed else contextlib.nullcontext():
+        inference, training = (_timed(call, config.repeats, device, before) for call in calls)
+    if any(isinstance(call, Replay) and call.failed for call in calls):
+        raise RuntimeError("the step could not be captured")
     return {
         "inference_s": inference[0],
-        "inference_mib": inference[1],
+        "inference_mib": None if replayed else inference[1],  # a captured step holds its memory all the time
         "training_s": training[0],
-        "training_mib": training[1],
+        "training_mib": None if replayed else training[1],
     }
 
 
 def largest_batch(config: Config, draw: Callable[[int], Data], variant: str, adjoint: str, device: torch.device) -> Row:
-    """Double the batch until a training step no longer fits into the memory allowed, then halve the gap twice."""
+    """The largest batch with which a training step fits into the memory allowed, to a twentieth."""
     row: Row = {"source": "measured", "graph": "synthetic-products", "variant": variant, "adjoint": adjoint}
     if device.type != "cuda":
         return row | {"failed": "the largest batch is looked for on a GPU only"}
     device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     whole = SIZES["products"].nodes if config.scale == 1 else int(draw(2**40).num_nodes)
     total = torch.cuda.get_device_properties(device).total_memory
-    cap = config.cap_gib * 2**30 or total
-    peaks: dict[int, float] = {}
+    cap = min(config.cap_gib * 2**30 or total, total)
 
-    def fits(size: int) -> bool:
+    def peak(size: int) -> float | None:
         try:
-            found = _attempt(replace(config, repeats=1), draw(size), variant, adjoint, device, min(1.0, cap / total))
+            found = _attempt(replace(config, repeats=1), draw(size), variant, adjoint, device, cap / total)
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, device)
-        if "failed" not in found:
-            peaks[size] = found["training_mib"]
-        return "failed" not in found
+        return found.get("training_mib")
 
-    best = largest_that(fits, 40_000, whole)
-    return row | {"cap_gib": round(cap / 2**30, 1), "largest": best, "training_mib": peaks.get(best, 0.0), "of": whole}
+    best, mib = largest_that(peak, cap / 2**20, 40_000, whole)
+    fitting = draw(best) if best else None
+    edges = None if fitting is None else int(fitting.num_edges)
+    return row | {
+        "cap_gib": round(cap / 2**30, 1),
+        "largest": best,
+        "edges": edges,
+        "training_mib": mib,
+        "of": whole,
+        "columns": config.columns,
+    }
 
 
-def largest_that(fits: Callable[[int], bool], start: int, most: int) -> int:
-    """The largest size that fits, to a fifth: by doubling from ``start``, then by halving the gap twice; 0: none."""
-    low, high = 0, min(start, most)
-    while fits(high):
-        low, high = high, min(2 * high, most)
-        if low == most:
-            return low
-    for _ in range(2 if low else 0):
-        middle = round((low * high) ** 0.5)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+def largest_that(peak: Callable[[int], float | None], cap: float, start: int, most: int) -> tuple[int, float]:
+    """The largest size that fits, to a twentieth, and its peak; ``peak(size)`` is None where it does not fit.
+
+    The two largest sizes known tell the parts of the peak that grow with nodes and with pairs of them, and so where
+    ``cap`` may be reached; a guess that cannot be right gives way to the middle of what is left.
+    """
+    fits, over, size = dict[int, float](), most + 1, min(start, most)
+    while size:
+        found = peak(size)
+        if found is None:
+            over = size
+        else:
+            fits[size] = found
+        low = max(fits, default=0)
+        if not low:
+            size //= 2
+        elif low == most or over <= max(low + 1, math.ceil(1.05 * low)):
+            break
+        elif len(fits) == 1:
+            size = min(2 * low, most) if over > most else math.ceil((low * over) ** 0.5)
+        else:
+            size = max(math.ceil(1.05 * low), min(_size_at(0.95 * cap, fits), 3 * low))
+            size = min(size, most) if size < over else math.ceil((low * over) ** 0.5)
+    return (low, fits[low]) if fits else (0, 0.0)
+
+
+def _size_at(cap: float, fits: dict[int, float]) -> int:
+    """Where a peak ``a n + b n²`` through the two largest sizes known reaches ``cap``."""
+    (m, p), (n, q) = sorted(fits.items())[-2:]
+    b = max(0.0, (q / n - p / m) / (n - m))
+    a = q / n - b * n
+    return int(cap / a) if b == 0 else int((math.sqrt(a * a + 4 * b * cap) - a) / (2 * b))
 
 
 def _timed(call: Callable[[], None], repeats: int, device: torch.device, before: float) -> tuple[float, float]:
-    """Median seconds and peak MiB above ``before``; one call first warms up."""
-    call()
+    """Median seconds and peak MiB above ``before``; a few calls first warm up, or one that is captured then."""
+    for _ in range(4 if isinstance(call, Replay) else WARM_UP):
+        call()
     cuda = device.type == "cuda"
     _clear(device)
     taken = []

@@ -3,11 +3,14 @@
 Hyper-parameters are those of the paper's table tab:s3hyperpara, or ours with ``settings="tuned"``. The order is chosen
 on validation, or learned; ``tune`` searches all the rest; both choose by validation accuracy on splits that are not
 reported. The epoch of a training is chosen on its own validation nodes. Test accuracy never decides anything.
+
+The splits are dealt out to the processes that ``torchrun`` starts.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -20,13 +23,13 @@ from .graph_training import graph_of, side_by_side, train_splits
 from .processes import Processes
 from .runtime import Report, option
 
+PROCESSES = True
 EXAMPLES = (
     "neuralfde run graphs --dataset cora --settings tuned",
     "neuralfde run graphs --dataset citeseer --variant nl --seeds 3",
     "neuralfde run graphs --dataset pubmed --learn-order",
     "neuralfde run graphs --dataset photo --tune 30",
 )
-PROCESSES = True
 
 #: tab:noderesults, adj-F-GRAND-l and adj-F-GRAND-nl: mean and deviation in per cent
 PAPER_ACCURACY: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
@@ -52,7 +55,7 @@ class Config:
     dataset: str = option("cora", "graph: cora, citeseer, pubmed, coauthor-cs, computers, photo, coauthor-physics, …")
     variant: str = option("l", "l: attention computed once; nl: at every evaluation")
     adjoint: str = option("exact", "exact, direct or paper")
-    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara), published (FROND) or tuned (ours)")
+    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)")
     seeds: int = option(10, "number of random splits")
     first_seed: int = option(0, "seed of the first split")
     order: float | None = option(None, "order of the derivative; default: chosen on validation from --orders")
@@ -86,19 +89,22 @@ class Config:
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """Rows for every training, one for every choice made, and a summary with mean and deviation last."""
-    report = Report() if report is None else report
     _check(config)
+    with Processes.from_environment(config.device) as processes:
+        return _run(config, processes.quieten(Report() if report is None else report), processes)
+
+
+def _run(config: Config, report: Report, processes: Processes) -> list[Row]:
     given = {k: v for k, v in asdict(config).items() if k in Settings.__dataclass_fields__}
     start = settings_for(config.dataset, config.settings, **given)
     seeds = list(range(config.first_seed, config.first_seed + config.seeds))
     judges = list(range(config.choose_from, config.choose_from + config.choose_on))
-    with Processes.from_environment(config.device) as processes:
-        train = _trainer(config, report, processes)
-        if config.tune:
-            start = _tune(config, report, train, start, judges)
-        if config.order is None and not config.learn_order:
-            start = _choose_order(config, report, train, start, judges)
-        rows = train([(_key(config, start.order, s), start, s) for s in seeds])
+    train = _trainer(config, report, processes)
+    if config.tune:
+        start = _tune(config, report, train, start, judges)
+    if config.order is None and not config.learn_order:
+        start = _choose_order(config, report, train, start, judges)
+    rows = train([(_key(config, start.order, s), start, s) for s in seeds])
     report.case("summary", lambda: _summary(config, start, rows))
     return report.rows
 
@@ -179,6 +185,12 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
         fits = side_by_side(graph_of(dataset, config.data, device), settings, config.variant, device)
         return min(config.together, fits) if config.together else fits
 
+    def parts(settings: Settings, jobs: list[Job]) -> list[list[Job]]:
+        """Jobs to train side by side: as many as fit into the memory of every process, and some for each of them."""
+        fits = min(processes.deal([partial(together, settings)] * processes.count))
+        size = min(fits, math.ceil(len(jobs) / processes.count))
+        return [jobs[k : k + size] for k in range(0, len(jobs), size)]
+
     def train(jobs: list[Job]) -> list[Row]:
         for settings, group in itertools.groupby(jobs, key=lambda job: job[1]):
             missing = []
@@ -187,11 +199,9 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
                     done[job[0]] = report.case(job[0], dict)
                 elif job[0] not in done:
                     missing.append(job)
-            most = next(processes.deal([partial(together, settings)])) if missing else 1  # the same in every process
-            size = min(most, -(-len(missing) // processes.count)) or 1
-            parts = [missing[k : k + size] for k in range(0, len(missing), size)]
-            tasks = [partial(train_splits, dataset, settings, [job[2] for job in part], **fixed) for part in parts]
-            for part, rows in zip(parts, processes.deal(tasks), strict=True):
+            shares = parts(settings, missing) if missing else []
+            tasks = [partial(train_splits, dataset, settings, [job[2] for job in part], **fixed) for part in shares]
+            for part, rows in zip(shares, processes.deal(tasks), strict=True):
                 for (key, _, _), row in zip(part, rows, strict=True):
                     done[key] = report.case(key, partial(dict, row))
                 report.progress(dataset, sum(key in done for key, _, _ in jobs), len(jobs))

@@ -61,12 +61,15 @@ class Graph:
         source = torch.cat([edge_index[0].long(), loops])
         target = torch.cat([edge_index[1].long(), loops])
         key = torch.unique(target * num_nodes + source)
-        row, col = key // num_nodes, key % num_nodes
+        return Graph.from_sorted(key // num_nodes, key % num_nodes, num_nodes)
+
+    @staticmethod
+    def from_sorted(row: Tensor, col: Tensor, num_nodes: int) -> Graph:
+        """The graph of just these edges, targets ``row`` and sources ``col``, sorted by target, then by source."""
         perm = torch.argsort(col * num_nodes + row)
         rowptr, rowptr_t = _pointers(row, num_nodes), _pointers(col, num_nodes)
         col_t = row[perm]
-        small = key.numel() < 2**31
-        index = torch.int32 if small else torch.int64
+        index = torch.int32 if row.numel() < 2**31 else torch.int64
         rowptr, col, row, rowptr_t, col_t, perm = (v.to(index) for v in (rowptr, col, row, rowptr_t, col_t, perm))
         if torch.equal(rowptr, rowptr_t) and torch.equal(col, col_t):
             rowptr_t, col_t = rowptr, col
@@ -134,13 +137,26 @@ def sddmm(graph: Graph, u: Tensor, v: Tensor) -> Tensor:
         if _library_has_products(u.device):
             zero = torch.zeros(graph.num_edges, dtype=dtype, device=u.device)
             pattern = _csr(graph.rowptr, graph.col, zero, graph.num_nodes)
-            sampled = torch.sparse.sampled_addmm(pattern, u.to(dtype), v.to(dtype).t(), beta=0.0)
-            return sampled.values()
+            torch.sparse.sampled_addmm(pattern, u.to(dtype), v.to(dtype).t(), beta=0.0, out=pattern)
+            return pattern.values()
         out = torch.empty(graph.num_edges, dtype=dtype, device=u.device)
         for s in _chunks(graph.num_edges, u.shape[1] * dtype.itemsize):
             left, right = u.index_select(0, graph.row[s]), v.index_select(0, graph.col[s])
             out[s] = (left.to(dtype) * right.to(dtype)).sum(1)
         return out
+
+
+def bags_of(x: Tensor, copies: int = 1) -> tuple[Graph, Tensor]:
+    """Sparse features ``x`` (N, F) as edges from features to nodes, and their values ``(copies, entries)``.
+
+    Each copy has features and nodes of its own, so that the sums over edges of a table of ``copies·F`` rows, one for
+    each feature, padded to as many rows as the graph has nodes, are ``x`` times each copy's part of the table.
+    """
+    x = x.coalesce()
+    (row, col), values, (nodes, features) = x.indices(), x.values(), x.shape
+    shift = torch.arange(copies, device=row.device)[:, None]
+    rows, cols = (row + nodes * shift).view(-1), (col + features * shift).view(-1)
+    return Graph.from_sorted(rows, cols, copies * max(nodes, features)), values.expand(copies, -1)
 
 
 def row_sum(graph: Graph, values: Tensor) -> Tensor:

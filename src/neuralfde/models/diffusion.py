@@ -67,13 +67,13 @@ class _Diffuse(torch.autograd.Function):
             grad_source = (grad.view(members, -1) * strength[:, None]).view_as(grad)
         if for_strength:
             grad_strength = _dots(grad, source, members)
-        if for_weight:
-            grad_weight = sddmm(ctx.graph, grad, z).to(weight.dtype)
-            grad_weight.view(members, -1).mul_(rate[:, None])
         if for_z or for_rate:
             grad_z = spmm(ctx.graph, weight, grad, transposed=True).sub_(grad)
             grad_rate = _dots(grad_z, z, members) if for_rate else None
             grad_z.view(members, -1).mul_(rate[:, None])
+        if for_weight:
+            grad_weight = sddmm(ctx.graph, grad, z).to(weight.dtype)
+            grad_weight.view(members, -1).mul_(rate[:, None])
         return None, grad_weight, grad_z, grad_rate, grad_source, grad_strength
 
 

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from neuralfde.demand import value_wanted
 from neuralfde.errors import InputError, InputTypeError, nearest
+from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import OVER, Graph, attention
+from neuralfde.models.message_passing import OVER, Graph, attention, is_usual, softmax_attention, sums_of
 from neuralfde.models.readout import readout
 from neuralfde.nn import FDEBlock
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 VARIANTS = ("l", "nl")
 SCORES = ("scaled_dot", "cosine", "exp_kernel")
 STARTS = ("random", "average")
+
+
+class Known(dict[int, list[Tensor]]):
+    """Attention of each time of one solve, by the address of the time."""
 
 
 class EdgeAttention(nn.Module):
@@ -39,7 +45,7 @@ class EdgeAttention(nn.Module):
         heads: number of heads.
         kind: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         normalise: ``"softmax"`` or ``"squareplus"``.
-        over: whose weights add to 1: ``"target"`` or ``"source"``.
+        over: whose weights add to 1: ``"target"`` or ``"source"``; ``"both"`` is the geometric mean of the two.
         start: ``"random"`` or ``"average"``.
 
     Shapes:
@@ -76,11 +82,21 @@ class EdgeAttention(nn.Module):
             self.lengthscale = nn.Parameter(torch.ones(()))
             self.variance = nn.Parameter(torch.ones(()))
 
-    def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: bool = True) -> Tensor:
+    def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: str = "all") -> Tensor:
         """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
         kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
-        maps = (self.query.weight, self.query.bias, self.key.weight, self.key.bias)
-        return attention(graph, z, *maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
+        return attention(graph, z, *self.maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
+
+    def through(self, graph: Graph, z: Tensor, keep: str, known: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+        """The same and ``z``, see :func:`neuralfde.models.message_passing.softmax_attention`."""
+        if self.over != "target" or not is_usual(self.query.weight, self.kind, self.normalise):
+            return self(graph, z), z
+        return softmax_attention(graph, z, self.maps, self.heads, keep, known)
+
+    @property
+    def maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weight and bias of the query map, then of the key map."""
+        return self.query.weight, self.query.bias, self.key.weight, self.key.bias
 
 
 class Diffusion(nn.Module):
@@ -89,18 +105,27 @@ class Diffusion(nn.Module):
     Args:
         attention: makes ``A`` from the state at every evaluation; without one ``A`` is an argument of the call.
         source: whether there is the term ``b Z_0``.
+        recompute: whether the backward pass computes attention again, head by head.
     """
 
-    def __init__(self, attention: EdgeAttention | None, source: bool) -> None:
+    def __init__(self, attention: EdgeAttention | None, source: bool, recompute: bool = False) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention, self.recompute = attention, recompute
         self.a = nn.Parameter(torch.zeros(()))
         self.b = nn.Parameter(torch.zeros(())) if source else None
 
-    def forward(self, t: Tensor, z: Tensor, graph: Graph, weight: Tensor | None, z0: Tensor | None) -> Tensor:
-        """``weight`` ``(E,)`` where attention was computed before; ``z0`` where there is a source."""
+    def forward(
+        self, t: Tensor, z: Tensor, graph: Graph, weight: Tensor | None, z0: Tensor | None, known: Known | None = None
+    ) -> Tensor:
+        """``weight`` ``(E,)`` where attention was computed before; ``z0`` where there is a source.
+
+        ``known`` keeps the attention of each time for the backward pass.
+        """
         if self.attention is not None:
-            weight = self.attention(graph, z)
+            kept = None if known is None else known.setdefault(t.data_ptr(), [])
+            # where only the derivative is wanted it comes next, and queries and keys need not be kept for it
+            keep = "nothing" if self.recompute else "all" if value_wanted() else "weights"
+            weight, z = self.attention.through(graph, z, keep, kept)
         assert weight is not None
         strength = None if self.b is None else self.b[None]
         return diffuse(graph, weight, z, torch.sigmoid(self.a)[None], None if self.b is None else z0, strength)
@@ -127,7 +152,7 @@ class FGrand(nn.Module):
         attention: the score: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
         attention_width: width of queries and keys over all heads; default: ``hidden``.
         normalise: ``"softmax"`` or ``"squareplus"``.
-        over: whose weights add to 1: ``"target"`` (rows of A) or ``"source"`` (columns).
+        over: whose weights add to 1: ``"target"`` (rows of A), ``"source"`` (columns), or ``"both"`` in between.
         start: how attention starts, see :class:`EdgeAttention`.
         order: β in (0, 1]; with ``learn_order`` its initial value.
         learn_order: train the order too.
@@ -136,8 +161,11 @@ class FGrand(nn.Module):
         source: whether the equation has the term ``b Z_0``.
         columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
             What a step needs beside its history then takes less memory. Default: all at once.
-        recompute: forget each part's history after the forward pass and solve it again in the backward pass: with
-            ``columns`` the memory of the history falls with their number too, for one more forward pass of time.
+        recompute: keep less for the backward pass and compute it again there. Attention is kept for no head. Variant
+            ``"l"`` also forgets each part's history: with ``columns`` its memory falls with their number too, for one
+            more forward pass of time.
+        keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
+            pass, which computes it again otherwise.
         options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -166,22 +194,26 @@ class FGrand(nn.Module):
         source: bool = True,
         columns: int | None = None,
         recompute: bool = False,
+        keep_attention: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
-        if variant == "nl" and (columns is not None or recompute):
-            raise InputError("columns and recompute need variant='l': attention that changes ties columns together.")
+        if variant == "nl" and columns is not None:
+            raise InputError("columns needs variant='l': attention that changes ties columns together.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
-        self.columns, self.recompute = columns, recompute
+        self.columns, self.recompute, self.keep_attention = columns, recompute, keep_attention
+        if keep_attention:
+            options["graphs"] = False  # a replayed step keeps nothing
         self.encoder = nn.Linear(in_features, hidden)
         self.decoder = nn.Linear(hidden, classes)
         edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
         self.attention = edges if variant == "l" else None
-        func = Diffusion(None if variant == "l" else edges, source)
+        func = Diffusion(None if variant == "l" else edges, source, recompute)
         self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)
         self._prepared: tuple[Tensor, int, Graph] | None = None
+        self._bags: tuple[Tensor, Graph, Tensor] | None = None
 
     @property
     def order(self) -> Tensor:
@@ -203,10 +235,11 @@ class FGrand(nn.Module):
     def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
         """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
         if self.attention is None:
-            return self.block(z, graph, None, z if self.source else None)
+            known = Known() if self.keep_attention and torch.is_grad_enabled() else None
+            return self.block(z, graph, None, z if self.source else None, known)
         parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
         del z
-        weight = self.attention(graph, parts, keep=False)
+        weight = self.attention(graph, parts, "nothing" if self.recompute else "weights")
         solved = [self.solve(part, graph, weight) for part in parts]
         return solved[0] if len(solved) == 1 else torch.cat(solved, 1)
 
@@ -221,12 +254,11 @@ class FGrand(nn.Module):
         """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""
         if not x.is_sparse:
             return self.encoder(F.dropout(x, self.input_dropout, self.training))
-        x = x.coalesce()
-        row, column = x.indices()
-        starts = torch.searchsorted(row, torch.arange(x.shape[0], device=row.device))
-        values = F.dropout(x.values(), self.input_dropout, self.training)
-        bags = F.embedding_bag(column, self.encoder.weight.t(), starts, mode="sum", per_sample_weights=values)
-        return bags + self.encoder.bias
+        if self._bags is None or self._bags[0] is not x:
+            self._bags = (x, *bags_of(x))
+        _, bags, entries = self._bags
+        values = F.dropout(entries[0], self.input_dropout, self.training)
+        return sums_of(bags, values, self.encoder.weight.t())[: x.shape[0]] + self.encoder.bias
 
     def prepare(self, edges: Tensor | Graph, nodes: int) -> Graph:
         """The graph of ``edges``; that of the last ``edge_index`` is kept, since sorting it costs more than a step."""
@@ -244,4 +276,4 @@ class FGrand(nn.Module):
         return graph
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_prepared": None}  # type: ignore[misc]
+        return {**super().__getstate__(), "_prepared": None, "_bags": None}  # type: ignore[misc]

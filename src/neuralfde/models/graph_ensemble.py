@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neuralfde.errors import InputError
+from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.graph import FGrand
-from neuralfde.models.message_passing import Graph, edge_scores, edge_softmax, edge_squareplus
+from neuralfde.models.message_passing import Graph, between, edge_scores, edge_softmax, edge_squareplus, sums_of
 from neuralfde.nn import FDEBlock
 
 if TYPE_CHECKING:
@@ -52,10 +53,14 @@ class _Attention(nn.Module):
 
     def forward(self, graph: Graph, z: Tensor) -> Tensor:
         """``z`` is (S, N, F); edges come member by member."""
-        if self.over == "target":
-            return self.weights(graph, *self.maps(graph, z), len(z))
-        turned = self.weights(graph.transposed, *self.maps(graph, z)[::-1], len(z))
-        return turned.index_select(0, graph.transposed.perm)
+        q, k = self.maps(graph, z)
+        found = []
+        if self.over != "source":
+            found.append(self.weights(graph, q, k, len(z)))
+        if self.over != "target":
+            turned = self.weights(graph.transposed, k, q, len(z))
+            found.append(turned.index_select(0, graph.transposed.perm))
+        return found[0] if len(found) == 1 else between(*found)
 
     def maps(self, graph: Graph, z: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys."""
@@ -139,6 +144,7 @@ class FGrandEnsemble(nn.Module):
             raw = torch.stack([m.block.raw_order.detach() for m in members])
             self.block.raw_order = nn.Parameter(raw.view(-1, 1, 1))
         self._prepared: tuple[Tensor, Graph] | None = None
+        self._bags: tuple[Tensor, Graph, Tensor] | None = None
 
     def rate(self, name: str) -> float | Tensor:
         """The probability ``input_dropout`` or ``dropout`` that all members share, or each member's own, ``(S,)``."""
@@ -167,14 +173,12 @@ class FGrandEnsemble(nn.Module):
         if not x.is_sparse:
             dropped = drop(x.expand(self.size, nodes, features), self.rate("input_dropout"), self.training)
             return torch.baddbmm(self.encoder_bias[:, None], dropped, self.encoder.mT)
-        row, column = x.coalesce().indices()
-        shift = torch.arange(self.size, device=row.device)[:, None]
-        rows, columns = (row + nodes * shift).view(-1), (column + features * shift).view(-1)
-        starts = torch.searchsorted(rows, torch.arange(self.size * nodes, device=row.device))
-        values = drop(x.coalesce().values().expand(self.size, -1), self.rate("input_dropout"), self.training)
-        table = self.encoder.mT.reshape(self.size * features, -1)
-        bags = F.embedding_bag(columns, table, starts, mode="sum", per_sample_weights=values.reshape(-1))
-        return bags.view(self.size, nodes, -1) + self.encoder_bias[:, None]
+        if self._bags is None or self._bags[0] is not x:
+            self._bags = (x, *bags_of(x, self.size))
+        _, bags, entries = self._bags
+        values = drop(entries, self.rate("input_dropout"), self.training).reshape(-1)
+        sums = sums_of(bags, values, self.encoder.mT.reshape(self.size * features, -1))
+        return sums[: self.size * nodes].view(self.size, nodes, -1) + self.encoder_bias[:, None]
 
     def prepare(self, edge_index: Tensor, nodes: int) -> Graph:
         """``S`` copies of the graph side by side, kept for the next call with the same ``edge_index``."""

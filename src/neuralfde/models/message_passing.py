@@ -119,7 +119,7 @@ NORMALISERS: dict[str, Callable[[Graph, Tensor], Tensor]] = {"softmax": edge_sof
 """Names of ``normalise``; a function of (graph, scores) is accepted in place of a name."""
 
 
-OVER = ("target", "source")
+OVER = ("target", "source", "both")
 
 
 def attention(
@@ -133,14 +133,15 @@ def attention(
     kind: str = "scaled_dot",
     normalise: str | Callable[[Graph, Tensor], Tensor] = "softmax",
     over: str = "target",
-    keep: bool = True,
+    keep: str = "all",
     **kernel: Tensor | float,
 ) -> Tensor:
     """Normalised multi-head attention, averaged over heads: the weights of :func:`aggregate`.
 
     GRAND's ``A(Z)_{ij} = 1/H Σ_h normalise_i(score((W_q z_i)_h, (W_k z_j)_h))`` over the edges and self loops. The
     weights that reach a target add up to 1; with ``over="source"`` those that leave a source do, as GRAND has it for
-    some graphs (its ``attention_norm_idx=1``).
+    some graphs (its ``attention_norm_idx=1``). ``over="both"`` is the geometric mean of the two, which for equal scores
+    is the symmetric ``1 / sqrt(d_i d_j)`` that FROND takes where there is no attention.
 
     Args:
         graph: the edges.
@@ -149,9 +150,9 @@ def attention(
         heads: number of heads H; it divides the width of the maps.
         kind: the score, see :func:`edge_scores`.
         normalise: ``"softmax"``, ``"squareplus"`` or a function of (graph, scores).
-        over: ``"target"`` or ``"source"``: whose weights add up to 1.
-        keep: keep queries and keys for the backward pass; without, they are computed again there from ``x`` as it was
-            given (softmax of scaled dots only), which is better where much happens before that pass begins.
+        over: ``"target"`` or ``"source"``: whose weights add up to 1; or ``"both"``.
+        keep: what the backward pass finds beside ``x`` (softmax of scaled dots only): ``"all"``, the ``"weights"`` of
+            all heads, or ``"nothing"``; the rest is computed again there.
         kernel: ``lengthscale`` and ``variance`` of the exponential kernel.
 
     Shapes:
@@ -164,17 +165,49 @@ def attention(
     if over == "source":  # the same on the graph turned round, where sources are targets and keys are queries
         turned = attention(graph.transposed, x, wk, bk, wq, bq, heads, kind, normalise, "target", keep, **kernel)
         return turned.index_select(0, graph.transposed.perm)
+    if over == "both":
+        a, b = (attention(graph, x, wq, bq, wk, bk, heads, kind, normalise, o, keep, **kernel) for o in OVER[:2])
+        return between(a, b)
     if over != "target":
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     parts = [x] if isinstance(x, Tensor) else list(x)
-    plain = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
-    if plain and not torch.is_autocast_enabled(wq.device.type):
-        return _SoftmaxAttention.apply(graph, heads, keep, wq, bq, wk, bk, *parts)
+    if is_usual(wq, kind, normalise):
+        return _SoftmaxAttention.apply(graph, heads, keep, None, wq, bq, wk, bk, *parts)[0]
     x = _whole(parts)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
     return function(graph, edge_scores(graph, q, k, kind, **kernel)).mean(1)
+
+
+def softmax_attention(
+    graph: Graph, x: Tensor, maps: Sequence[Tensor], heads: int, keep: str, known: list[Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The usual :func:`attention`, and ``x`` for what comes next: that one's gradient takes in attention's, in place.
+
+    ``known`` holds the weights of all heads from a call without gradients for the next one on the same ``x``.
+    """
+    found = known.pop() if known else None
+    weight, through, scores = _SoftmaxAttention.apply(graph, heads, keep, found, *maps, x)
+    if known is not None and not torch.is_grad_enabled():
+        known.append(scores)
+    return weight, through
+
+
+def is_usual(wq: Tensor, kind: str, normalise: Any) -> bool:
+    """Whether attention is a softmax of scaled dots in a precision that sums over edges are made in."""
+    usual = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
+    return usual and not torch.is_autocast_enabled(wq.device.type)
+
+
+def between(a: Tensor, b: Tensor) -> Tensor:
+    """The geometric mean of two weights, with a slope of zero where it vanishes."""
+    return (a * b).clamp_min(1e-30).sqrt()
+
+
+def sums_of(bags: Graph, values: Tensor, table: Tensor) -> Tensor:
+    """``x`` times ``table`` for the features of :func:`neuralfde.models.csr.bags_of`, with empty rows at the end."""
+    return aggregate(bags, values, F.pad(table, (0, 0, 0, bags.num_nodes - table.shape[0])))
 
 
 def _per_head(graph: Graph, values: Tensor, function: Callable[[Graph, Tensor], Tensor]) -> Tensor:
@@ -242,48 +275,66 @@ class _SoftmaxAttention(torch.autograd.Function):
         ctx: Any,
         graph: Graph,
         heads: int,
-        keep: bool,
+        keep: str,
+        known: Tensor | None,
         wq: Tensor,
         bq: Tensor | None,
         wk: Tensor,
         bk: Tensor | None,
         *parts: Tensor,
-    ) -> Tensor:
-        x, kept = _whole(parts), list[Tensor]()
-        scores = x.new_empty(heads, graph.num_edges)
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        x, saved, maps = _whole(parts), list[Tensor](), (wq, bq, wk, bk, heads)
+        scores = x.new_empty(heads, graph.num_edges) if known is None and keep != "nothing" else known
+        weight = x.new_zeros(graph.num_edges)
         for h in range(heads):
-            q, k = _head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads)
-            scores[h] = sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))
-            _softmax_(graph, scores[h])
-            kept += [q, k] if keep else []
+            if known is None:
+                q, k = _head(x, maps, h)
+                own = _softmax_(graph, sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1])))
+                saved += [q, k] if keep == "all" else []
+                del q, k  # or they would live until the next head has its own
+                if scores is not None:
+                    scores[h] = own
+            else:
+                own = known[h]
+            weight.add_(own, alpha=1.0 / heads)
         ctx.graph, ctx.heads, ctx.parts = graph, heads, len(parts)
-        ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *kept)
-        return scores.mean(0)
+        ctx.set_materialize_grads(False)
+        if scores is not None:
+            ctx.mark_non_differentiable(scores)
+        ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *saved)
+        return weight, x.view_as(x) if len(parts) == 1 else None, scores
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, wq, bq, wk, bk, *rest = ctx.saved_tensors
-        parts, kept = rest[: ctx.parts], rest[ctx.parts :]
-        graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[7]
-        grads = {name: torch.empty_like(w) for name, w in (("wq", wq), ("wk", wk))}
-        biases = {name: torch.empty_like(w[:, 0]) for name, w in (("wq", wq), ("wk", wk))}
-        grad_x = torch.zeros_like(x) if for_x else None
-        width = wq.shape[0] // heads
+    def backward(ctx: Any, grad: Tensor | None, through: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None, None, None, None, None, None, through, *[None] * (ctx.parts - 1)
+        kept, wq, bq, wk, bk, *rest = ctx.saved_tensors
+        parts, saved = rest[: ctx.parts], rest[ctx.parts :]
+        graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[8]
+        maps, width = (wq, wk), wq.shape[0] // heads
+        grads, biases = [torch.empty_like(w) for w in maps], [torch.empty_like(w[:, 0]) for w in maps]
+        grad_x = None if not for_x else torch.zeros_like(x) if through is None else through
+        scale = 1.0 / math.sqrt(width)
         for h in range(heads):
-            q, k = kept[2 * h : 2 * h + 2] if kept else (_head(x, wq, bq, h, heads), _head(x, wk, bk, h, heads))
-            scores = weight[h] * grad
+            q, k = saved[2 * h : 2 * h + 2] if saved else _head(x, (wq, bq, wk, bk, heads), h)
+            weight = _softmax_(graph, sddmm(graph, q, k).mul_(scale)) if kept is None else kept[h]
+            scores = weight * grad
             mean = row_sum(graph, scores[:, None])[:, 0]
-            scores.sub_(mean.index_select(0, graph.row).mul_(weight[h])).mul_(1.0 / (heads * math.sqrt(width)))
-            for name, w, other, turned in (("wq", wq, k, False), ("wk", wk, q, True)):
-                part, rows = spmm(graph, scores, other, transposed=turned), slice(h * width, (h + 1) * width)
-                torch.mm(part.t(), x, out=grads[name][rows])
-                torch.sum(part, 0, out=biases[name][rows])
+            scores.sub_(mean.index_select(0, graph.row).mul_(weight)).mul_(scale / heads)
+            others, rows = [k, q], slice(h * width, (h + 1) * width)
+            del weight, q, k  # or they would live until the next head has its own
+            for i, w in enumerate(maps):
+                part = spmm(graph, scores, others[i], transposed=i == 1)
+                torch.mm(part.t(), x, out=grads[i][rows])
+                torch.sum(part, 0, out=biases[i][rows])
                 if grad_x is not None:
                     grad_x.addmm_(part, w[rows])
+                del part
+            del others, scores
         grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
-        bias_q, bias_k = (None if b is None else biases[name] for name, b in (("wq", bq), ("wk", bk)))
-        return None, None, None, grads["wq"], bias_q, grads["wk"], bias_k, *grad_parts
+        bias_q, bias_k = (None if b is None else g for b, g in zip((bq, bk), biases, strict=True))
+        return None, None, None, None, grads[0], bias_q, grads[1], bias_k, *grad_parts
 
 
 def _whole(parts: Sequence[Tensor]) -> Tensor:
@@ -291,16 +342,17 @@ def _whole(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
 
 
-def _head(x: Tensor, w: Tensor, b: Tensor | None, h: int, heads: int) -> Tensor:
-    """Queries or keys of one head."""
-    rows = slice(h * (w.shape[0] // heads), (h + 1) * (w.shape[0] // heads))
-    return F.linear(x, w[rows], None if b is None else b[rows])
+def _head(x: Tensor, maps: tuple[Any, ...], h: int) -> list[Tensor]:
+    """Queries and keys of one head."""
+    *pairs, heads = maps
+    rows = slice(h * (pairs[0].shape[0] // heads), (h + 1) * (pairs[0].shape[0] // heads))
+    return [F.linear(x, w[rows], None if b is None else b[rows]) for w, b in (pairs[:2], pairs[2:])]
 
 
-def _softmax_(graph: Graph, scores: Tensor) -> None:
+def _softmax_(graph: Graph, scores: Tensor) -> Tensor:
     """Softmax of ``(E,)`` over each target's edges, in place."""
     scores.sub_(row_max(graph, scores[:, None])[:, 0].index_select(0, graph.row)).exp_()
-    scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
+    return scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
 
 
 class _EdgeSoftmax(torch.autograd.Function):
