@@ -1,5 +1,6 @@
 """Every Python block of the documentation and of the README runs, page by page, from top to bottom."""
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -51,3 +52,10 @@ def test_the_citation_is_valid_and_of_this_version():
     assert all({"type", "title", "authors"} <= work.keys() for work in cited["references"])
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert cited["version"] == version == neuralfde.__version__
+
+
+def test_the_reference_shows_no_markup_of_another_tool():
+    shown = re.findall(r"^::: ([\w.]+)", (ROOT / "docs" / "api.md").read_text(), re.M)
+    for name in shown:
+        module, _, last = name.rpartition(".")
+        assert not re.search(r":(func|class|meth):", getattr(importlib.import_module(module), last).__doc__), name
