@@ -51,7 +51,7 @@ def fdeint(
     steps: int | None = None,
     adjoint: str | Adjoint = "exact",
     history: str | History = "auto",
-    storage: str | Storage = "auto",
+    storage: str | Storage = "device",
     params: Iterable[Tensor] | None = None,
     args: tuple[Any, ...] = (),
     solver: str | StageSolver | None = None,
@@ -81,13 +81,13 @@ def fdeint(
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
         history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
-        storage: ``'auto'`` (default), ``'device'``, ``'host'``, ``'checkpoint'``, or an object such as
+        storage: ``'device'`` (default), ``'host'``, ``'checkpoint'``, ``'auto'`` (by free memory), or an object such as
             ``Host(path='/scratch')``.
         params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
         args: passed on to ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'newton'`` (default), ``'fixed-point'`` or an object.
         callback: called as ``callback(step, total)`` in both passes.
-        check_finite: raise :class:`NonFiniteError` naming the step where the state stopped being finite.
+        check_finite: raise ``NonFiniteError`` naming the step where the state stopped being finite.
         velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.
         horizon: a factor of time, a positive number or tensor that broadcasts to the state: each element runs in its
             own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends every sample at its
@@ -119,7 +119,7 @@ def solve(
     resume: bool | State | None = None,
     **options: Any,
 ) -> Solution:
-    """:func:`fdeint` with the same arguments, returning a :class:`Solution` with times, states and statistics.
+    """``fdeint`` with the same arguments, returning a ``Solution`` with times, states and statistics.
 
     For a number T the states have one time along the first axis.
 
@@ -157,7 +157,7 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
 
 @explained
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
-    """What :func:`fdeint` with the same arguments will take: bytes, work, and what ``auto`` chooses; ``func``
+    """What ``fdeint`` with the same arguments will take: bytes, work, and what ``auto`` chooses; ``func``
     is not run.
 
     ``print(plan(...))`` reads as a short table.
@@ -167,8 +167,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     problem = read(func, z0, t, order, given, train=train)
     stages = getattr(problem.scheme, "corrections", 0) + 1
-    structure = problem.structure
-    return predict(problem.past, problem.kept, problem.size, structure.numel, stages, structure.device, problem.why)
+    return predict(problem.past, problem.kept, problem.size, problem.structure.numel, stages, problem.why)
 
 
 def _options(name: str, options: dict[str, Any]) -> Options:

@@ -31,7 +31,7 @@ class Size:
 def choose(
     history: History | None, storage: Storage | None, size: Size, device: torch.device, needs_rows: bool
 ) -> tuple[History, Storage, str]:
-    """Fill in what was left to ``auto`` (None): exact sums while they fit in half of the free memory."""
+    """Fill in what was left to ``auto`` (None): exact sums up to half of the free memory."""
     free = free_bytes(device) if history is None or storage is None else 0
     exact: History = FFT() if size.steps >= FFT_FROM else Full()
     if history is None and storage is not None and storage != Device():
@@ -44,13 +44,15 @@ def choose(
     else:
         why = "history as given"
     if storage is not None:
-        return history, storage, why + "; storage as given"
+        crowded = size.train and device_bytes(history, storage, size) > free / 2 > 0
+        why += "; storage as given" + (", where rows may not fit: try 'auto'" if crowded else "")
+        return history, storage, why
     if history.keeps_rows or not size.train:
         return history, Device(), why + "; rows stay with the history"
     need = device_bytes(history, Device(), size)
     if need <= free / 2:
         return history, Device(), why + f"; all rows fit ({_mib(need)} of {_mib(free)})"
-    storage = Host() if device.type == "cuda" and host_bytes(Host(), size, device) <= _host_free() / 2 else Checkpoint()
+    storage = Host() if device.type == "cuda" and host_bytes(Host(), size) <= _host_free() / 2 else Checkpoint()
     return history, storage, why + f"; all rows would take {_mib(need)} of the free {_mib(free)}"
 
 
@@ -71,7 +73,7 @@ def device_bytes(history: History, storage: Storage, size: Size) -> int:
     return int(total * row)
 
 
-def host_bytes(storage: Storage, size: Size, device: torch.device) -> int:
+def host_bytes(storage: Storage, size: Size) -> int:
     """Bytes of host memory, or of a file, that stored rows take."""
     if not isinstance(storage, Host) or not size.train:
         return 0
@@ -146,9 +148,7 @@ class Prediction:
         return "\n".join(f"{name:8} {text}" for name, text in lines.items())
 
 
-def predict(
-    history: History, storage: Storage, size: Size, numbers: int, stages: int, device: torch.device, why: str
-) -> Prediction:
+def predict(history: History, storage: Storage, size: Size, numbers: int, stages: int, why: str) -> Prediction:
     """Bytes and work of one training step (or of one forward pass)."""
     steps = size.steps
     if isinstance(history, Exponentials):
@@ -160,7 +160,7 @@ def predict(
     passes = 2 if size.train else 1
     recomputed = int(size.train and storage.recomputes) + int(size.train)
     return Prediction(
-        steps, numbers, history, storage, device_bytes(history, storage, size), host_bytes(storage, size, device),
+        steps, numbers, history, storage, device_bytes(history, storage, size), host_bytes(storage, size),
         stages * steps * (1 + recomputed), steps if size.train else 0,
         float(per_step * steps * numbers * size.sums * passes), why,
     )  # fmt: skip

@@ -35,11 +35,11 @@ def suggest_step(
     the start and the end; p is the order of the method for a solution that is not smooth. An estimate, not a bound.
 
     Args:
-        func, z0, t, order: as in :func:`fdeint`; of ``t`` only the first and the last time count.
+        func, z0, t, order: as in ``fdeint``; of ``t`` only the first and the last time count.
         tol: the error to stay below, relative to ``1 + |z|``.
         method: the scheme the step is for.
-        max_steps: where to give up, with :class:`ConvergenceError`.
-        options: further arguments of :func:`fdeint`.
+        max_steps: where to give up, with ``ConvergenceError``.
+        options: further arguments of ``fdeint``.
 
     Returns:
         The step, to be passed as ``step=``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,6 +31,18 @@ ARGUMENTS: dict[str, str] = {
     "y0": "The initial state is z0 here.",
     "beta": "The order of the derivative is order here.",
 }
+#: their functions
+NAMES: dict[str, str] = {
+    **dict.fromkeys(("odeint", "odeint_adjoint"), "Write fdeint(func, z0, t, order, step=h): its gradients are exact."),
+    "fdeint_adjoint": "Gradients of fdeint are exact; torchfde's calls are in neuralfde.compat.torchfde.",
+}
+
+
+def absent(name: str) -> Any:
+    """``neuralfde.name`` where there is none; an import statement would drop the message of an AttributeError."""
+    importing = name in NAMES and sys._getframe(1).f_code.co_name == "_handle_fromlist"
+    error = ImportError if importing else AttributeError
+    raise error(f"module 'neuralfde' has no attribute {name!r}. {NAMES.get(name, '')}".strip(". "))
 
 
 def refuse(call: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -52,8 +65,8 @@ def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
             refuse(name, given, known)
         if count > len(first):
             raise InputTypeError(
-                f"{name} takes {', '.join(first)} by position and all else by name, such as step=0.1, but got {count} "
-                "arguments by position. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+                f"{name} takes {', '.join(first)} by position, all else by name, such as step=0.1, but got {count} "
+                "arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
             )
         missing = [x for x in first[count:] if x not in given]
         if missing == ["order"]:
@@ -62,7 +75,7 @@ def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
                 "order=1.0 is an ordinary differential equation."
             )
 
-    # the defaults are read from the function by what passes its arguments on
+    # solve and FDEBlock read the defaults from the function
     @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
     def checked(*args: _P.args, **given: _P.kwargs) -> _R:
         check(len(args), given)

@@ -24,8 +24,8 @@ class FDEBlock(nn.Module):
         order: β in (0, 1], a number or a tensor that broadcasts to the state, or an operator such as ``MultiTerm``;
             with ``learn_order`` its initial value, inside (0, 1). Parameters inside an operator belong to the block.
         learn_order: train the order too. It is kept inside (0, 1] as a sigmoid of an unconstrained parameter.
-        t: as in :func:`fdeint`: a number for the terminal state, a 1-D tensor for states at its times.
-        step: as in :func:`fdeint`; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise.
+        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times.
+        step: as in ``fdeint``; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise.
 
     Shape:
         A state of any structure in; the same structure out, with a leading time axis if ``t`` is a tensor of times.
@@ -123,7 +123,7 @@ class FDEBlock(nn.Module):
     def forward(self, z: Any, *args: Any, velocity: Any = None, horizon: Any = None) -> Any:
         """Solve from ``z``; further arguments are passed on to ``func`` and get gradients.
 
-        ``velocity`` and ``horizon`` are those of :func:`fdeint`, where they differ from call to call.
+        ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
         """
         given = {k: v for k, v in (("velocity", velocity), ("horizon", horizon)) if v is not None}
         return fdeint(self.func, z, self.t, self.order, args=args, **{**self.options, **given})

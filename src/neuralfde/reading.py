@@ -113,8 +113,8 @@ def _memory(
 ) -> tuple[History, Storage, str]:
     """History and storage as given or as chosen, and why; without Toeplitz weights every row and weight is needed."""
     past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
-    if isinstance(how, Direct) and kept is None:
-        kept = STORAGES["device"]
+    if isinstance(how, Direct):  # which keeps graphs in place of rows
+        kept, size = kept or STORAGES["device"], replace(size, train=False)
     if not toeplitz and past is None:
         past = Full()
     return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))

@@ -1,11 +1,16 @@
 """Every Python block of the documentation and of the README runs, page by page, from top to bottom."""
 
+import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 import torch
+import yaml
+
+import neuralfde
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
@@ -39,3 +44,18 @@ def test_pages_have_no_empty_links():
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             if not target.startswith(("http", "mailto")):
                 assert (page.parent / target).resolve().exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_the_citation_is_valid_and_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys()  # what the format asks for
+    assert all({"type", "title", "authors"} <= work.keys() for work in cited["references"])
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert cited["version"] == version == neuralfde.__version__
+
+
+def test_the_reference_shows_no_markup_of_another_tool():
+    shown = re.findall(r"^::: ([\w.]+)", (ROOT / "docs" / "api.md").read_text(), re.M)
+    for name in shown:
+        module, _, last = name.rpartition(".")
+        assert not re.search(r":(func|class|meth):", getattr(importlib.import_module(module), last).__doc__), name

@@ -242,6 +242,13 @@ def test_early_stopping_on_held_out_values_and_by_callback():
     assert len(asked.history) == 2
 
 
+def test_progress_is_complete_once_a_fit_has_converged():
+    seen = []
+    found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=16, intervals=None, callback=seen.append)
+    assert found.converged
+    assert seen[0].total == LevenbergMarquardt().iterations > seen[-1].total == seen[-1].iteration
+
+
 @pytest.mark.parametrize("optimiser", [Adam(epochs=8, lr=0.05, batch_size=1), LBFGS(8), LevenbergMarquardt(8, 1e-14)])
 def test_a_resumed_fit_ends_where_an_uninterrupted_one_does(optimiser):
     start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +34,15 @@ class Adjoint(Protocol):
         """Gradients of everything from gradients of the outputs."""
 
 
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        error.add_note("Less memory: adjoint='exact', storage='auto', history='auto'; see neuralfde.plan(...).")
+        raise
+
+
 class Solve(torch.autograd.Function):
     """``(states at nodes, states between nodes)`` as a function of coefficients, initial row and tensors."""
 
@@ -42,7 +52,8 @@ class Solve(torch.autograd.Function):
         z0 = inputs[COEFFICIENTS]
         assert z0 is not None
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
-        with torch.autocast(z0.device.type, enabled=False) if plan.field.autocast else contextlib.nullcontext():
+        plain = torch.autocast(z0.device.type, enabled=False) if plan.field.autocast else contextlib.nullcontext()
+        with plain, _advised():
             out, between, record = forward.run(plan, c, z0.detach(), plan.train and adjoint.stores_graph)
             if plan.check_finite:
                 forward.check_outputs(plan, c, z0.detach(), (out, between))
@@ -54,12 +65,13 @@ class Solve(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple[Any, ...]:
-        """Gradients in the order of the inputs of :meth:`forward`."""
+        """Gradients in the order of the inputs of ``forward``."""
         plan, adjoint = ctx.plan, ctx.adjoint
         inputs = ctx.saved_tensors
         z0 = inputs[COEFFICIENTS].detach()
         c = coefficients_from(inputs[:COEFFICIENTS]).cast(z0)
-        with torch.autocast(z0.device.type, enabled=False), torch.no_grad(), plan.field.as_called():
+        plain = torch.autocast(z0.device.type, enabled=False)
+        with plain, torch.no_grad(), plan.field.as_called(), _advised():
             if ctx.record.spent:
                 _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)
             ctx.record.spent = not adjoint.stores_graph

@@ -72,7 +72,7 @@ def fdeint_adjoint(
     *,
     legacy: bool = False,
 ) -> Any:
-    """:func:`fdeint` with the memory of an adjoint method.
+    """``fdeint`` with the memory of an adjoint method.
 
     The gradient is the exact one, whatever the suffix of ``method``. With ``legacy=True`` it is torchfde's
     approximation: ``-f`` solves the reverse equation with the scheme's own weights, ``-o`` by Euler steps.

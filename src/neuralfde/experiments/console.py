@@ -42,7 +42,7 @@ class ConsoleReport(Report):
         self.bars.stop()
 
     def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         shown = "" if loss is None else f"{loss:.3e}"
         if task not in self._tasks:
             self._tasks[task] = self.bars.add_task(escape(task), total=total, loss=shown, text=text)
@@ -50,39 +50,39 @@ class ConsoleReport(Report):
         self.kept.progress(task, done, total, loss, text)
 
     def message(self, text: str) -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         if not self.quiet:
             self.console.print(escape(text), highlight=False)
         self.kept.message(text)
 
     def table(self, title: str, rows: list[Row], columns: tuple[str, ...]) -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         if not self.quiet:
             self.console.print(table(rows, title, columns))
 
     def figure(self, name: str, figure: Any) -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         self.kept.figure(name, figure)
 
     def checkpoint(self, key: str, state: Any) -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         self.kept.checkpoint(key, state)
 
     def restored(self, key: str) -> dict[str, Any] | None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         return self.kept.restored(key)
 
     def known(self, key: str) -> Row | None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         return self.kept.known(key)
 
     def row(self, row: Row) -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         self.kept.rows.append(row)
         self.kept.row(row)
 
     def verdict(self, name: str, reached: bool, text: str = "") -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         super().verdict(name, reached, text)
         self.kept.verdicts[name] = bool(reached)
 

@@ -96,7 +96,7 @@ class Processes:
             yield from found[: len(now)]
 
     def cases(self, report: Report, computes: Mapping[str, Callable[[], Row]], task: str = "") -> list[Row]:
-        """The rows of independent cases, dealt out to the processes; ``task`` names them in :meth:`Report.progress`."""
+        """The rows of independent cases, dealt out to the processes; ``task`` names them in ``Report.progress``."""
         found = self.deal([compute for key, compute in computes.items() if report.known(key) is None])
         rows: list[Row] = []
         for key in computes:

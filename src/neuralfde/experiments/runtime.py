@@ -26,8 +26,8 @@ def option(default: Any, help: str) -> Any:
 class Report:
     """Keeps rows and verdicts in memory and shows nothing; the base of all others.
 
-    An experiment calls :meth:`case` for each of its rows, :meth:`progress` inside long loops, :meth:`checkpoint` where
-    it can go on from, :meth:`figure` for pictures and :meth:`verdict` for targets it set itself.
+    An experiment calls ``case`` for each of its rows, ``progress`` inside long loops, ``checkpoint`` where
+    it can go on from, ``figure`` for pictures and ``verdict`` for targets it set itself.
     """
 
     #: Whether pictures are kept; drawing one needs matplotlib.
@@ -126,14 +126,14 @@ class FolderReport(Report):
             self._state = torch.load(self.out / "checkpoint.pt", weights_only=True)
 
     def figure(self, name: str, figure: Any) -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         path = self.out / f"{name}.png"
         self.out.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
         self.pictures.append(path)
 
     def checkpoint(self, key: str, state: Mapping[str, Any]) -> None:
-        """See :class:`Report`; written every few seconds, and once more when the run is interrupted."""
+        """See ``Report``; written every few seconds, and once more when the run is interrupted."""
         self._pending = {"case": key, **state}
         if time.monotonic() - self._written >= self.every:
             self.flush()
@@ -147,15 +147,15 @@ class FolderReport(Report):
             self._written, self._pending = time.monotonic(), None
 
     def restored(self, key: str) -> dict[str, Any] | None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         return self._state if self._state is not None and self._state["case"] == key else None
 
     def known(self, key: str) -> Row | None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         return self._old.get(key)
 
     def row(self, row: Row) -> None:
-        """See :class:`Report`."""
+        """See ``Report``."""
         self.finish("running")
 
     def finish(self, status: str) -> dict[str, Any]:

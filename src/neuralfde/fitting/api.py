@@ -75,14 +75,14 @@ def fit(
         intervals: ``'gauss-newton'``, ``'bootstrap'`` (with ``resamples``) or None; ``'auto'`` gives Gauss-Newton
             intervals up to 60 unknowns.
         check_order: profile the loss over the order; default: where the interval of the order is wide.
-        callback: called with a :class:`Progress` after every iteration; a true answer stops the fit.
+        callback: called with a ``Progress`` after every iteration; a true answer stops the fit.
         seed: of everything random.
-        resume: the ``state`` of a :class:`Progress`, to go on from there.
-        options: as in :func:`fdeint`: ``step`` or ``steps``, ``method`` (here ``'abm'`` by default), ``adjoint``, …
+        resume: the ``state`` of a ``Progress``, to go on from there.
+        options: as in ``fdeint``: ``step`` or ``steps``, ``method`` (here ``'abm'`` by default), ``adjoint``, …
 
     Returns:
-        A :class:`Fit`. An :class:`IdentifiabilityWarning` is issued where the data do not determine the order, a
-        :class:`StepWarning` where the error of the solver moves an estimate out of its interval.
+        A ``Fit``. An ``IdentifiabilityWarning`` is issued where the data do not determine the order, a
+        ``StepWarning`` where the error of the solver moves an estimate out of its interval.
     """
     began = time.perf_counter()
     check_options(options, fit.__kwdefaults__ or {})

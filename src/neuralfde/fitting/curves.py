@@ -1,4 +1,4 @@
-"""Least squares for a curve known in closed form, with the same optimiser and intervals as :func:`fit`."""
+"""Least squares for a curve known in closed form, with the same optimiser and intervals as ``fit``."""
 
 from __future__ import annotations
 

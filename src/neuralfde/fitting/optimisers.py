@@ -18,7 +18,10 @@ from .problem import Problem
 
 @dataclass(frozen=True)
 class Progress:
-    """One iteration, as a callback sees it. ``state`` is what ``fit(resume=...)`` goes on from."""
+    """One iteration, as a callback sees it. ``state`` is what ``fit(resume=...)`` goes on from.
+
+    ``total`` is the most iterations there may be, or those there were once it converged.
+    """
 
     iteration: int
     total: int
@@ -49,7 +52,7 @@ class Path:
     def ends(self, done: int, total: int, watch: Watch, **own: Any) -> bool:
         """Show the way so far and what else the optimiser goes on from; whether it ends here."""
         saved = {"iteration": done, "free": self.free, "history": [*self.history], **own}
-        stop = watch(done, total, self.free, self.history[-1], saved)
+        stop = watch(done, done if self.converged else total, self.free, self.history[-1], saved)
         if self.converged or stop:
             self.message = "converged" if self.converged else "stopped early"
         return self.converged or stop
@@ -79,7 +82,7 @@ class LevenbergMarquardt:
     tolerance: float = 1e-9
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
-        """See :class:`Optimiser`."""
+        """See ``Optimiser``."""
         begin, path = Path.begin(free, state)
         damping = 1e-3 if state is None else state["damping"]
         values = problem.unknowns.to_value(path.free) if state is None else state["values"]
@@ -167,7 +170,7 @@ class LBFGS:
     memory: int = 10
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
-        """See :class:`Optimiser`."""
+        """See ``Optimiser``."""
         begin, path = Path.begin(free, state)
         u = path.free.clone().requires_grad_()
         inner = torch.optim.LBFGS(
@@ -221,7 +224,7 @@ class Adam:
     group: Any = None
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
-        """See :class:`Optimiser`."""
+        """See ``Optimiser``."""
         begin, path = Path.begin(free, state)
         generator = torch.Generator().manual_seed(self.seed)
         u = path.free.clone().requires_grad_()

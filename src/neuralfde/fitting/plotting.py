@@ -13,7 +13,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
-    """See :meth:`Fit.plot`."""
+    """See ``Fit.plot``."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

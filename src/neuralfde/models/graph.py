@@ -34,7 +34,7 @@ class EdgeAttention(nn.Module):
     """Multi-head attention over edges and self loops, each target's weights averaged over heads and adding to 1.
 
     Chamberlain et al., "GRAND: Graph Neural Diffusion", ICML 2021; see
-    :func:`neuralfde.models.message_passing.attention` for the formula. GRAND starts the query and key maps at the
+    ``neuralfde.models.message_passing.attention`` for the formula. GRAND starts the query and key maps at the
     constant 1e-5 (``start="average"``): diffusion starts as a plain average over neighbours, and since all rows of a
     map are then the same, its gradient is so small that a usual weight decay keeps it there. ``start="random"`` is the
     start of any other linear map.
@@ -83,12 +83,12 @@ class EdgeAttention(nn.Module):
             self.variance = nn.Parameter(torch.ones(()))
 
     def forward(self, graph: Graph, z: Tensor | Sequence[Tensor], keep: str = "all") -> Tensor:
-        """One weight per edge; ``keep`` as of :func:`neuralfde.models.message_passing.attention`."""
+        """One weight per edge; ``keep`` as of ``neuralfde.models.message_passing.attention``."""
         kernel = {"lengthscale": self.lengthscale, "variance": self.variance} if self.kind == "exp_kernel" else {}
         return attention(graph, z, *self.maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
 
     def through(self, graph: Graph, z: Tensor, keep: str, known: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-        """The same and ``z``, see :func:`neuralfde.models.message_passing.softmax_attention`."""
+        """The same and ``z``, see ``neuralfde.models.message_passing.softmax_attention``."""
         if self.over != "target" or not is_usual(self.query.weight, self.kind, self.normalise):
             return self(graph, z), z
         return softmax_attention(graph, z, self.maps, self.heads, keep, known)
@@ -140,7 +140,7 @@ class FGrand(nn.Module):
 
         Z_0 = W_e dropout(X) + c_e,   D^β Z = σ(a) (A - I) Z + b Z_0,   logits = W_d dropout(relu(Z(T))) + c_d
 
-    with ``A`` the attention of :class:`EdgeAttention`. Variant ``"l"`` computes ``A`` once, from ``Z_0``, and the
+    with ``A`` the attention of ``EdgeAttention``. Variant ``"l"`` computes ``A`` once, from ``Z_0``, and the
     equation is linear; ``"nl"`` computes it from ``Z`` at every evaluation. Gradients are exact for both.
 
     Args:
@@ -153,7 +153,7 @@ class FGrand(nn.Module):
         attention_width: width of queries and keys over all heads; default: ``hidden``.
         normalise: ``"softmax"`` or ``"squareplus"``.
         over: whose weights add to 1: ``"target"`` (rows of A), ``"source"`` (columns), or ``"both"`` in between.
-        start: how attention starts, see :class:`EdgeAttention`.
+        start: how attention starts, see ``EdgeAttention``.
         order: β in (0, 1]; with ``learn_order`` its initial value.
         learn_order: train the order too.
         t, step: the time T and the step h.
@@ -166,7 +166,7 @@ class FGrand(nn.Module):
             more forward pass of time.
         keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
             pass, which computes it again otherwise.
-        options: as of :class:`neuralfde.FDEBlock`: ``adjoint``, ``history``, ``method``, ``storage``, …
+        options: as of ``neuralfde.FDEBlock``: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
         x ``(N, in_features)``, dense or sparse COO (bags of words are mostly zeros), edge_index ``(2, E)``, result

@@ -42,7 +42,7 @@ class TimeConv2d(nn.Module):
             self.time = nn.Parameter(torch.empty(width, 9).uniform_(-bound, bound))
 
     def forward(self, t: Tensor, z: Tensor, taps: Tensor) -> Tensor:
-        """The convolution of ``[t, z]``; ``taps`` is :func:`taps_inside` of the image."""
+        """The convolution of ``[t, z]``; ``taps`` is ``taps_inside`` of the image."""
         out: Tensor = self.conv(z)
         if self.time is None:
             return out
@@ -108,10 +108,10 @@ class ConvFDE(nn.Module):
         depth: convolutions in the field.
         downsamplings: strided convolutions in the stem, each halving the state; default: as many as leave it at least
             3 pixels wide, at most two (28 × 28 gives 6 × 6, as in the paper; 8 × 8 gives 3 × 3).
-        order, learn_order, t, step: as in :class:`neuralfde.FDEBlock`.
+        order, learn_order, t, step: as in ``neuralfde.FDEBlock``.
         time: concatenate the time as a channel in the field.
         channels_last: keep the state with its channels last.
-        options: further options of :class:`neuralfde.FDEBlock`: ``method``, ``adjoint``, ``history``, ``storage``, …
+        options: further options of ``neuralfde.FDEBlock``: ``method``, ``adjoint``, ``history``, ``storage``, …
 
     Shapes:
         images (batch, channels, rows, columns) to logits (batch, classes).

@@ -25,11 +25,11 @@ class Caputo(Operator):
     order: Any
 
     def numbers(self) -> dict[str, Any]:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return {"order": self.order}
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return plain(numbers["order"], scheme, mesh)
 
 
@@ -45,11 +45,11 @@ class Tempered(Operator):
     rate: Any
 
     def numbers(self) -> dict[str, Any]:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return {"order": self.order, "rate": self.rate}
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         order, rate = numbers["order"], numbers["rate"]
         if bool((rate.detach() < 0).any()) or not bool(torch.isfinite(rate.detach()).all()):
             raise InputError(

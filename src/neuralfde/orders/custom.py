@@ -32,11 +32,11 @@ class CustomKernel(Operator):
     order: Any = None
 
     def numbers(self) -> dict[str, Any]:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return {} if self.order is None else {"order": self.order}
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         if scheme.sums != 1 or not mesh.uniform or mesh.velocity:
             raise InputError(
                 "CustomKernel has one row of weights on a uniform grid and one initial value: use method='predictor' "

@@ -35,7 +35,7 @@ class MultiTerm(Operator):
     weights: Any
 
     def numbers(self) -> dict[str, Any]:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         orders, weights = items("MultiTerm orders", self.orders), items("MultiTerm weights", self.weights)
         if len(orders) != len(weights) or not orders:
             raise InputError(
@@ -47,13 +47,13 @@ class MultiTerm(Operator):
         }
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
 
 
 @dataclass(frozen=True)
 class DistributedOrder(Operator):
-    """``∫ φ(β) D^β z dβ = f``: the integral by a quadrature rule, then a :class:`MultiTerm` (Diethelm and Ford 2009).
+    """``∫ φ(β) D^β z dβ = f``: the integral by a quadrature rule, then a ``MultiTerm`` (Diethelm and Ford 2009).
 
     Args:
         nodes: the orders of the rule, a sequence or a tensor; or, with ``density``, the number of Gauss-Legendre nodes.
@@ -94,11 +94,11 @@ class DistributedOrder(Operator):
         return MultiTerm(orders, (high - low) * w * values)
 
     def numbers(self) -> dict[str, Any]:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return self.terms().numbers()
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
 
 

@@ -34,11 +34,11 @@ class VariableOrder(Operator):
             raise InputTypeError(f"VariableOrder takes a function of time, got {type(self.fn).__name__}.")
 
     def numbers(self) -> dict[str, Any]:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         return {}
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See :class:`Operator`."""
+        """See ``Operator``."""
         orders = self._orders(mesh)
         check_order(orders[1:], scheme, mesh.velocity, name="VariableOrder fn(t)")
         if float(orders.detach()[1:].max()) > 1:

@@ -33,7 +33,7 @@ class Scheme(ABC):
         uses_next_slope: continuous output between nodes needs the slope at the right-hand node.
         dense_meets_nodes: continuous output between nodes goes through the states at the nodes.
         max_order: the largest order it can be used for.
-        stages: how many states :meth:`relax` gives for each step; 0 where it is not defined.
+        stages: how many states ``relax`` gives for each step; 0 where it is not defined.
     """
 
     implicit: bool
@@ -63,7 +63,7 @@ class Scheme(ABC):
         return c
 
     def restore(self, c: Tensor, v: Tensor, local: Tensor) -> Tensor:
-        """:meth:`locate` again, when the slope ``v`` of the step is already known."""
+        """``locate`` again, when the slope ``v`` of the step is already known."""
         return c
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Scheme(ABC):
     def relax(self, sums: Tensor, slopes: Tensor, local: Tensor) -> Tensor:
         """The states (stages, steps, width) at which ``func`` is evaluated in many steps at once, the last one theirs.
 
-        ``slopes`` are those at all stages as guessed so far; true slopes give the states of :meth:`evaluate`. Sums are
+        ``slopes`` are those at all stages as guessed so far; true slopes give the states of ``evaluate``. Sums are
         (sums, steps, width), ``local`` (steps, 1) or (1, 1).
         """
         raise NotImplementedError

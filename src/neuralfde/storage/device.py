@@ -24,7 +24,7 @@ class Device(Storage):
         check_dtype("Device", self.dtype)
 
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> DeviceTape:
-        """See :class:`Storage`."""
+        """See ``Storage``."""
         return DeviceTape(torch.empty(count, *shape, dtype=self.dtype or dtype, device=device), dtype)
 
 
@@ -37,19 +37,19 @@ class DeviceTape:
         self.first = first
 
     def write(self, n: int, row: Tensor) -> None:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         self.buffer[n - self.first].copy_(row)
 
     def write_rows(self, n: int, rows: Tensor) -> None:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         first = n - self.first
         self.buffer[first : first + rows.shape[0]].copy_(rows)
 
     def read(self, n: int) -> Tensor:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         return self.buffer[n - self.first].to(self.dtype)
 
     @property
     def bytes(self) -> int:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         return self.buffer.numel() * self.buffer.element_size()

@@ -25,7 +25,7 @@ class Host(Storage):
     Args:
         path: for states on the CPU, a folder: rows go to a temporary file there, for horizons beyond memory. It is
             read and written a block at a time, not mapped: mapped pages would count as memory of the process.
-        dtype: what rows are stored in, as for :class:`Device`.
+        dtype: what rows are stored in, as for ``Device``.
     """
 
     path: str | None = None
@@ -35,7 +35,7 @@ class Host(Storage):
         check_dtype("Host", self.dtype)
 
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
-        """See :class:`Storage`."""
+        """See ``Storage``."""
         stored = self.dtype or dtype
         rows = max(1, min(count, 16, _BLOCK_BYTES // (torch.Size(shape).numel() * stored.itemsize)))
         if device.type == "cuda":
@@ -64,7 +64,7 @@ class FileTape:
         self.dirty = False
 
     def write(self, n: int, row: Tensor) -> None:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         block, k = divmod(n, self.rows)
         if block != self.held:
             self._flush()
@@ -73,12 +73,12 @@ class FileTape:
         self.dirty = True
 
     def write_rows(self, n: int, rows: Tensor) -> None:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         for k, row in enumerate(rows):
             self.write(n + k, row)
 
     def read(self, n: int) -> Tensor:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         block, k = divmod(n, self.rows)
         if block != self.held:
             self._flush()
@@ -99,5 +99,5 @@ class FileTape:
 
     @property
     def bytes(self) -> int:
-        """See :class:`Tape`; the block in memory."""
+        """See ``Tape``; the block in memory."""
         return len(self.memory)

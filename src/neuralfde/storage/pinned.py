@@ -34,11 +34,11 @@ class PinnedTape:
         self.coming: set[int] = set()
 
     def write(self, n: int, row: Tensor) -> None:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         self.write_rows(n, row[None])
 
     def write_rows(self, n: int, rows: Tensor) -> None:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         while rows.shape[0] > 0:
             block, k = divmod(n, self.rows)
             half = block % 2
@@ -51,7 +51,7 @@ class PinnedTape:
                 self._send(block)
 
     def read(self, n: int) -> Tensor:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         block, k = divmod(n, self.rows)
         if block not in self.coming:
             self._fetch(block)
@@ -90,7 +90,7 @@ class PinnedTape:
 
     @property
     def bytes(self) -> int:
-        """See :class:`Tape`."""
+        """See ``Tape``."""
         return self.stage.numel() * self.stage.element_size()
 
 
