@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "coarse": "", "order": 0.5, "width": 48, "augment": "affine", "pad": 1, "threads": 1, "target": 98.5,
     },
     "mnist": {
-        "epochs": 94, "batch_size": 128, "lr": 3e-3, "schedule": "linear", "ema": 0.998, "t": 20.0, "step": 0.1,
+        "epochs": 56, "batch_size": 128, "lr": 3e-3, "schedule": "linear", "ema": 0.998, "t": 20.0, "step": 0.1,
         "coarse": "2:0.84,0.5:0.97", "order": 0.5, "width": 64, "augment": "elastic+crop", "pad": 2, "target": 99.67,
     },
     "fashion-mnist": {
