@@ -62,8 +62,10 @@ class Problem:
     def mesh(self, velocity: bool, wanted: Request | None = None) -> Mesh:
         """The grid in the time of each group."""
         grid = (wanted or self.wanted).grid
-        horizon = self.known.get("horizon", torch.ones(self.structure.groups, dtype=torch.float64))
-        if not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
+        horizon = self.known.get("horizon")
+        if horizon is None:
+            horizon = torch.ones(self.structure.groups, dtype=torch.float64)
+        elif not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
             raise InputError(f"horizon={float(horizon.detach().min()):g} must be positive and finite.")
         return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
 

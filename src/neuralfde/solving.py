@@ -27,7 +27,7 @@ from .reading import Options, Problem, in_own_time, read, read_args, read_params
 from .schemes import Scheme
 from .storage import Storage
 from .streaming import State
-from .structure import Structure, replace_tensors, tensors_in
+from .structure import Structure, all_finite, replace_tensors, tensors_in
 from .transfer import capturing, to_device
 
 _log = logging.getLogger("neuralfde")
@@ -81,7 +81,7 @@ def _run(
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
     row0 = structure.pack(z0) if before is None else before.last
-    if not capturing() and not bool(torch.isfinite(row0).all()):
+    if not capturing() and not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     if given.horizon is not None:
@@ -242,7 +242,7 @@ def _coefficients(kernel: tableaux.Kernel, problem: Problem) -> tuple[tuple[int,
     """Output nodes, and the numbers of the scheme."""
     wanted, scheme, past, grid = problem.wanted, problem.scheme, problem.past, problem.wanted.grid
     for part in (kernel.weights, kernel.local):
-        if not bool(torch.isfinite(part).all()):
+        if not all_finite(part):
             bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
             raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
     nodes = {n for n in wanted.nodes if n >= 0}

@@ -180,13 +180,22 @@ def structure_of(z0: Any) -> Structure:
     return Structure(spec, tuple(leaf.shape for leaf in leaves), first.dtype, first.device, bare=isinstance(z0, Tensor))
 
 
+def all_finite(x: Tensor) -> bool:
+    """Whether no number is infinite or none at all, in one call: the norm is as bad as the worst of them."""
+    return x.numel() == 0 or math.isfinite(float(torch.linalg.vector_norm(x.detach(), math.inf)))
+
+
 def tensors_in(tree: Any) -> list[Tensor]:
     """All tensors of a nested structure, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def replace_tensors(tree: Any, tensors: list[Tensor]) -> Any:
     """The same structure with its tensors replaced, in order; everything else is kept."""
+    if not tensors:
+        return tree
     leaves, spec = pytree.tree_flatten(tree)
     supply = iter(tensors)
     return pytree.tree_unflatten([next(supply) if isinstance(x, Tensor) else x for x in leaves], spec)

@@ -12,6 +12,7 @@ from ..errors import NonFiniteError
 from ..history import Blocked, Engine, Snapshots, precise
 from ..loop import sweep
 from ..storage import Tape
+from ..structure import all_finite
 from . import sweeps
 from .again import Replay, Segments
 from .captured_blocks import CapturedBlocks
@@ -112,7 +113,7 @@ def run(
 
 def check_outputs(plan: Plan, c: Coefficients, z0: Tensor, outputs: tuple[Tensor | None, ...]) -> None:
     """Raise if an output is not finite; the solve is repeated to say at which step that began."""
-    if all(o is None or bool(torch.isfinite(o).all()) for o in outputs):
+    if all(o is None or all_finite(o) for o in outputs):
         return
     run(plan, c, z0, trace=False, check=True)
     raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
@@ -124,9 +125,9 @@ def _between(engine: Engine, dense: Tensor, base: Tensor) -> Tensor:
 
 
 def _check_step(plan: Plan, n: int, z: Tensor, v: Tensor | None) -> None:
-    if not bool(torch.isfinite(z).all()):
+    if not all_finite(z):
         raise _not_finite(plan, n, "state")
-    if v is not None and not bool(torch.isfinite(v).all()):
+    if v is not None and not all_finite(v):
         raise _not_finite(plan, n, "value of func")
 
 
