@@ -2,11 +2,12 @@
 
     python benchmarks/graphs_gpu.py --out DIR --minutes 2.4
 
-``--parts`` is any of ``arxiv``, ``profile``, ``products``, ``largest`` and ``replay``, run in the order given. Memory is
-measured on a device that holds nothing else, and each row says what was there before it (``kept_mib``); ``replay``, the
-times of captured steps of both graphs, comes last because such steps hold memory. The file ``graphs-cost.json`` in
-``DIR`` is written after every row, and a part that has used up its share of the time begins nothing new. Drawing the graph of the size of ogbn-products takes the processor most of a minute; ``--prepare FILE``
-does it beforehand and ends, and ``--products FILE`` takes it from there.
+``--parts`` is any of ``arxiv``, ``profile``, ``products``, ``largest`` and ``replay``, run in the order given. Memory
+is measured on a device that holds nothing else, and each row says what was there before it (``kept_mib``); ``replay``,
+the times of captured steps of both graphs, comes last because such steps hold memory. The file ``graphs-cost.json`` in
+``DIR`` is written after every row, and a part that has used up its share of the time begins nothing new. Drawing the
+graph of the size of ogbn-products takes the processor most of a minute; ``--prepare FILE`` does it beforehand and ends,
+and ``--products FILE`` takes it from there.
 """
 
 from __future__ import annotations

@@ -156,6 +156,9 @@ def test_settings_are_the_papers_table():
     assert (PAPER["cora"].hidden, PAPER["cora"].t, PAPER["cora"].step, PAPER["cora"].lr) == (80, 4.0, 0.2, 0.005)
     assert canonical("CoauthorCS") == canonical("CS") == "coauthor-cs"
     assert settings_for("Physics", dropout=0.1).dropout == 0.1
+    assert settings_for("cora", variant="nl") == PAPER["cora"]
+    assert settings_for("photo", "tuned", "nl").heads == 2
+    assert settings_for("photo", "tuned", "nl", consistency=0.0).consistency == 0
     assert candidates(PAPER["cora"], 5, 1) == candidates(PAPER["cora"], 5, 1)
     with pytest.raises(InputError, match="heads=3 does not divide"):
         settings_for("cora", heads=3)
