@@ -14,7 +14,7 @@ from neuralfde.experiments.graphs import PAPER_ACCURACY
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = RESULTS / "graphs-h200.md"
-#: In the first run attention hardly left its start, an average, and orders were chosen on three reported splits.
+#: In the first run attention stayed at its start, an average, and orders were chosen on three reported splits.
 RUNS = {
     "first": "graphs-h200-first",
     "second": "graphs-h200",
@@ -233,6 +233,10 @@ def ahead(row: Row) -> float:
     return round(round(row["test"], 1) - PAPER_ACCURACY[row["dataset"]][row["variant"] == "nl"][0], 1)
 
 
+def reached(found: dict[tuple[str, str], Row]) -> str:
+    return f"{sum(ahead(r) >= 0 for r in found.values())} of {len(found)}"
+
+
 def accuracy(rows: list[Row], tried: dict[tuple[str, str], dict[str, int]]) -> str:
     """Test accuracies of the trainings that validation prefers, and of the best with the plain loss."""
     chosen, plain = (best(rows, ("final", "other"), p) for p in (False, True))
@@ -294,7 +298,7 @@ def page() -> str:
     rows = [r | {"run": run} for run, data in files.items() for r in data["rows"] if "dataset" in r]
     clock, before, count = (read(name)["rows"] for name in (TIMES, MEMORY, COUNT))
     tried, done = trials(rows, read(EARLY)["rows"]), best(rows, ("final", "other"))
-    reached = sum(ahead(r) >= 0 for r in done.values())
+    plain = best(rows, ("final", "other"), plain=True)
     cut = [f"{' '.join(r['case'].split()[:3])} ({r['run']})" for r in rows if "test" in r and too_short(r)]
     unlearned = [f"{d} {v}" for d, v in tried if (d, v) not in best(rows, ("learned",))]
     cap = max(r.get("cap_gib", 0) for r in before)
@@ -330,7 +334,8 @@ def page() -> str:
         "accuracy chose nothing. **The loss is not always the paper's**: with agreement two draws of dropout are "
         "also asked to agree on all nodes ([Feng et al., 2020](https://arxiv.org/abs/2005.11079)), with the weight "
         "given; the best training with the plain loss stands beside it. Compared at the paper's precision, one "
-        f"decimal, {reached} of {len(done)} means are at or above the paper's.",
+        f"decimal, {reached(done)} means are at or above the paper's, with the plain loss alone {reached(plain)}. "
+        "In the first run attention stayed at its start, an average over neighbours, which the code of today mends.",
         accuracy(rows, tried),
         f"† ended by the clock and not by its patience. {searches(files)} Trainings that the clock ended within "
         f"{SHORT} epochs are left out: {', '.join(cut)} (`learned`: with the order learned; `other`: with the other "
