@@ -75,7 +75,7 @@ def times(rows: list[Row]) -> str:
             found = measured(rows, graph, variant)
             for method, r in found.items():
                 lines.append(
-                    [f"{graph}, {r['nodes']} nodes", variant, f"`{method}`", *_seconds(r, found[like(method)])]
+                    [f"{r['graph']}, {r['nodes']} nodes", variant, f"`{method}`", *_seconds(r, found[like(method)])]
                 )
             papers = [
                 r for r in rows if (r.get("source"), r["graph"], r["variant"]) == ("paper", f"ogbn-{graph}", variant)
@@ -289,7 +289,7 @@ def searches(files: dict[str, Row]) -> str:
             how = f"{data['workers']} processes{' under MPS' if data['mps'] else ''} on {data['device']}"
             beside = f", beside {data['beside']}" if "beside" in data else ""
             found.append(f"{run}: {data['minutes']:g} min, {how}{beside}")
-    return f"{'; '.join(found).capitalize()}."
+    return f"How long they were: {'; '.join(found)}."
 
 
 def page() -> str:
