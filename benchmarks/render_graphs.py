@@ -289,7 +289,7 @@ def searches(files: dict[str, Row]) -> str:
             how = f"{data['workers']} processes{' under MPS' if data['mps'] else ''} on {data['device']}"
             beside = f", beside {data['beside']}" if "beside" in data else ""
             found.append(f"{run}: {data['minutes']:g} min, {how}{beside}")
-    return f"How long they were: {'; '.join(found)}."
+    return f"The searches: {'; '.join(found)}."
 
 
 def page() -> str:
