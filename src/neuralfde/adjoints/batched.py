@@ -12,13 +12,14 @@ import logging
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 from ..history import Blocked
 from .again import Replay
 from .forward import Record
 from .gathered import same
 from .plan import Plan
-from .sweeps import MOST_NUMBERS, excess, most_sweeps
+from .sweeps import BLIND, MOST_NUMBERS, excess, most_sweeps
 from .totals import Totals
 
 log = logging.getLogger("neuralfde")
@@ -116,11 +117,15 @@ class _Block:
 
     def pull(self, wanted: list[Tensor], keep: bool) -> tuple[Tensor | None, ...]:
         """Products with the transposed Jacobians of all steps."""
-        outputs, grads = [self.z], [self.grad_z]
+        outputs: tuple[Tensor, ...] = (self.z,)
+        grads: tuple[Tensor, ...] = (self.grad_z,)
         if self.v.requires_grad:
-            outputs, grads = [self.z, self.v], [self.grad_z, self.bars]
+            outputs, grads = (self.z, self.v), (self.grad_z, self.bars)
         try:
-            return torch.autograd.grad(outputs, wanted, grads, retain_graph=keep, allow_unused=True)
+            # what torch.autograd.grad does, without its checks, which take as long as a small layer
+            return _engine_run_backward(
+                outputs, grads, keep, False, tuple(wanted), allow_unreachable=True, accumulate_grad=False
+            )
         except Exception as error:  # a checkpoint inside func evaluates it again now, when nothing vectorises it
             raise UnbatchableError.of(error) from error
 
@@ -138,10 +143,10 @@ class _Block:
             weights[:, -1], far[-1] = 0.0, 0.0
         weights, self.bars = weights.transpose(0, 1).reshape(count, -1), far
         tol, mu = 4 * torch.finfo(far.dtype).eps, None
-        for _ in range(2 * most_sweeps(self.plan.scheme, count)):
+        for k in range(2 * most_sweeps(self.plan.scheme, count)):
             (found,) = self.pull([self.x], keep=True)
             assert found is not None
-            if mu is not None and excess(mu.flatten(0, 1), found.flatten(0, 1), tol) <= 0:
+            if mu is not None and k > BLIND and k % 2 and excess(mu.flatten(0, 1), found.flatten(0, 1), tol) <= 0:
                 return found
             mu = found
             self.bars = torch.addmm(far, weights, mu.reshape(-1, width))

@@ -37,8 +37,8 @@ MOST_NUMBERS, MOST_NUMBERS_IMPLICIT = 64, 2048
 _CALLS_IMPLICIT, _FEWEST = 8, 40
 # Numbers in all steps of a sweep: more of them take longer than the calls.
 _TOGETHER = 1 << 14
-# Sweeps before one looks whether they have settled, which costs as much as a small func.
-_BLIND = 4
+#: Sweeps before one looks whether they have settled, which costs as much as a small func.
+BLIND = 4
 # Sweeps that may be made beside half of the calls they replace.
 _EXTRA = 16
 
@@ -163,9 +163,9 @@ class Block:
             except Exception as error:
                 return self.give_up(f"{type(error).__name__}: {error}")
             before, states = states, stages[-1]
-            if k > _BLIND and k % 2 and (more := excess(before, states, self.tol)) <= 0:
+            if k > BLIND and k % 2 and (more := excess(before, states, self.tol)) <= 0:
                 return self.take(a, count, sums, states, slopes[-1])
-            if k > _BLIND and k % 2 and not math.isfinite(more):
+            if k > BLIND and k % 2 and not math.isfinite(more):
                 return 0
         half = count // 2
         settled = excess(before[:half], states[:half], self.tol) <= 0
