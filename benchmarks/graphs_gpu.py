@@ -1,11 +1,13 @@
 """Cost of F-GRAND on large graphs, on one GPU within a budget of minutes; accuracies: ``graphs_search.py``.
 
-    python benchmarks/graphs_gpu.py --parts arxiv,products,largest --out DIR --minutes 2.4
+    python benchmarks/graphs_gpu.py --out DIR --minutes 2.4
 
-``--parts`` is any of ``arxiv``, ``profile``, ``products`` and ``largest``, run in the order given. The file
-``graphs-cost.json`` in ``DIR`` is written after every row, and a part that has used up its share of the time begins
-nothing new. Drawing the graph of the size of ogbn-products takes the processor most of a minute; ``--prepare FILE``
-does it beforehand and ends, and ``--products FILE`` takes it from there.
+``--parts`` is any of ``arxiv``, ``profile``, ``products``, ``largest`` and ``replay``, run in the order given. Memory
+is measured on a device that holds nothing else, and each row says what was there before it (``kept_mib``); ``replay``,
+the times of captured steps of both graphs, comes last because such steps hold memory. The file ``graphs-cost.json`` in
+``DIR`` is written after every row, and a part that has used up its share of the time begins nothing new. Drawing the
+graph of the size of ogbn-products takes the processor most of a minute; ``--prepare FILE`` does it beforehand and ends,
+and ``--products FILE`` takes it from there.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from neuralfde.experiments import graph_cost
 from neuralfde.experiments.runtime import Report
 from neuralfde.models.message_passing import Graph
 
-SHARES = {"arxiv": 45.0, "profile": 10.0, "products": 30.0}
+SHARES = {"arxiv": 35.0, "profile": 10.0, "products": 25.0, "largest": 45.0}
 """Seconds after which a part begins nothing new; the last has what is left."""
 RESERVE = 12.0
 """Seconds before the end at which nothing new begins."""
 METHODS = {
-    "l": "direct,direct+replay,direct+blocks,loop,loop+replay,exact,exact+replay,exact+blocks,exact+blocks+replay,"
+    "l": "direct,direct+replay,direct+blocks,loop,exact,exact+replay,exact+blocks,exact+blocks+replay,"
     "exact+half,exact+half+replay,exact+recompute,exact+recompute+half",
     "nl": "direct,direct+replay,loop,exact,exact+replay,exact+attention,exact+attention+replay,exact+blocks+attention,"
     "exact+half,exact+half+attention+replay,exact+recompute,exact+recompute+half",
@@ -42,6 +44,7 @@ BATCHES = {
     "l": "direct,direct+replay,exact,exact+replay,exact+half,exact+recompute,exact+recompute+half",
     "nl": "direct,direct+replay,exact,exact+attention+replay,exact+half,exact+recompute+half",
 }
+TABLES = {"arxiv": METHODS, "products": BATCHES}
 LARGEST = (
     ("l", "direct"), ("l", "exact+recompute+half"), ("nl", "direct"), ("nl", "exact+recompute+half"),
     ("l", "exact+recompute"), ("nl", "exact+recompute"), ("nl", "exact"), ("l", "exact"),
@@ -93,19 +96,18 @@ class Out(Report):
 def cost(out: Out, args: argparse.Namespace, part: str) -> None:
     """One of the cost tables; a configuration that fails is a row that says so."""
     common = {"scale": args.scale, "device": args.device, "repeats": args.repeats, "seed": args.seed}
-    if part == "arxiv":
-        for variant, adjoints in METHODS.items():
-            graph_cost.run(graph_cost.Config(graph="arxiv", variants=variant, adjoints=adjoints, **common), out)
-    elif part == "products":
-        for batch in args.batches.split(","):
-            for variant, adjoints in BATCHES.items():
-                more = {"variants": variant, "adjoints": adjoints, "batches": batch}
-                graph_cost.run(graph_cost.Config(graph="products", **more, **common), out)
-    else:
+    if part == "largest":
         steady_allocation(args.device)
         for variant, adjoint in LARGEST:
             more = {"variants": variant, "batches": "", "largest": adjoint, "cap_gib": args.cap_gib, "columns": 16}
             graph_cost.run(graph_cost.Config(graph="products", **more, **common), out)
+        return
+    for graph in TABLES if part == "replay" else (part,):
+        for batch in args.batches.split(",") if graph == "products" else ("",):
+            for variant, adjoints in TABLES[graph].items():
+                chosen = ",".join(a for a in adjoints.split(",") if ("replay" in a) == (part == "replay"))
+                more = {"graph": graph, "variants": variant, "adjoints": chosen, "batches": batch}
+                graph_cost.run(graph_cost.Config(**more, **common), out)
 
 
 def steady_allocation(device: str) -> None:
@@ -156,7 +158,8 @@ def table(rows: list[Row]) -> str:
         base = found.get((case, "direct+replay" if "replay" in adjoint else "direct"), r)
         line = f"{r['case'][:43]:44}{r['inference_s']:9.4f}{r['training_s']:9.4f}{r['training_mib'] or 0:9.0f}"
         line += f"{r['training_s'] / base['training_s']:12.2f}"
-        lines.append(line + (f"{r['training_mib'] / base['training_mib']:14.2f}" if r["training_mib"] else ""))
+        line += f"{r['training_mib'] / base['training_mib']:14.2f}" if r["training_mib"] else ""
+        lines.append(line + (f"  {r['kept_mib']} MiB were there before" if r["kept_mib"] > 0.1 else ""))
     for r in (r for r in rows if "largest" in r):
         lines.append(f"{r['case']}: {r['largest']} nodes, {r['edges']} edges within {r['cap_gib']} GiB")
     for r in (r for r in rows if "kernels" in r):
@@ -172,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(), help="folder of the results, written after every row")
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--parts", default="arxiv,products,largest")
+    parser.add_argument("--parts", default="arxiv,products,largest,replay")
     parser.add_argument("--batches", default="20000,10000,80000", help="nodes of a sampled subgraph")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="of the synthetic graphs")
@@ -190,7 +193,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     out = Out(args.out / "graphs-cost.json", args.minutes)
     for part in args.parts.split(","):
-        if part in ("products", "largest"):
+        if part in ("products", "largest", "replay"):
             drawn(args.products, args.scale, args.seed)
         out.begin(part)
         try:

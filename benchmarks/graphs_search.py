@@ -227,7 +227,7 @@ class Case:
         rows, splits = answer["rows"], len(job.seeds)
         apart = [rows[k * splits : (k + 1) * splits] for k in range(len(job.settings))]
         if job.seeds == REPORTED:
-            return row | summary(job, apart[0])
+            return row | summary(job, apart[0]) | {"cut": time.time() > job.until}
         if job.stage == "judge" and time.time() > job.until:
             return row | {"failed": "cut short, does not count"}
         for s, part in zip(job.settings, apart, strict=True):
@@ -249,12 +249,12 @@ class Case:
         if not best and self.rival is not None:
             best = self.rival.best(track)
         if turn == 0:
-            shape = start = self.fit(settings_for(self.dataset, "tuned"))
+            shape = start = self.fit(settings_for(self.dataset, "tuned", self.variant))
         elif turn == 1:
             shape = start = self.fit(PUBLISHED[self.dataset])
         else:
             others = self.rival.best(track)[:1] if self.rival is not None else []
-            start = self.fit(draw.choice((best[:3] + others) or [settings_for(self.dataset, "tuned")]))
+            start = self.fit(draw.choice((best[:3] + others) or [settings_for(self.dataset, "tuned", self.variant)]))
             shape = self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
         each = [self.own(start, shape, track, 0 if shape != start else 2)]
         while len(each) < self.width:
@@ -484,7 +484,8 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     shared = args.device != "cpu" and args.mps and share_the_gpu()
     print(f"MPS: {shared}", flush=True)
-    out = Results(args.out, {"python": sys.version.split()[0], "workers": args.workers, "mps": shared})
+    head = {"python": sys.version.split()[0], "workers": args.workers, "mps": shared, "minutes": args.minutes}
+    out = Results(args.out, head)
     workers = Workers(args)
     try:
         search(args, workers, out, began)

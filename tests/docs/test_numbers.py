@@ -1,8 +1,8 @@
 """No number of the pages is typed by hand: measured ones are read from the results, settings from the code."""
 
 import importlib.util
-import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from neuralfde import FFT, Exponentials, Full, automatic
 from neuralfde.choices import METHODS
 from neuralfde.compat.torchfde import fdeint as torchfde_call
 from neuralfde.experiments import relaxation
+from neuralfde.experiments.graph_settings import settings_for
 from neuralfde.fitting.profile import RESOLUTION
 from neuralfde.fitting.search import SMALL
 from neuralfde.history import exponentials, panels
@@ -30,6 +31,7 @@ def script(path):
 
 readme = script(ROOT / "benchmarks" / "readme.py")
 scaling = script(ROOT / "benchmarks" / "scaling.py")
+render_graphs = script(ROOT / "benchmarks" / "render_graphs.py")
 
 
 def said(page):
@@ -100,26 +102,35 @@ def test_the_rates_of_the_exponentials():
     assert r"between \(0.1/N\) and \(30/B\)" in said("docs/math/history.md")
 
 
-def ours(kind):
-    rows = json.loads((RESULTS / "graphs-h200.json").read_text())["rows"]
-    found = {}
-    for row in rows:
-        if row.get("training_s") and row.get("source") == "measured":
-            found.setdefault((row["graph"], row["variant"], row["nodes"]), {})[row["adjoint"]] = row[kind]
-    return [group for group in found.values() if "direct" in group and len(group) > 1]
+def graph_trainings():
+    files = {run: render_graphs.read(name)["rows"] for run, name in render_graphs.RUNS.items()}
+    return [row | {"run": run} for run, rows in files.items() for row in rows if "dataset" in row]
 
 
 def test_what_is_said_of_the_graphs():
     text = said("docs/reproduce.md")
-    slower = all(s >= group["direct"] for group in ours("training_s") for s in group.values())
-    assert ("no run was faster than direct" in text) == slower
-    leaner = all(
-        min(mib for name, mib in group.items() if name.startswith("exact"))
-        < min(mib for name, mib in group.items() if not name.startswith("exact"))
-        for group in ours("training_mib")
-        if any(name.startswith("exact") for name in group)
-    )
-    assert ("takes less memory than direct differentiation and than the paper's adjoint" in text) == leaner
+    times, count = (render_graphs.read(name)["rows"] for name in (render_graphs.TIMES, render_graphs.COUNT))
+    for variant, quick in (("l", {"blocks", "half"}), ("nl", set())):
+        found = render_graphs.measured(times, "arxiv", variant)
+        for method, row in found.items():
+            if "exact" in method:
+                expected = bool(quick & set(method.split("+"))) and "recompute" not in method
+                faster = row["training_s"] < found[render_graphs.like(method)]["training_s"]
+                assert faster == expected, (variant, method)
+    assert "faster than direct only for variant `l`, with the past summed by blocks or kept in half precision" in text
+    for mib in render_graphs.counts(count).values():
+        rivals = (v for m, v in mib.items() if "exact" not in m)
+        assert min(v for m, v in mib.items() if "exact" in m and "half" not in m) < min(rivals)
+    assert "takes less memory than direct differentiation and than the paper's adjoint" in text
+
+
+def test_tuned_settings_are_those_that_validation_chose():
+    chosen = render_graphs.best(graph_trainings(), ("final", "other"))
+    assert len(chosen) == 14
+    for (dataset, variant), row in chosen.items():
+        mine = asdict(settings_for(dataset, "tuned", variant))
+        for name, value in row["settings"].items():
+            assert mine[name] == (pytest.approx(value) if isinstance(value, float) else value), (dataset, variant, name)
 
 
 def test_the_names_of_torchfde():

@@ -1,6 +1,7 @@
 """The graph experiments on a tiny synthetic graph; on Cora where its files are; on two processes."""
 
 import os
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport
 from neuralfde.models.graph import FGrand
 from neuralfde.models.graph_ensemble import drop
+from neuralfde.models.message_passing import Graph
 
 TINY = GraphSize(1700, 5000, 12, 3, 0.5, 0.2, 0.9)
 QUICK = {"t": 2.0, "step": 1.0, "hidden": 8, "heads": 2, "epochs": 12, "lr": 0.02, "evaluate_every": 3}
@@ -154,6 +156,9 @@ def test_settings_are_the_papers_table():
     assert (PAPER["cora"].hidden, PAPER["cora"].t, PAPER["cora"].step, PAPER["cora"].lr) == (80, 4.0, 0.2, 0.005)
     assert canonical("CoauthorCS") == canonical("CS") == "coauthor-cs"
     assert settings_for("Physics", dropout=0.1).dropout == 0.1
+    assert settings_for("cora", variant="nl") == PAPER["cora"]
+    assert settings_for("photo", "tuned", "nl").heads == 2
+    assert settings_for("photo", "tuned", "nl", consistency=0.0).consistency == 0
     assert candidates(PAPER["cora"], 5, 1) == candidates(PAPER["cora"], 5, 1)
     with pytest.raises(InputError, match="heads=3 does not divide"):
         settings_for("cora", heads=3)
@@ -182,6 +187,37 @@ def test_cost_rows_and_the_papers_beside_them():
         graph_cost.run(graph_cost.Config(graph="paper"))
     with pytest.raises(InputError, match=r"after a \+ comes"):
         graph_cost.run(graph_cost.Config(scale=0.005, adjoints="exact+rows", **small))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_row_leaves_nothing_behind(monkeypatch, fails):
+    """Neither the model nor what it was trained on outlives the row, or later rows would count it as theirs."""
+    made, real = [], graph_cost.model_of
+
+    def watched(*args):
+        model = real(*args)
+        made.extend(weakref.ref(p) for p in model.parameters())
+        return model
+
+    def graph_made(*args):
+        graph = Graph.from_edge_index(*args)
+        made.append(weakref.ref(graph))
+        return graph
+
+    def no_memory(*args):
+        raise RuntimeError("out of memory")
+
+    if fails:
+        monkeypatch.setattr(graph_cost, "F", SimpleNamespace(cross_entropy=no_memory))
+    monkeypatch.setattr(graph_cost, "model_of", watched)
+    monkeypatch.setattr(graph_cost, "Graph", SimpleNamespace(from_edge_index=graph_made))
+    small = {"repeats": 1, "hidden": 8, "heads": 2, "t": 3.0, "device": "cpu", "columns": 4, "scale": 0.005}
+    more = "direct,loop,exact,exact+replay,exact+half,exact+recompute,exact+attention,paper"
+    rows = graph_cost.run(graph_cost.Config(adjoints=more, **small))
+    assert len(made) > 20
+    assert all(ref() is None for ref in made)
+    assert all(("failed" in r) == fails for r in rows if r["source"] == "measured")
+    assert fails or all(r["kept_mib"] == 0 for r in rows if r["source"] == "measured")
 
 
 def test_a_row_that_fails_does_not_stop_the_others(monkeypatch):

@@ -178,7 +178,7 @@ def _attempt(
     except (RuntimeError, MemoryError) as error:
         return row | {"failed": str(error).splitlines()[0][:200]}
     finally:
-        _clear(device)
+        _release(device)
 
 
 def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
@@ -223,9 +223,11 @@ def measure(
 ) -> Row:
     """Median seconds and peak MiB of inference and of a training step; the graph and the model count as memory.
 
-    ``cap`` is the fraction of the GPU's memory that may be taken once the graph is there.
+    ``cap`` is the fraction of the GPU's memory that may be taken once the graph is there; ``kept_mib`` is what was on
+    the device before any of it, and belongs to no figure of this row unless it is 0.
     """
-    _clear(device)
+    _release(device)
+    kept = round(torch.cuda.memory_allocated(device) / 2**20, 1) if device.type == "cuda" else 0.0
     torch.manual_seed(config.seed)
     model = model_of(config, data, variant, adjoint).to(device)
     x, y, mask = data.x.to(device), data.y.to(device), data.train_mask.nonzero()[:, 0].to(device)
@@ -248,7 +250,7 @@ def measure(
     before = 0.0 if cuda else _resident("VmRSS")
     replayed = "replay" in adjoint.split("+")
     calls = [Replay(call) if cuda and replayed else call for call in (infer, train)]
-    with torch.cuda.stream(torch.cuda.Stream(device)) if cuda and replayed else contextlib.nullcontext():
+    with torch.cuda.stream(_stream(device)) if cuda and replayed else contextlib.nullcontext():
         inference, training = (_timed(call, config.repeats, device, before) for call in calls)
     if any(isinstance(call, Replay) and call.failed for call in calls):
         raise RuntimeError("the step could not be captured")
@@ -257,6 +259,7 @@ def measure(
         "inference_mib": None if replayed else inference[1],  # a captured step holds its memory all the time
         "training_s": training[0],
         "training_mib": None if replayed else training[1],
+        "kept_mib": kept,
     }
 
 
@@ -339,6 +342,21 @@ def _timed(call: Callable[[], None], repeats: int, device: torch.device, before:
         taken.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_allocated(device) / 2**20 if cuda else _resident("VmHWM") - before
     return round(statistics.median(taken), 4), round(peak, 1)
+
+
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The one on which steps are captured: each stream has workspaces of its own for matrix products."""
+    return torch.cuda.Stream(device)
+
+
+def _release(device: torch.device) -> None:
+    """Leave nothing on the device; captured steps, which hold on to those workspaces, must be gone before."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch._C._cuda_clearCublasWorkspaces()
+    _clear(device)
 
 
 def _clear(device: torch.device) -> None:

@@ -82,7 +82,7 @@ def train(config: Config, report: Report, processes: Processes) -> Row:
     """Train to the last epoch, from a checkpoint if there is one, which any number of processes may have left."""
     key, device = f"seed {config.seed}", processes.device
     given = {k: v for k, v in asdict(config).items() if k in Settings.__dataclass_fields__}
-    settings, data = settings_for(config.dataset, config.settings, **given), _graph(config)
+    settings, data = settings_for(config.dataset, config.settings, config.variant, **given), _graph(config)
     torch.manual_seed(config.seed)
     model = build(data, settings, config.variant, config.adjoint, config.learn_order).to(device)
     optimiser, curve = optimiser_for(model, settings), list[Row]()

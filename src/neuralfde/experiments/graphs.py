@@ -78,7 +78,8 @@ class Config:
     weight_decay: float | None = option(None, "weight decay")
     input_dropout: float | None = option(None, "dropout of the features")
     dropout: float | None = option(None, "dropout before the decoder")
-    optimiser: str | None = option(None, "adam, adamax or adamw")
+    consistency: float | None = option(None, "weight of agreement between two draws of dropout; 0: the plain loss")
+    optimiser: str | None = option(None, "adam, adamax, adamw or rmsprop")
     epochs: int | None = option(None, "most epochs")
     patience: int | None = option(None, "epochs without a better validation accuracy before stopping")
     evaluate_every: int = option(4, "epochs between evaluations")
@@ -96,7 +97,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
 
 def _run(config: Config, report: Report, processes: Processes) -> list[Row]:
     given = {k: v for k, v in asdict(config).items() if k in Settings.__dataclass_fields__}
-    start = settings_for(config.dataset, config.settings, **given)
+    start = settings_for(config.dataset, config.settings, config.variant, **given)
     seeds = list(range(config.first_seed, config.first_seed + config.seeds))
     judges = list(range(config.choose_from, config.choose_from + config.choose_on))
     train = _trainer(config, report, processes)
