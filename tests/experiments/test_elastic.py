@@ -61,7 +61,7 @@ def launch(name, out, processes, *more, restarts=0):
 
 def checkpointed(run, out):
     """Wait until there is something to go on from; the workers."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300  # processes start slowly on a busy machine
     while not (out / "checkpoint.pt").exists():
         assert run.poll() is None, run.communicate()[0][-3000:]
         assert time.monotonic() < deadline, "no checkpoint was written"
