@@ -260,3 +260,11 @@ def test_tensor_modes_are_accepted():
     assert torchfde.get_tensor_mode() == "concat"
     with pytest.raises(InputError, match="Did you mean 'concat'"):
         torchfde.set_tensor_mode("concatenate")
+
+
+def test_the_older_name_of_l1():
+    z0 = torch.ones(2, dtype=torch.float64)
+    given = (lambda t, z: -z, z0, 0.5, 1.0, 0.1)
+    assert torch.equal(torchfde.fdeint(*given, "implicitl1"), torchfde.fdeint(*given, "l1"))
+    with pytest.raises(InputError, match="older releases"):
+        torchfde.fdeint(*given, "implicitl1", legacy=True)

@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 #: torchfde's method names; each may carry ``-f`` or ``-o``, which choose between its two approximate adjoints.
 METHODS = ("predictor", "corrector", "l1", "gl", "trap", "glmulti")
+#: what older releases called them
+OLDER = {"implicitl1": "l1"}
 _OPTIONS = ("memory", "return_history", "multi_coefficient", "corrector_step", "legacy")
 
 
@@ -50,7 +52,8 @@ def fdeint(
         beta: the order; for ``glmulti`` a 1-D tensor of orders.
         t: the end time; the start is 0.
         step_size: the step. As in torchfde the interval is cut into ``floor(t / step_size)`` equal steps.
-        method: ``predictor``, ``corrector``, ``l1``, ``gl``, ``trap`` or ``glmulti``, with or without ``-f``/``-o``.
+        method: ``predictor``, ``corrector``, ``l1`` (once ``implicitl1``), ``gl``, ``trap`` or ``glmulti``, with or
+            without ``-f``/``-o``.
         options: ``memory`` (steps, -1 for all), ``return_history``, ``multi_coefficient``, ``corrector_step``,
             ``legacy``. Others are ignored, as torchfde does, with a message to the log.
         legacy: torchfde's own formulas: ``gl``, ``trap`` and ``glmulti`` without subtracting the initial value.
@@ -91,10 +94,17 @@ def _run(
     legacy: bool,
     adjoint: bool,
 ) -> Any:
+    given = dict(options or {})
+    legacy = legacy or bool(given.get("legacy", False))
     name, _, suffix = method.partition("-")
+    if name in OLDER and legacy:
+        raise InputError(
+            f"method {method!r} is of older releases of torchfde, whose formula for it left terms out and is not kept. "
+            f"Use {OLDER[name]!r}, the later one, or leave legacy= out."
+        )
+    name = OLDER.get(name, name)
     if name not in METHODS or suffix not in ("", "f", "o") or method.endswith("-"):
         raise InputError(f"unknown method {method!r}. {nearest(name, METHODS)} Each may end in '-f' or '-o'.")
-    given = dict(options or {})
     for key in given:
         if key not in _OPTIONS:
             _log.warning("option %r is ignored. %s", key, nearest(key, _OPTIONS))
@@ -107,7 +117,7 @@ def _run(
     history = bool(given.get("return_history", False))
     corrections = int(given.get("corrector_step", 1))
     orders, shares = _terms(beta, name, given.get("multi_coefficient"))
-    if legacy or given.get("legacy", False):
+    if legacy:
         reverse = (suffix or "f") if adjoint else None
         return _legacy.solve(
             func, y0, name, orders, shares, end, step, reverse, memory, history, corrections, leaves(func, y0)

@@ -1,0 +1,269 @@
+"""What the search of ``graphs_search.py`` tries: settings, and how one graph and variant goes through the stages."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from neuralfde.experiments.graph_settings import Settings, settings_for
+from neuralfde.experiments.graphs import PAPER_ACCURACY
+
+DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "computers", "photo", "coauthor-physics")
+REPORTED = tuple(range(10))
+EXPLORE, JUDGE = (100, 101), (102, 103, 104, 105)
+TRACKS = ("plain", "agree")
+ENDS = {"explore": 0.44, "judge": 0.62, "final": 0.97, "learned": 0.97, "other": 0.97}
+"""Share of the time at which each stage is over."""
+STAGES = (*ENDS, "done")
+LENGTHS = {"explore": (150, 40), "judge": (250, 60), "final": (300, 80), "learned": (200, 60), "other": (300, 80)}
+"""Most epochs, and epochs without a better validation accuracy."""
+BEST = 2
+"""Settings of each track that are judged."""
+JOB_SECONDS = 12.0
+"""How long a job of the first stage should take: the number of settings in it follows."""
+TIMES = {
+    "cora": ((8, 1), (16, 1), (32, 1)),
+    "citeseer": ((4, 1), (8, 1), (16, 1)),
+    "pubmed": ((6, 1), (12, 1), (20, 1)),
+    "coauthor-cs": ((2, 1), (4, 1), (8, 1)),
+    "computers": ((2, 0.5), (3, 0.5), (4, 1), (6, 1)),
+    "photo": ((3, 0.5), (4, 1), (6, 1)),
+    "coauthor-physics": ((2, 0.5), (4, 1), (8, 1)),
+}
+#: what trainings side by side share
+SHAPE: dict[str, tuple[Any, ...]] = {
+    "hidden": (64, 128),
+    "heads": (1, 2, 4),
+    "attention": ("scaled_dot", "cosine", "exp_kernel"),
+    "attention_width": (16, 32, 64),
+    "normalise": ("softmax", "squareplus"),
+    "over": ("target", "source", "both"),
+    "start": ("random", "average"),
+    "source": (True, True, False),
+    "optimiser": ("adam", "adamax", "rmsprop"),
+    "rows": (False, True),
+}
+#: what each has for itself
+OWN: dict[str, tuple[Any, ...]] = {
+    "order": (0.6, 0.75, 0.85, 0.95, 1.0),
+    "lr": (0.003, 0.005, 0.01, 0.02),
+    "weight_decay": (1.0, 3.0, 10.0, 30.0, 100.0),  # in thousandths; a tenth of it where features add up to 1
+    "attention_decay": (None, 0.0, 1e-3),
+    "input_dropout": (0.2, 0.4, 0.5, 0.6, 0.7, 0.8),
+    "dropout": (0.0, 0.2, 0.4, 0.6, 0.75),
+    "consistency": (0.5, 1.0, 2.0, 4.0),
+}
+#: what FROND ships for GRAND (its best_params, its README for Cora's l), times rounded to whole steps. Sampled
+#: ("hard") attention, batch normalisation and Pearson scores are not here; coauthor-physics is not there, its
+#: values are the defaults of their command line
+PUBLISHED: dict[str, Settings] = {
+    "cora": Settings(
+        256, 40.0, 1.0, 0.01, 0.01, 0.6, 0.2, 8, "scaled_dot", 128, "squareplus", "source", "average",
+        optimiser="adamax", epochs=400, patience=100, order=0.85,
+    ),
+    "citeseer": Settings(
+        80, 8.0, 1.0, 0.00864, 0.1, 0.68, 0.749, 8, "exp_kernel", 32, "squareplus", "source", "average",
+        epochs=250, patience=100,
+    ),
+    "pubmed": Settings(
+        128, 13.0, 1.0, 0.0147, 0.00182, 0.5, 0.072, 1, "cosine", 16, "squareplus", "target", "average",
+        optimiser="adamax", epochs=600, patience=100,
+    ),
+    "coauthor-cs": Settings(
+        16, 3.0, 1.0, 0.000934, 0.00474, 0.5275, 0.686, 4, "scaled_dot", 8, "squareplus", "source", "average",
+        source=False, optimiser="rmsprop", epochs=250, patience=100,
+    ),
+    "computers": Settings(
+        128, 3.0, 1.0, 0.00353, 0.00767, 0.597, 0.087, 4, "scaled_dot", 64, "softmax", "target", "average",
+        source=False, patience=100,
+    ),
+    "photo": Settings(
+        64, 4.0, 1.0, 0.00556, 0.00471, 0.429, 0.465, 4, "cosine", 64, "softmax", "target", "average",
+        source=False, patience=100,
+    ),
+    "coauthor-physics": Settings(
+        64, 3.0, 1.0, 0.01, 1e-4, 0.2, 0.4, 4, "scaled_dot", 64, "softmax", "target", "average",
+        source=False, patience=100,
+    ),
+}  # fmt: skip
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Trainings side by side: each of the settings, all of one shape, on each of the splits."""
+
+    case: str
+    dataset: str
+    variant: str
+    stage: str
+    track: str
+    settings: tuple[Settings, ...]
+    seeds: tuple[int, ...]
+    until: float
+
+
+def shape_of(s: Settings) -> Settings:
+    """The settings with everything that trainings side by side may differ in set to the same."""
+    same = dict.fromkeys(OWN, 0.0)
+    return replace(s, **same | {"consistency": float(s.consistency > 0)})  # type: ignore[arg-type]
+
+
+def mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else -1.0
+
+
+@dataclass
+class Case:
+    """The search of one graph and variant."""
+
+    dataset: str
+    variant: str
+    ends: dict[str, float]
+    rival: Case | None = None
+    stage: str = "explore"
+    found: dict[Settings, dict[int, float]] = field(default_factory=dict)
+    pending: list[Job] = field(default_factory=list)
+    running: int = 0
+    spent: float = 0.0
+    last: float = 0.0
+    width: int = 6
+    jobs: int = 0
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.dataset} {self.variant}"
+        self.random = random.Random(self.name)
+
+    def next(self) -> Job | None:
+        """What to train next, if anything."""
+        if self.stage == "explore":
+            if time.time() + 0.7 * self.last < self.ends["explore"]:
+                return self.explore()
+            if self.running:
+                return None
+            self.advance()
+        if self.stage == "judge" and time.time() > self.ends["judge"] - 2:
+            self.pending.clear()
+        while not self.pending and not self.running and self.stage != "done":
+            self.advance()
+        return self.pending.pop(0) if self.pending else None
+
+    def advance(self) -> None:
+        """Go to the next stage and see what there is to do in it."""
+        self.stage = STAGES[STAGES.index(self.stage) + 1]
+        if self.stage == "judge":
+            for track in TRACKS:
+                alike: dict[Settings, list[Settings]] = {}
+                for s in self.best(track)[:BEST]:
+                    alike.setdefault(shape_of(s), []).append(s)
+                self.pending += [self.job("judge", track, group, JUDGE) for group in alike.values()]
+        elif self.stage != "done":
+            tracks = self.tracks()
+            for track in tracks[1:] if self.stage == "other" else tracks[:1]:
+                s = self.best(track)[0]
+                s = replace(s, order=min(s.order, 0.95)) if self.stage == "learned" else s
+                self.pending = [self.job(self.stage, track, [s], REPORTED)]
+
+    def tracks(self) -> list[str]:
+        """The tracks with something to show, the one of the best validation accuracy first."""
+        some = [t for t in TRACKS if self.best(t)]
+        return sorted(some, key=lambda t: -mean(list(self.found[self.best(t)[0]].values())))
+
+    def best(self, track: str) -> list[Settings]:
+        """Settings of a track by mean validation accuracy; those on more splits go before all others."""
+        mine = [s for s in self.found if (s.consistency > 0) == (track == "agree")]
+        return sorted(mine, key=lambda s: (-len(self.found[s]), -mean(list(self.found[s].values()))))
+
+    def job(self, stage: str, track: str, settings: Sequence[Settings], seeds: Sequence[int]) -> Job:
+        """A job with the stage's length and deadline."""
+        epochs, patience = LENGTHS[stage]
+        each = tuple(replace(s, epochs=epochs, patience=patience) for s in settings)
+        self.jobs += 1
+        case = f"{self.name} {stage} {self.jobs}"
+        return Job(case, self.dataset, self.variant, stage, track, each, tuple(seeds), self.ends[stage])
+
+    def take(self, job: Job, answer: Row) -> Row:
+        """Note what a job found; the row to write."""
+        self.running -= 1
+        self.spent += answer["seconds"]
+        self.last = answer["seconds"]
+        row = {"case": job.case, "dataset": job.dataset, "variant": job.variant, "track": job.track}
+        row |= {k: answer[k] for k in ("seconds", "notes") if k in answer}
+        if "failed" in answer:
+            self.width = max(1, self.width // 2)
+            return row | {"failed": answer["failed"]}
+        if job.stage == "explore":
+            self.width = max(2, min(16, round(self.width * JOB_SECONDS / max(answer["seconds"], 3.0))))
+        rows, splits = answer["rows"], len(job.seeds)
+        apart = [rows[k * splits : (k + 1) * splits] for k in range(len(job.settings))]
+        if job.seeds == REPORTED:
+            return row | summary(job, apart[0]) | {"cut": time.time() > job.until}
+        if job.stage == "judge" and time.time() > job.until:
+            return row | {"failed": "cut short, does not count"}
+        for s, part in zip(job.settings, apart, strict=True):
+            plain = replace(s, epochs=0, patience=0)
+            self.found.setdefault(plain, {}).update({r["seed"]: r["val"] for r in part})
+        tried = [
+            {k: getattr(s, k) for k in OWN}
+            | {"val": round(mean([r["val"] for r in part]), 3), "epoch": part[0]["epoch"]}
+            for s, part in zip(job.settings, apart, strict=True)
+        ]
+        top = max(range(len(tried)), key=lambda k: tried[k]["val"])
+        return row | {"val": tried[top]["val"], "settings": asdict(job.settings[top]), "seeds": splits, "tried": tried}
+
+    def explore(self) -> Job:
+        """Some settings of one shape: known ones first, then random ones and neighbours of the best."""
+        turn, draw = self.jobs // 2, self.random
+        track = TRACKS[self.jobs % 2]
+        best = self.best(track)
+        if not best and self.rival is not None:
+            best = self.rival.best(track)
+        if turn == 0:
+            shape = start = self.fit(settings_for(self.dataset, "tuned", self.variant))
+        elif turn == 1:
+            shape = start = self.fit(PUBLISHED[self.dataset])
+        else:
+            others = self.rival.best(track)[:1] if self.rival is not None else []
+            start = self.fit(draw.choice((best[:3] + others) or [settings_for(self.dataset, "tuned", self.variant)]))
+            shape = self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
+        each = [self.own(start, shape, track, 0 if shape != start else 2)]
+        while len(each) < self.width:
+            each.append(self.own(start, shape, track, draw.choice((1, 2, 3, len(OWN)))))
+        unique = [replace(s, epochs=0, patience=0) for s in dict.fromkeys(each)]
+        return self.job("explore", track, unique, EXPLORE)
+
+    def fit(self, s: Settings) -> Settings:
+        """Settings that this variant can afford: few heads where attention is computed at every step."""
+        heads = min(s.heads, 2 if self.variant == "nl" and self.dataset not in ("cora", "citeseer") else 4)
+        return replace(s, heads=heads, attention_width=min(s.attention_width or 64, 64), hidden=min(s.hidden, 128))
+
+    def drawn(self, start: Settings, changes: int) -> Settings:
+        """Another shape."""
+        draw = self.random
+        picked = {k: draw.choice(SHAPE[k]) for k in draw.sample(sorted(SHAPE), changes)}
+        if changes and draw.random() < 0.5:
+            picked["t"], picked["step"] = (float(v) for v in draw.choice(TIMES[self.dataset]))
+        return self.fit(replace(start, **picked))
+
+    def own(self, start: Settings, shape: Settings, track: str, changes: int) -> Settings:
+        """``shape`` with so many of the own settings drawn anew; a decay goes with the size of the features."""
+        draw = self.random
+        scale = 1e-4 if shape.rows else 1e-3
+        was = start.weight_decay * scale / (1e-4 if start.rows else 1e-3)
+        picked = {k: draw.choice(OWN[k]) for k in draw.sample(sorted(OWN), changes)}
+        picked["weight_decay"] = picked["weight_decay"] * scale if "weight_decay" in picked else was
+        agree = picked.get("consistency", start.consistency or draw.choice(OWN["consistency"]))
+        return replace(shape, **picked | {"consistency": agree if track == "agree" else 0.0})
+
+
+def summary(job: Job, rows: list[Row]) -> Row:
+    """Means over the reported splits."""
+    found = {k: round(mean([r[k] for r in rows]), 3) for k in ("val", "test", "order", "epoch")}
+    deviation = statistics.stdev(r["test"] for r in rows) if len(rows) > 1 else 0.0
+    paper = PAPER_ACCURACY[job.dataset][job.variant == "nl"][0]
+    row = {**found, "deviation": round(deviation, 2), "count": len(rows), "paper": paper}
+    return row | {"settings": asdict(job.settings[0]), "splits": rows}
