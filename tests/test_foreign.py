@@ -5,9 +5,8 @@ import inspect
 import pytest
 import torch
 
-import neuralfde
 from neuralfde import FDEBlock, InputTypeError, fdeint, fit, plan, solve, suggest_step
-from neuralfde.foreign import ARGUMENTS, NAMES
+from neuralfde.foreign import ARGUMENTS
 from tests.stubs import Net
 
 Z = torch.ones(2)
@@ -59,23 +58,6 @@ def test_a_call_from_memory_of_another_library(arguments, options, words):
         fdeint(*arguments, **options)
     for word in words:
         assert word in str(caught.value), str(caught.value)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_function_of_another_solver_is_absent_with_advice(name):
-    assert not hasattr(neuralfde, name)
-    with pytest.raises(AttributeError, match=r"Write fdeint|compat\.torchfde") as caught:
-        getattr(neuralfde, name)
-    with pytest.raises(ImportError) as imported:
-        exec(f"from neuralfde import {name}")
-    assert str(imported.value) == str(caught.value)
-
-
-def test_any_other_name_is_pythons_own_error():
-    with pytest.raises(AttributeError, match=r"^module 'neuralfde' has no attribute 'fdein'$"):
-        neuralfde.fdein  # noqa: B018
-    with pytest.raises(ImportError, match="cannot import name"):
-        exec("from neuralfde import fdein")
 
 
 def test_the_signature_is_still_there_to_read():

@@ -2,7 +2,7 @@
 
 import logging
 
-from . import foreign, operators
+from . import operators
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, plan, solve
 from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
@@ -15,7 +15,6 @@ from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKry
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
 
-globals()["__getattr__"] = foreign.absent  # type checkers do not see it and go on finding wrong names
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,18 +30,6 @@ ARGUMENTS: dict[str, str] = {
     "y0": "The initial state is z0 here.",
     "beta": "The order of the derivative is order here.",
 }
-#: their functions
-NAMES: dict[str, str] = {
-    **dict.fromkeys(("odeint", "odeint_adjoint"), "Write fdeint(func, z0, t, order, step=h): its gradients are exact."),
-    "fdeint_adjoint": "Gradients of fdeint are exact; torchfde's calls are in neuralfde.compat.torchfde.",
-}
-
-
-def absent(name: str) -> Any:
-    """``neuralfde.name`` where there is none; an import statement would drop the message of an AttributeError."""
-    importing = name in NAMES and sys._getframe(1).f_code.co_name == "_handle_fromlist"
-    error = ImportError if importing else AttributeError
-    raise error(f"module 'neuralfde' has no attribute {name!r}. {NAMES.get(name, '')}".strip(". "))
 
 
 def refuse(call: str, given: Iterable[str], known: Collection[str]) -> None:
