@@ -16,12 +16,12 @@ from .choices import named
 from .foreign import explained, refuse
 from .history import History
 from .orders import Operator
-from .reading import Options, read, read_params
+from .reading import Options, read, read_params, refuse_surroundings
 from .schemes import Scheme, StageSolver
 from .solving import Stats, gain, refuse_estimate, run
 from .storage import Storage
 from .streaming import State
-from .structure import tensors_in
+from .structure import structure_of, tensors_in
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,8 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     given = _options("plan", options)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
-    problem = read(func, z0, t, order, given, train=train)
+    refuse_surroundings(func)
+    problem = read(structure_of(z0), t, order, given, train)
     stages = getattr(problem.scheme, "corrections", 0) + 1
     return predict(problem.past, problem.kept, problem.size, problem.structure.numel, stages, problem.why)
 

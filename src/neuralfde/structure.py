@@ -189,6 +189,8 @@ def tensors_in(tree: Any) -> list[Tensor]:
     """All tensors of a nested structure, in order."""
     if isinstance(tree, Tensor):
         return [tree]
+    if isinstance(tree, tuple) and not tree:
+        return []
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -196,6 +198,8 @@ def replace_tensors(tree: Any, tensors: list[Tensor]) -> Any:
     """The same structure with its tensors replaced, in order; everything else is kept."""
     if not tensors:
         return tree
+    if isinstance(tree, Tensor):
+        return tensors[0]
     leaves, spec = pytree.tree_flatten(tree)
     supply = iter(tensors)
     return pytree.tree_unflatten([next(supply) if isinstance(x, Tensor) else x for x in leaves], spec)

@@ -56,6 +56,45 @@ def test_numbers_are_those_of_single_steps(monkeypatch, swept, method, dtype):
     assert relative(found, one_by_one(monkeypatch, run)) < allowed
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_few_implicit_steps_are_found_by_newton(monkeypatch, swept, method, dtype):
+    times = torch.tensor([0.0, 0.1, 1.9, 2.0], dtype=dtype)
+
+    def run():
+        return nf.fdeint(oscillator, start(dtype), times, 0.7, steps=20, method=method)
+
+    found = run()
+    assert sum(swept) == 20
+    assert relative(found, one_by_one(monkeypatch, run)) < {F32: 5e-6, F64: 1e-11}[dtype]
+
+
+def test_newton_takes_a_stiff_equation_at_once(monkeypatch, swept):
+    def run():
+        return nf.fdeint(lambda t, z: -400 * (z - torch.cos(t)), start(), 2.0, 0.9, steps=30, method="bdf2")
+
+    found = run()
+    assert swept == [30]
+    assert relative(found, one_by_one(monkeypatch, run)) < 1e-11
+
+
+@pytest.mark.parametrize("func", [lambda t, z: torch.cos(t).expand(2), lambda t, z: torch.zeros_like(z)])
+def test_newton_on_what_does_not_depend_on_the_state(monkeypatch, swept, func):
+    def run():
+        return nf.fdeint(func, start(), 2.0, 0.7, steps=20, method="bdf2")
+
+    found = run()
+    assert swept == [20]
+    assert relative(found, one_by_one(monkeypatch, run)) < 1e-13
+
+
+def test_a_loose_tolerance_is_kept(monkeypatch):
+    def run(tol=None):
+        return nf.fdeint(oscillator, start(), 2.0, 0.7, steps=20, method="bdf2", solver=nf.NewtonKrylov(tol=tol))
+
+    assert 1e-13 < relative(run(1e-5), one_by_one(monkeypatch, run)) < 1e-5
+
+
 @pytest.mark.parametrize("history", ["full", "fft", nf.Window(40), nf.FFT(block=16)])
 @pytest.mark.parametrize("method", ["predictor", "abm", "bdf2"])
 def test_every_history_of_rows(monkeypatch, method, history):
@@ -196,6 +235,15 @@ def test_what_cannot_be_vectorised_is_taken_step_by_step(monkeypatch, swept, fun
     found = run()
     assert len(swept) <= 1
     assert sum(swept) == 0
+    assert relative(found, one_by_one(monkeypatch, run)) < 1e-13
+
+
+def test_a_first_state_of_zero_proves_nothing(monkeypatch, swept):
+    def run():
+        return nf.fdeint(lambda t, z: otherwise(t, z) + torch.sin(t), torch.zeros(2, dtype=F64), 1.0, 0.7, steps=100)
+
+    found = run()
+    assert swept == [0]
     assert relative(found, one_by_one(monkeypatch, run)) < 1e-13
 
 
