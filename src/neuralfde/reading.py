@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,7 @@ from .streaming import State
 from .structure import Structure, grouped, structure_of, tensors_in
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The keyword arguments of ``fdeint``, as given."""
 
     method: str | Scheme

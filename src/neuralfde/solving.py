@@ -67,11 +67,15 @@ class Solved(NamedTuple):
     """States in the structure of ``z0``, and what else a caller may ask for."""
 
     ys: Any
-    wanted: Request
-    structure: Structure
-    stats: Stats
+    problem: Problem
+    plan: Plan
     state: State | None
     error: Any
+
+    @property
+    def stats(self) -> Stats:
+        """What the solve cost and how it was done."""
+        return _stats(self.plan, self.problem)
 
 
 def run(*given: Any, **more: Any) -> Solved:
@@ -135,12 +139,14 @@ def _run(
         ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
     error = None
     if embedded:
-        found = _step_errors(plan, problem, at_nodes.detach(), row0.detach(), given, gain(problem.scheme, order))
-        error = structure.unpack(_assemble(wanted, weights.nodes, found, None))
+        by = gain(problem.scheme, order)
+        errors = _step_errors(plan, problem, at_nodes.detach(), row0.detach(), given, by)
+        error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
     state = _state(plan, problem, before, row0, at_nodes) if resume else None
-    stats = _stats(plan, problem)
-    _log.debug("solved: %s", stats)
-    return Solved(ys, wanted, structure, stats, state, error)
+    found = Solved(ys, problem, plan, state, error)
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("solved: %s", found.stats)
+    return found
 
 
 # torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work

@@ -11,11 +11,13 @@ Where sweeps do not settle soon, or ``func`` cannot be vectorised, steps are tak
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,9 @@ from .step import plain_step
 log = logging.getLogger("neuralfde")
 
 _T = TypeVar("_T")
+
+#: Functions that gave the same values when they were vectorised.
+_KNOWN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 #: Numbers in a state up to which a step is mostly calls; in all parameters of func up to which func is.
 WIDE, MOST_PARAMETERS = 1 << 14, 1 << 15
@@ -78,7 +83,7 @@ def advance(
     for first in range(0, plan.steps + 1, engine.block):
         block.open(first, engine.recall_block(first), heads)
         block.fill()
-        if first == 0 and c.start is not None:
+        if first == 0 and c.start is not None and (plan.train or plan.steps >= engine.block):
             heads.extend(block.slopes[: c.start.shape[0]].clone().unsqueeze(1).unbind())
         if plan.slopes is not None:
             plan.slopes.extend(block.slopes[: plan.steps - first].clone().split(1))
@@ -87,7 +92,7 @@ def advance(
                 plan.callback(n, plan.steps)
         if tape is not None:
             tape.write_rows(first, block.rows.unsqueeze(2))
-        engine.record_block(first, block.slopes.unsqueeze(1))
+        engine.filled(block.count)
     if block.settled and not block.unproven:
         plan.tally["swept"] = 1  # so will be the backward pass
 
@@ -103,7 +108,7 @@ class Block:
         if isinstance(plan.scheme, OneStage) and plan.scheme.implicit:
             self.tol, self.calls = max(self.tol, plan.scheme.solver.tol or 0.0), _CALLS_IMPLICIT
             self.by_newton = isinstance(plan.scheme.solver, NewtonKrylov)
-        self.unproven, self.settled = True, True
+        self.unproven, self.settled = not _is_known(plan.field.func), True
         self.most = min(engine.block, _TOGETHER // z0.numel()) if may_sweep(plan, z0) else 0  # steps in a sweep
 
     def open(self, first: int, far: Tensor | None, heads: list[Tensor]) -> None:
@@ -237,13 +242,16 @@ class Block:
     def take(self, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor, put: Tensor, got: Tensor) -> int:
         """Keep the first ``count`` steps of a sweep from ``a`` on.
 
-        The first time only if ``func``, which was ``put`` states and gave the slopes ``got`` when it was vectorised,
-        says the same when it is not.
+        The first time for this ``func`` only if it, which was ``put`` states and gave the slopes ``got`` when it was
+        vectorised, says the same when it is not.
         """
         first, last, plan = self.first + a, self.first + a + count - 1, self.plan
         unproven, self.unproven, self.latest = self.unproven, False, slopes[count - 1 : count]
         if unproven and not same(got[count - 1 : count], plan.field(last, put[count - 1 : count])):
             return self.give_up("it gives other values")
+        if unproven:
+            with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
+                _KNOWN.add(plan.field.func)
         self.slopes[a : a + count] = slopes[:count]
         if self.keep:
             rows = states.unsqueeze(1) if self.scheme.sums == 1 else sums.transpose(0, 1)
@@ -271,6 +279,13 @@ def excess(before: Tensor, now: Tensor, tol: float) -> float:
     """By how much a change is larger than what counts as none, relative to the largest value of each column."""
     change = (now - before).abs_().amax(0)
     return float(change.sub_(now.abs().amax(0), alpha=tol).max())
+
+
+def _is_known(func: Any) -> bool:
+    try:
+        return func in _KNOWN
+    except TypeError:
+        return False
 
 
 def may_sweep(plan: Plan, z0: Tensor) -> bool:

@@ -242,6 +242,10 @@ class Blocked:
         """See :class:`BlockEngine`."""
         return self.inputs[0].slice(i, min(i + self.levels[0], self.steps + 1))[:, 0]
 
+    def filled(self, count: int) -> None:
+        """So many rows have been written where :meth:`room` keeps them."""
+        self._recorded += count
+
     def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`BlockEngine`."""
         count = rows.shape[-3]
@@ -249,7 +253,7 @@ class Blocked:
             target = own.slice(i, i + count)
             if target.data_ptr() != part.data_ptr():
                 target.copy_(part)
-        self._recorded += count
+        self.filled(count)
         if self.weights_grad is not None and slopes is not None:
             self._slopes = list(slopes.unbind(0))
             self._correlate(i + count)
