@@ -269,6 +269,21 @@ def test_callbacks_and_evaluations_are_counted():
     assert len(calls) < 50 < 100 < found.stats.evaluations
 
 
+def test_a_func_is_shown_to_be_vectorised_once():
+    calls = []
+
+    def func(t, z):
+        calls.append(torch._C._functorch.is_batchedtensor(z))
+        return -z
+
+    singly = []
+    for _ in range(2):
+        calls.clear()
+        nf.fdeint(func, start(), 1.0, 0.7, steps=100)
+        singly.append(calls.count(False))
+    assert singly == [2, 1]  # at the door, and to compare
+
+
 def test_a_resumed_solve_is_one_long_solve():
     whole = nf.fdeint(oscillator, start(), 2.0, 0.7, steps=200, method="abm")
     half = nf.solve(oscillator, start(), 1.0, 0.7, steps=100, method="abm", resume=True)
