@@ -158,6 +158,8 @@ class FGrand(nn.Module):
         learn_order: train the order too.
         t, step: the time T and the step h.
         input_dropout, dropout: in front of the encoder and of the decoder.
+        node_dropout: share of the nodes that lose all their features at once in training (Feng et al., "Graph random
+            neural networks for semi-supervised learning on graphs", NeurIPS 2020).
         source: whether the equation has the term ``b Z_0``.
         columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
             What a step needs beside its history then takes less memory. Default: all at once.
@@ -191,6 +193,7 @@ class FGrand(nn.Module):
         step: float | None = 1.0,
         input_dropout: float = 0.0,
         dropout: float = 0.0,
+        node_dropout: float = 0.0,
         source: bool = True,
         columns: int | None = None,
         recompute: bool = False,
@@ -203,6 +206,7 @@ class FGrand(nn.Module):
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
+        self.node_dropout = node_dropout
         self.columns, self.recompute, self.keep_attention = columns, recompute, keep_attention
         if keep_attention:
             options["graphs"] = False  # a replayed step keeps nothing
@@ -253,12 +257,18 @@ class FGrand(nn.Module):
     def encode(self, x: Tensor) -> Tensor:
         """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""
         if not x.is_sparse:
-            return self.encoder(F.dropout(x, self.input_dropout, self.training))
+            return self.encoder(self.drop_nodes(F.dropout(x, self.input_dropout, self.training)))
         if self._bags is None or self._bags[0] is not x:
             self._bags = (x, *bags_of(x))
         _, bags, entries = self._bags
         values = F.dropout(entries[0], self.input_dropout, self.training)
-        return sums_of(bags, values, self.encoder.weight.t())[: x.shape[0]] + self.encoder.bias
+        return self.drop_nodes(sums_of(bags, values, self.encoder.weight.t())[: x.shape[0]]) + self.encoder.bias
+
+    def drop_nodes(self, x: Tensor) -> Tensor:
+        """Some rows at zero and the others larger, in training."""
+        if not self.training or self.node_dropout == 0:
+            return x
+        return x * F.dropout(x.new_ones(x.shape[0], 1), self.node_dropout)
 
     def prepare(self, edges: Tensor | Graph, nodes: int) -> Graph:
         """The graph of ``edges``; that of the last ``edge_index`` is kept, since sorting it costs more than a step."""

@@ -126,7 +126,7 @@ class FGrandEnsemble(nn.Module):
             )
         self.size, self.variant, self.source = len(members), first.variant, first.source
         self.shared: dict[str, float | None] = {}
-        for name in ("input_dropout", "dropout"):
+        for name in ("input_dropout", "node_dropout", "dropout"):
             each = [float(getattr(m, name)) for m in members]
             self.shared[name] = each[0] if len(set(each)) == 1 else None
             self.register_buffer(name, torch.tensor(each), persistent=False)
@@ -147,7 +147,7 @@ class FGrandEnsemble(nn.Module):
         self._bags: tuple[Tensor, Graph, Tensor] | None = None
 
     def rate(self, name: str) -> float | Tensor:
-        """The probability ``input_dropout`` or ``dropout`` that all members share, or each member's own, ``(S,)``."""
+        """The probability of one of the dropouts that all members share, or each member's own, ``(S,)``."""
         shared = self.shared[name]
         return self.get_buffer(name) if shared is None else shared
 
@@ -172,13 +172,21 @@ class FGrandEnsemble(nn.Module):
         nodes, features = x.shape
         if not x.is_sparse:
             dropped = drop(x.expand(self.size, nodes, features), self.rate("input_dropout"), self.training)
-            return torch.baddbmm(self.encoder_bias[:, None], dropped, self.encoder.mT)
+            return torch.baddbmm(self.encoder_bias[:, None], self.drop_nodes(dropped), self.encoder.mT)
         if self._bags is None or self._bags[0] is not x:
             self._bags = (x, *bags_of(x, self.size))
         _, bags, entries = self._bags
         values = drop(entries, self.rate("input_dropout"), self.training).reshape(-1)
         sums = sums_of(bags, values, self.encoder.mT.reshape(self.size * features, -1))
-        return sums[: self.size * nodes].view(self.size, nodes, -1) + self.encoder_bias[:, None]
+        each = sums[: self.size * nodes].view(self.size, nodes, -1)
+        return self.drop_nodes(each) + self.encoder_bias[:, None]
+
+    def drop_nodes(self, x: Tensor) -> Tensor:
+        """See :class:`FGrand`; each member draws its own."""
+        rate = self.rate("node_dropout")
+        if isinstance(rate, float) and rate == 0:
+            return x
+        return x * drop(x.new_ones(*x.shape[:2], 1), rate, self.training)
 
     def prepare(self, edge_index: Tensor, nodes: int) -> Graph:
         """``S`` copies of the graph side by side, kept for the next call with the same ``edge_index``."""
