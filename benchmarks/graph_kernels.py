@@ -3,7 +3,7 @@
     python benchmarks/graph_kernels.py --out DIR
 
 The graph has the size of ogbn-arxiv. First the tests of the kernels, on the same device; then each operation, forward
-and backward, by kernels and by products of the sparse library; then training steps both ways, as ``graph_cost`` measures
+and backward, by kernels and by products of the sparse library; then training steps both ways, as ``graph_cost`` has
 them, and their kernels by name. A part that has used up ``--seconds`` is left out.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import json
 import statistics
 import subprocess
@@ -35,6 +36,7 @@ METHODS = {
     "l": "direct,direct+replay,exact+blocks,exact+blocks+replay",
     "nl": "direct,direct+replay,exact+blocks+attention,exact+blocks+attention+replay,exact,exact+recompute",
 }
+PROFILED = (("l", "direct"), ("l", "exact+blocks"), ("nl", "direct"), ("nl", "exact+blocks+attention"))
 Row = dict[str, Any]
 
 
@@ -71,7 +73,7 @@ def milliseconds(call: Callable[[], Any], repeats: int = 10) -> float:
         mark.record()
         call() if mark is not marks[-1] else None
     torch.cuda.synchronize()
-    return round(statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)), 4)
+    return round(statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks)), 4)
 
 
 def operations(graph: Graph, hidden: int = 128, heads: int = 4) -> Iterator[Row]:
@@ -129,7 +131,7 @@ def profiles(data: Any, graph: Graph) -> Iterator[Row]:
     ):
         model = graph_cost.model_of(config, data, variant, adjoint).cuda().train()
 
-        def step() -> None:
+        def step(model: Any = model) -> None:
             F.cross_entropy(model(x, graph).index_select(0, mask), y[mask]).backward()
             torch.cuda.synchronize()
 
