@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
+from neuralfde.experiments.graph_ensemble import FGrandEnsemble
 from neuralfde.models import csr, fused
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.graph import FGrand
-from neuralfde.models.graph_ensemble import FGrandEnsemble
 from neuralfde.models.message_passing import attention, mean_softmax
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -9,10 +9,10 @@ import torch
 from torch_geometric.data import Data
 
 from neuralfde.errors import InputError, InputTypeError
+from neuralfde.experiments.graph_ensemble import FGrandEnsemble
+from neuralfde.experiments.graph_rows import HalfRows
 from neuralfde.models import message_passing
 from neuralfde.models.graph import SCORES, FGrand
-from neuralfde.models.graph_ensemble import FGrandEnsemble
-from neuralfde.models.graph_rows import HalfRows
 from neuralfde.models.message_passing import Graph, attention
 
 

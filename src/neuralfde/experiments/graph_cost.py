@@ -38,8 +38,8 @@ from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
-from ..models.graph_rows import HalfRows
 from ..models.message_passing import Graph
+from .graph_rows import HalfRows
 from .replay import Replay
 from .runtime import Report, option
 

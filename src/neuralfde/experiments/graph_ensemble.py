@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neuralfde.errors import InputError
-from neuralfde.models.csr import bags_of
-from neuralfde.models.diffusion import diffuse
-from neuralfde.models.graph import FGrand
-from neuralfde.models.message_passing import (
+from ..errors import InputError
+from ..models.csr import bags_of
+from ..models.diffusion import diffuse
+from ..models.graph import FGrand
+from ..models.message_passing import (
     Graph,
     between,
     edge_scores,
@@ -26,7 +26,7 @@ from neuralfde.models.message_passing import (
     mean_softmax,
     sums_of,
 )
-from neuralfde.nn import FDEBlock
+from ..nn import FDEBlock
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
