@@ -146,6 +146,7 @@ def test_huge_scores_stay_finite():
 @pytest.mark.parametrize(
     ("variant", "options"),
     [("l", {}), ("l", {"columns": 3, "recompute": True}), ("nl", {}), ("nl", {"keep_attention": True}),
+     ("nl", {"keep_attention": "all"}),
      ("nl", {"recompute": True}), ("nl", {"adjoint": "direct"})],
 )  # fmt: skip
 def test_models(monkeypatch, variant, options):

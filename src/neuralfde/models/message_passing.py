@@ -186,12 +186,12 @@ def softmax_attention(
 ) -> tuple[Tensor, Tensor]:
     """The usual :func:`attention`, and ``x`` for what comes next: that one's gradient takes in attention's, in place.
 
-    ``known`` holds the weights of all heads from a call without gradients for the next one on the same ``x``.
+    ``known`` holds what one call has kept for the next one on the same ``x``.
     """
     found = tuple(known or ())
     weight, through, *kept = _SoftmaxAttention.apply(graph, heads, keep, found, *maps, x)
     if known is not None:
-        known[:] = [] if torch.is_grad_enabled() else kept
+        known[:] = [] if found else kept
     return weight, through
 
 
@@ -294,24 +294,23 @@ class _SoftmaxAttention(torch.autograd.Function):
         bk: Tensor | None,
         *parts: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        x, saved, maps = _whole(parts), list[Tensor](), (wq, bq, wk, bk)
+        x, kept, maps, weight = _whole(parts), list(known), (wq, bq, wk, bk), None
         group = heads if keep != "nothing" and fused.usable(wq.t(), x) else 1
-        weight, kept, share = None, list(known), group / heads
-        for h in range(0, heads, group):
+        share = group / heads
+        for n, h in enumerate(range(0, heads, group)):
             if known:
-                own = known[h // group]
+                own = known[n * len(known) * group // heads]
                 mean = own if own.dim() == 1 else own.mean(1)
             else:
                 q, k = _of_heads(x, maps, slice(h, h + group), heads)
                 own, mean = _head_weights(graph, q, k, group)
-                saved += [q, k] if keep == "all" else []
-                kept += [own] if keep != "nothing" else []
+                kept += {"all": [own, q, k], "weights": [own], "nothing": []}[keep]
                 del q, k  # or they would live until the next head has its own
             weight = mean * share if weight is None else weight.add_(mean, alpha=share)
-        ctx.graph, ctx.heads, ctx.group, ctx.parts, ctx.kept = graph, heads, group, len(parts), len(kept)
+        ctx.graph, ctx.heads, ctx.group, ctx.parts = graph, heads, group, len(parts)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*kept)
-        ctx.save_for_backward(*maps, *parts, *kept, *saved)
+        ctx.save_for_backward(*maps, *parts, *kept)
         return weight, x.view_as(x) if len(parts) == 1 else None, *kept
 
     @staticmethod
@@ -320,16 +319,21 @@ class _SoftmaxAttention(torch.autograd.Function):
         if grad is None:
             return None, None, None, None, None, None, None, None, through, *[None] * (ctx.parts - 1)
         wq, bq, wk, bk, *rest = ctx.saved_tensors
-        parts, kept, saved = rest[: ctx.parts], rest[ctx.parts :][: ctx.kept], rest[ctx.parts + ctx.kept :]
+        parts, kept = rest[: ctx.parts], rest[ctx.parts :]
         graph, heads, group, x, for_x = ctx.graph, ctx.heads, ctx.group, _whole(parts), ctx.needs_input_grad[8]
         maps, width = (wq, wk), wq.shape[0] // heads
         grads, biases = [torch.empty_like(w) for w in maps], [torch.empty_like(w[:, 0]) for w in maps]
         grad_x = None if not for_x else torch.zeros_like(x) if through is None else through
+        each = len(kept) * group // heads
         for n, h in enumerate(range(0, heads, group)):
-            q, k = saved[2 * n : 2 * n + 2] if saved else _of_heads(x, (wq, bq, wk, bk), slice(h, h + group), heads)
-            own, rows = kept[n] if kept else _head_weights(graph, q, k, group)[0], slice(h * width, (h + group) * width)
+            own, *pair = kept[n * each : (n + 1) * each] or [None]
+            q, k = pair or _of_heads(x, (wq, bq, wk, bk), slice(h, h + group), heads)
+            own, rows = (
+                _head_weights(graph, q, k, group)[0] if own is None else own,
+                slice(h * width, (h + group) * width),
+            )
             scores, part = _query_grads(graph, own, grad, k, 1.0 / (math.sqrt(width) * heads))
-            del own, k  # or they would live until the next head has its own
+            del own, pair, k  # or they would live until the next head has its own
             for i, w in enumerate(maps):
                 if i == 1:
                     part = _key_grads(graph, scores, q)
