@@ -33,9 +33,9 @@ from neuralfde.models.message_passing import Graph, attention
 
 TESTS = Path(__file__).parents[1] / "tests" / "models" / "test_fused.py"
 METHODS = {
-    "l": "direct,direct+replay,exact+blocks,exact+blocks+replay",
-    "nl": "direct,direct+replay,exact+blocks+attention,exact+blocks+attention+replay,exact+blocks+queries,"
-    "exact+blocks+queries+replay,exact,exact+recompute",
+    "l": "direct,exact+blocks,direct+replay,exact+blocks+replay",
+    "nl": "direct,exact,exact+recompute,exact+blocks+attention,exact+blocks+queries,"
+    "direct+replay,exact+blocks+attention+replay,exact+blocks+queries+replay",
 }
 PROFILED = (("l", "direct"), ("l", "exact+blocks"), ("nl", "direct"), ("nl", "exact+blocks+queries"))
 Row = dict[str, Any]
