@@ -8,6 +8,7 @@ subgraphs. ``direct`` keeps the graph of every step of the same loop with the sa
     recompute   attention kept for no head; variant l: columns too, each part forgotten and solved again
     half        rows of the past in bfloat16: an approximate gradient
     attention   variant nl: attention kept for the backward pass
+    queries     variant nl: queries and keys kept as well
     blocks      several steps of the past summed at once
     replay      the training step captured once as a CUDA graph and replayed
 
@@ -38,8 +39,8 @@ from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
-from ..models.graph_rows import HalfRows
 from ..models.message_passing import Graph
+from .graph_rows import HalfRows
 from .replay import Replay
 from .runtime import Report, option
 
@@ -65,7 +66,7 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 STATUS = Path("/proc/self/status")
-LINEAR, ATTENTIVE, EITHER = {"columns"}, {"attention"}, {"recompute", "half", "blocks", "replay"}
+LINEAR, ATTENTIVE, EITHER = {"columns"}, {"attention", "queries"}, {"recompute", "half", "blocks", "replay"}
 """What may follow the name of an adjoint after a ``+``: with variant l, with nl, with both."""
 _DRAWN: dict[int, tuple[tuple[str, int], Callable[[int], Data]]] = {}
 WARM_UP = 2
@@ -195,7 +196,7 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
         options["storage"] = config.storage
     if variant == "l" and {"columns", "recompute"} & set(more):
         options["columns"] = config.columns
-    options |= {"recompute": "recompute" in more, "keep_attention": "attention" in more}
+    options |= {"recompute": "recompute" in more, "keep_attention": "all" if "queries" in more else "attention" in more}
     kind = Loop if name == "loop" else FGrand
     return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
 

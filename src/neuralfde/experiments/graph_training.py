@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..data.graphs import load_graph, normalise_rows, set_random_split
 from ..errors import InputError, nearest
 from ..models.graph import FGrand
-from ..models.graph_ensemble import FGrandEnsemble
+from .graph_ensemble import FGrandEnsemble
 from .graph_settings import Settings, has_random_splits
 from .replay import Replay
 

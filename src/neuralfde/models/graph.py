@@ -27,7 +27,10 @@ STARTS = ("random", "average")
 
 
 class Known(dict[int, list[Tensor]]):
-    """Attention of each time of one solve, by the address of the time."""
+    """Attention of each time of one solve, by the address of the time; with ``queries`` those and the keys too."""
+
+    def __init__(self, queries: bool) -> None:
+        self.queries = queries
 
 
 class EdgeAttention(nn.Module):
@@ -124,7 +127,8 @@ class Diffusion(nn.Module):
         if self.attention is not None:
             kept = None if known is None else known.setdefault(t.data_ptr(), [])
             # where only the derivative is wanted it comes next, and queries and keys need not be kept for it
-            keep = "nothing" if self.recompute else "all" if value_wanted() else "weights"
+            queries = value_wanted() if known is None else known.queries
+            keep = "nothing" if self.recompute else "all" if queries else "weights"
             weight, z = self.attention.through(graph, z, keep, kept)
         assert weight is not None
         strength = None if self.b is None else self.b[None]
@@ -167,7 +171,7 @@ class FGrand(nn.Module):
             ``"l"`` also forgets each part's history: with ``columns`` its memory falls with their number too, for one
             more forward pass of time.
         keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
-            pass, which computes it again otherwise.
+            pass, which computes it again otherwise; ``"all"``: queries and keys too, two states a step.
         options: as of ``neuralfde.FDEBlock``: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -197,7 +201,7 @@ class FGrand(nn.Module):
         source: bool = True,
         columns: int | None = None,
         recompute: bool = False,
-        keep_attention: bool = False,
+        keep_attention: bool | str = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -239,7 +243,9 @@ class FGrand(nn.Module):
     def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
         """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
         if self.attention is None:
-            known = Known() if self.keep_attention and torch.is_grad_enabled() else None
+            known = None
+            if self.keep_attention and torch.is_grad_enabled():
+                known = Known(self.keep_attention == "all")
             return self.block(z, graph, None, z if self.source else None, known)
         parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
         del z

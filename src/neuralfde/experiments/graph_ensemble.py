@@ -13,12 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neuralfde.errors import InputError
-from neuralfde.models.csr import bags_of
-from neuralfde.models.diffusion import diffuse
-from neuralfde.models.graph import FGrand
-from neuralfde.models.message_passing import Graph, between, edge_scores, edge_softmax, edge_squareplus, sums_of
-from neuralfde.nn import FDEBlock
+from ..errors import InputError
+from ..models.csr import bags_of
+from ..models.diffusion import diffuse
+from ..models.graph import FGrand
+from ..models.message_passing import (
+    Graph,
+    between,
+    edge_scores,
+    edge_softmax,
+    edge_squareplus,
+    mean_softmax,
+    sums_of,
+)
+from ..nn import FDEBlock
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -70,6 +78,8 @@ class _Attention(nn.Module):
 
     def weights(self, graph: Graph, q: Tensor, k: Tensor, members: int) -> Tensor:
         """Attention of each target over its edges."""
+        if self.kind == "scaled_dot" and self.normalise == "softmax":
+            return mean_softmax(graph, q, k)
         if self.kind == "exp_kernel":
             each = graph.num_nodes // members
             length, variance = (v.repeat_interleave(each)[:, None, None] for v in (self.lengthscale, self.variance))

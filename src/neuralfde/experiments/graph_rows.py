@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._triton import has_triton_package
 
-from neuralfde.errors import InputError
-from neuralfde.history import Blocked, Engine, Full, add_thin
-from neuralfde.history.blocked import Rows, Toeplitz
+from ..errors import InputError
+from ..history import Blocked, Engine, Full, add_thin
+from ..history.blocked import Rows, Toeplitz
 
 CHUNK = 1 << 16
 """Numbers of a row that are widened at once where there is no kernel for it."""
