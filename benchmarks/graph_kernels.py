@@ -56,7 +56,20 @@ def kernels(on: bool, tile: int = fused.TILE) -> Iterator[None]:
 
 def tests() -> Row:
     """How the tests of the kernels ended."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-x", "-p", "no:cacheprovider", str(TESTS)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:benchmark",
+        "-m",
+        "gpu",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        str(TESTS),
+    ]
     if importlib.util.find_spec("xdist"):
         command += ["-n", "8"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parents[2])
