@@ -17,7 +17,7 @@ REPORTED = tuple(range(10))
 EXPLORE, JUDGE = (100, 101), (102, 103, 104, 105)
 TRACKS = ("plain", "agree")
 ENDS = {"explore": 0.44, "judge": 0.62, "final": 0.97, "learned": 0.97, "other": 0.97}
-"""Share of the time at which each stage is over."""
+"""Share of the time at which each stage is over, unless told otherwise."""
 STAGES = (*ENDS, "done")
 LENGTHS = {"explore": (150, 40), "judge": (250, 60), "final": (300, 80), "learned": (200, 60), "other": (300, 80)}
 """Most epochs, and epochs without a better validation accuracy."""
@@ -54,6 +54,7 @@ OWN: dict[str, tuple[Any, ...]] = {
     "weight_decay": (1.0, 3.0, 10.0, 30.0, 100.0),  # in thousandths; a tenth of it where features add up to 1
     "attention_decay": (None, 0.0, 1e-3),
     "input_dropout": (0.2, 0.4, 0.5, 0.6, 0.7, 0.8),
+    "node_dropout": (0.0, 0.2, 0.4, 0.5),
     "dropout": (0.0, 0.2, 0.4, 0.6, 0.75),
     "consistency": (0.5, 1.0, 2.0, 4.0),
 }
@@ -119,18 +120,21 @@ def mean(values: Sequence[float]) -> float:
 
 @dataclass
 class Case:
-    """The search of one graph and variant."""
+    """The search of one graph and variant; with ``apart`` each split is a job of its own after the first stage."""
 
     dataset: str
     variant: str
     ends: dict[str, float]
     rival: Case | None = None
+    tracks: tuple[str, ...] = TRACKS
+    apart: bool = False
     stage: str = "explore"
     found: dict[Settings, dict[int, float]] = field(default_factory=dict)
     pending: list[Job] = field(default_factory=list)
     running: int = 0
     spent: float = 0.0
     last: float = 0.0
+    reported: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
     width: int = 6
     jobs: int = 0
 
@@ -156,27 +160,50 @@ class Case:
         """Go to the next stage and see what there is to do in it."""
         self.stage = STAGES[STAGES.index(self.stage) + 1]
         if self.stage == "judge":
-            for track in TRACKS:
+            for track in self.tracks:
                 alike: dict[Settings, list[Settings]] = {}
-                for s in self.best(track)[:BEST]:
+                for s in self.unjudged(track)[:BEST]:
                     alike.setdefault(shape_of(s), []).append(s)
-                self.pending += [self.job("judge", track, group, JUDGE) for group in alike.values()]
+                for group in alike.values():
+                    self.pending += self.jobs_of("judge", track, group, JUDGE)
         elif self.stage != "done":
-            tracks = self.tracks()
+            tracks = self.ranked()
             for track in tracks[1:] if self.stage == "other" else tracks[:1]:
                 s = self.best(track)[0]
                 s = replace(s, order=min(s.order, 0.95)) if self.stage == "learned" else s
-                self.pending = [self.job(self.stage, track, [s], REPORTED)]
+                self.pending += self.jobs_of(self.stage, track, [s], REPORTED)
 
-    def tracks(self) -> list[str]:
+    def ranked(self) -> list[str]:
         """The tracks with something to show, the one of the best validation accuracy first."""
-        some = [t for t in TRACKS if self.best(t)]
+        some = [t for t in self.tracks if self.best(t)]
         return sorted(some, key=lambda t: -mean(list(self.found[self.best(t)[0]].values())))
 
     def best(self, track: str) -> list[Settings]:
         """Settings of a track by mean validation accuracy; those on more splits go before all others."""
+        return sorted(self.of(track), key=lambda s: (-len(self.found[s]), -mean(list(self.found[s].values()))))
+
+    def of(self, track: str) -> list[Settings]:
+        """The settings found for a track, best first on the splits of the first stage."""
         mine = [s for s in self.found if (s.consistency > 0) == (track == "agree")]
-        return sorted(mine, key=lambda s: (-len(self.found[s]), -mean(list(self.found[s].values()))))
+        return sorted(mine, key=lambda s: -mean([v for seed, v in self.found[s].items() if seed in EXPLORE]))
+
+    def unjudged(self, track: str) -> list[Settings]:
+        """Those of them on no other splits."""
+        return [s for s in self.of(track) if len(self.found[s]) <= len(EXPLORE)]
+
+    def know(self, row: Row) -> None:
+        """Take in a row that an earlier search wrote; of each setting it has the mean over its splits."""
+        seeds = row.get("seeds", ())
+        seeds = {2: EXPLORE, 4: JUDGE}[seeds] if isinstance(seeds, int) else seeds  # older files count them
+        for own in row.get("tried", ()):
+            names = {k: own[k] for k in OWN if k in own}
+            s = replace(Settings(**row["settings"]), **names, epochs=0, patience=0)
+            self.found.setdefault(s, {}).update(dict.fromkeys(seeds, own["val"]))
+
+    def jobs_of(self, stage: str, track: str, settings: Sequence[Settings], seeds: tuple[int, ...]) -> list[Job]:
+        """The splits in one job, or in one each."""
+        parts = [(seed,) for seed in seeds] if self.apart else [seeds]
+        return [self.job(stage, track, settings, part) for part in parts]
 
     def job(self, stage: str, track: str, settings: Sequence[Settings], seeds: Sequence[int]) -> Job:
         """A job with the stage's length and deadline."""
@@ -197,11 +224,13 @@ class Case:
             self.width = max(1, self.width // 2)
             return row | {"failed": answer["failed"]}
         if job.stage == "explore":
-            self.width = max(2, min(16, round(self.width * JOB_SECONDS / max(answer["seconds"], 3.0))))
+            self.width = max(1, min(16, round(self.width * JOB_SECONDS / max(answer["seconds"], 3.0))))
         rows, splits = answer["rows"], len(job.seeds)
         apart = [rows[k * splits : (k + 1) * splits] for k in range(len(job.settings))]
-        if job.seeds == REPORTED:
-            return row | summary(job, apart[0]) | {"cut": time.time() > job.until}
+        if set(job.seeds) <= set(REPORTED):
+            ended = self.reported.setdefault((job.stage, job.track), [])
+            ended += [r | {"cut": time.time() > job.until} for r in rows]
+            return row | (summary(job, ended) if len(ended) == len(REPORTED) else {"of": job.seeds})
         if job.stage == "judge" and time.time() > job.until:
             return row | {"failed": "cut short, does not count"}
         for s, part in zip(job.settings, apart, strict=True):
@@ -213,21 +242,24 @@ class Case:
             for s, part in zip(job.settings, apart, strict=True)
         ]
         top = max(range(len(tried)), key=lambda k: tried[k]["val"])
-        return row | {"val": tried[top]["val"], "settings": asdict(job.settings[top]), "seeds": splits, "tried": tried}
+        row |= {"val": tried[top]["val"], "settings": asdict(job.settings[top])}
+        return row | {"seeds": job.seeds, "tried": tried}
 
     def explore(self) -> Job:
         """Some settings of one shape: known ones first, then random ones and neighbours of the best."""
-        turn, draw = self.jobs // 2, self.random
-        track = TRACKS[self.jobs % 2]
-        best = self.best(track)
+        turn, draw = self.jobs // len(self.tracks), self.random
+        track = self.tracks[self.jobs % len(self.tracks)]
+        best = self.of(track)
         if not best and self.rival is not None:
-            best = self.rival.best(track)
+            best = self.rival.of(track)
+        if best and turn < 2:
+            turn = 2  # an earlier search had the known ones
         if turn == 0:
             shape = start = self.fit(settings_for(self.dataset, "tuned", self.variant))
         elif turn == 1:
             shape = start = self.fit(PUBLISHED[self.dataset])
         else:
-            others = self.rival.best(track)[:1] if self.rival is not None else []
+            others = self.rival.of(track)[:1] if self.rival is not None else []
             start = self.fit(draw.choice((best[:3] + others) or [settings_for(self.dataset, "tuned", self.variant)]))
             shape = self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
         each = [self.own(start, shape, track, 0 if shape != start else 2)]
@@ -261,9 +293,10 @@ class Case:
 
 
 def summary(job: Job, rows: list[Row]) -> Row:
-    """Means over the reported splits."""
+    """Means over the reported splits, and whether the clock ended any of them."""
+    rows = sorted(rows, key=lambda r: r["seed"])
     found = {k: round(mean([r[k] for r in rows]), 3) for k in ("val", "test", "order", "epoch")}
     deviation = statistics.stdev(r["test"] for r in rows) if len(rows) > 1 else 0.0
     paper = PAPER_ACCURACY[job.dataset][job.variant == "nl"][0]
     row = {**found, "deviation": round(deviation, 2), "count": len(rows), "paper": paper}
-    return row | {"settings": asdict(job.settings[0]), "splits": rows}
+    return row | {"settings": asdict(job.settings[0]), "splits": rows, "cut": any(r["cut"] for r in rows)}

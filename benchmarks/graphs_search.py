@@ -10,9 +10,10 @@ Several processes train on one GPU. Each graph and variant goes through five sta
     learned   the same with the order learned
     other     the best of the other kind of loss, on the ten splits reported
 
-The splits of the first two stages are none of those reported, and their test accuracies are not even written down.
-There are two kinds of loss: ``plain``, and ``agree``, which also asks two draws of dropout to agree. Every stage has
-a deadline at which its trainings end with what they have, and results are written after every job.
+With ``--known`` the settings that earlier searches tried count as tried. The splits of the first two stages are none of
+those reported, and their test accuracies are not even written down. There are two kinds of loss: ``plain``, and
+``agree``, which also asks two draws of dropout to agree. Every stage has a deadline at which its trainings end with
+what they have, and results are written after every job.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import time
 from pathlib import Path
 
-from graph_space import DATASETS, ENDS, STAGES, Case, Row
+from graph_space import DATASETS, ENDS, STAGES, TRACKS, Case, Row
 from graph_workers import Workers, share_the_gpu, stop_sharing
 
 
@@ -45,12 +46,19 @@ class Results:
 
 def cases_of(args: argparse.Namespace, began: float) -> list[Case]:
     """All searches; the two variants of a graph know each other."""
-    ends = {stage: began + 60 * args.minutes * share for stage, share in ENDS.items()}
-    pairs = [(d, v) for d in args.datasets.split(",") for v in args.variants.split(",")]
-    cases = [Case(d, v, ends, width=args.width) for d, v in pairs]
-    for one in cases:
-        one.rival = next((c for c in cases if c.dataset == one.dataset and c is not one), None)
-    return cases
+    shares = ENDS | {"explore": args.explore, "judge": args.explore + ENDS["judge"] - ENDS["explore"]}
+    ends = {stage: began + 60 * args.minutes * share for stage, share in shares.items()}
+    known = [row for path in args.known for row in json.loads(path.read_text())["rows"]]
+    how = {"width": args.width, "tracks": tuple(args.tracks.split(",")), "apart": args.device == "cpu"}
+    every = {f"{d}:{v}": Case(d, v, ends, **how) for d in DATASETS for v in ("l", "nl")}
+    for name, one in every.items():
+        one.rival = next(c for c in every.values() if c.dataset == one.dataset and c is not one)
+        for row in known:
+            if f"{row['dataset']}:{row['variant']}" == name:
+                one.know(row)
+    for name in args.settled.split(",") if args.settled else ():
+        every[name].stage = "judge"  # with nothing to judge
+    return [every[name] for name in args.cases.split(",") if name] or list(every.values())
 
 
 def search(args: argparse.Namespace, workers: Workers, out: Results, began: float) -> None:
@@ -101,8 +109,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--width", type=int, default=6, help="settings side by side in the first jobs")
-    parser.add_argument("--datasets", default=",".join(DATASETS))
-    parser.add_argument("--variants", default="l,nl")
+    parser.add_argument("--cases", default="", help="such as cora:l,citeseer:nl; default: all graphs and variants")
+    parser.add_argument("--settled", default="", help="cases that begin with the reported splits, from what is known")
+    parser.add_argument("--tracks", default=",".join(TRACKS), help="kinds of loss")
+    parser.add_argument("--explore", type=float, default=ENDS["explore"], help="share of the time for the first stage")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="results of earlier searches to start from")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--mps", action=argparse.BooleanOptionalAction, default=True, help="try NVIDIA's MPS")
     args = parser.parse_args()

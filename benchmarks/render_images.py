@@ -171,7 +171,7 @@ def render(out: Path, results: Path, label: str = "h200") -> None:
         stem = "images" if path.stem == "images" else f"image-{path.stem}"
         if path.stem == "probe":
             made = probe(found)
-        elif path.stem == "validate":
+        elif path.stem.startswith("validate"):
             made = recipes(found)
         elif path.stem == "images":
             found = with_other_sets(found, results / f"{stem}-{label}.json")

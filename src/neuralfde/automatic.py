@@ -109,7 +109,8 @@ def _engine_rows(history: History, size: Size) -> tuple[int, int]:
         levels = history.levels(size.steps)
     else:
         levels = history.levels(size.row_bytes // (8 if size.double else 4)) if isinstance(history, Full) else ()
-    return count * sums + 2 * sums * sum(levels), count
+    kept = 0 if isinstance(history, Full) and history.host else count
+    return kept * sums + 2 * sums * sum(levels), count
 
 
 def _exponentials(size: Size) -> Exponentials:

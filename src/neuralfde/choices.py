@@ -155,9 +155,10 @@ def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
             f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
             "Use adjoint='exact', or storage='device'."
         )
-    if past.keeps_rows and kept != Device():
+    on_host = isinstance(past, Full) and past.host and kept == Host()
+    if past.keeps_rows and kept != Device() and not on_host:
         raise InputError(
-            f"history={type(past).__name__} holds every row on the device in the dtype of the state, since each sum "
-            f"needs them all, and storage={kept} could not take them away. Use history='exponentials' (or a Window) "
-            "with it, or storage='device'."
+            f"history={type(past).__name__} holds every row in the dtype of the state, since each sum needs them all, "
+            f"and storage={kept} could not take them away. Use history='exponentials' (or a Window) with it, or "
+            "storage='device'; history='full' goes with storage='host' too."
         )

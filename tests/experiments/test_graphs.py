@@ -13,12 +13,12 @@ from neuralfde.data.samplers import NodeSampler
 from neuralfde.data.synthetic import GraphSize, synthetic_graph
 from neuralfde.errors import InputError
 from neuralfde.experiments import graph_cost, graph_training, graphs
+from neuralfde.experiments.graph_ensemble import drop
 from neuralfde.experiments.graph_sampled import accuracies, train_epoch
 from neuralfde.experiments.graph_settings import PAPER, candidates, canonical, settings_for
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport
 from neuralfde.models.graph import FGrand
-from neuralfde.models.graph_ensemble import drop
 from neuralfde.models.message_passing import Graph
 
 TINY = GraphSize(1700, 5000, 12, 3, 0.5, 0.2, 0.9)
@@ -212,7 +212,9 @@ def test_a_row_leaves_nothing_behind(monkeypatch, fails):
     monkeypatch.setattr(graph_cost, "model_of", watched)
     monkeypatch.setattr(graph_cost, "Graph", SimpleNamespace(from_edge_index=graph_made))
     small = {"repeats": 1, "hidden": 8, "heads": 2, "t": 3.0, "device": "cpu", "columns": 4, "scale": 0.005}
-    more = "direct,loop,exact,exact+replay,exact+half,exact+recompute,exact+attention,paper"
+    more = (
+        "direct,loop,exact,exact+replay,exact+blocks+states,exact+recompute,exact+recompute+host,exact+attention,paper"
+    )
     rows = graph_cost.run(graph_cost.Config(adjoints=more, **small))
     assert len(made) > 20
     assert all(ref() is None for ref in made)

@@ -105,7 +105,7 @@ def test_rows_in_lower_precision(func, dtype, tol, kind):
 @pytest.mark.parametrize(
     ("history", "storage", "adjoint"),
     [
-        ("full", "host", "exact"),
+        ("fft", "host", "exact"),
         ("fft", "checkpoint", "exact"),
         ("full", nf.Device(dtype=torch.bfloat16), "exact"),
         (HISTORIES[0], "host", "direct"),

@@ -41,7 +41,7 @@ class Replay:
         c = self.rows[n - self.first]
         if self.as_they_are or n == 0:
             return c
-        return self.plan.scheme.restore(c, self.buffer[n], self.coefficients.local_at(n))
+        return self.plan.scheme.restore(c, self.buffer[n].to(c.device), self.coefficients.local_at(n))
 
     def read_sums(self, low: int, high: int) -> Tensor:
         """The sums of rows high, high - 1, … low, (sums, rows, groups, width); asked for in descending order."""

@@ -121,7 +121,7 @@ def check_outputs(plan: Plan, c: Coefficients, z0: Tensor, outputs: tuple[Tensor
 
 def _between(engine: Engine, dense: Tensor, base: Tensor) -> Tensor:
     assert isinstance(engine, Blocked)
-    return torch.einsum("ong,ngm->ogm", dense, engine.inputs[0].buffer) + base
+    return torch.einsum("ong,ngm->ogm", dense, engine.inputs[0].buffer.to(base.device)) + base
 
 
 def _check_step(plan: Plan, n: int, z: Tensor, v: Tensor | None) -> None:

@@ -17,8 +17,8 @@ def augment(images: Tensor, kinds: str, pad: int, generator: torch.Generator) ->
     Args:
         images: grey values in [0, 1], background 0.
         kinds: names joined by ``+``: ``crop`` (shift by up to ``pad`` pixels), ``flip`` (left to right), ``affine``
-            (turn, scale and shear a little), ``elastic`` (the same by more, and bend), ``erase`` (a random square
-            becomes 0), ``none``.
+            (turn, scale and shear a little), ``bend`` (the same and bend a little), ``elastic`` (the same by more),
+            ``erase`` (a random square becomes 0), ``none``.
         pad: pixels of padding before the crop.
         generator: the source of random numbers, on the device of the images.
 
@@ -86,6 +86,11 @@ def random_elastic(
     return F.grid_sample(images, grid, mode="bicubic", align_corners=False).clamp(0, 1)
 
 
+def random_bend(images: Tensor, generator: torch.Generator) -> Tensor:
+    """:func:`random_elastic` by no more than :func:`random_affine`, and half the bending."""
+    return random_elastic(images, generator, degrees=12.0, scale=0.12, shear=0.15, bend=0.6)
+
+
 def affine_grid(images: Tensor, drawn: Tensor, degrees: float, scale: float, shear: float) -> Tensor:
     """Where each pixel of a turned, scaled and sheared image comes from: (batch, rows, columns, 2).
 
@@ -109,4 +114,10 @@ def random_erase(images: Tensor, generator: torch.Generator, share: float = 0.35
     return images.masked_fill((y[:, :, None] & x[:, None, :])[:, None], 0.0)
 
 
-CHANGES = {"flip": random_flip, "affine": random_affine, "elastic": random_elastic, "erase": random_erase}
+CHANGES = {
+    "flip": random_flip,
+    "affine": random_affine,
+    "bend": random_bend,
+    "elastic": random_elastic,
+    "erase": random_erase,
+}

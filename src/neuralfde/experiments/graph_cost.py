@@ -6,8 +6,10 @@ subgraphs. ``direct`` keeps the graph of every step of the same loop with the sa
 
     columns     variant l: some columns at a time
     recompute   attention kept for no head; variant l: columns too, each part forgotten and solved again
-    half        rows of the past in bfloat16: an approximate gradient
+    host        rows of the past in host memory
+    states      the states kept too, so that the backward pass does not sum the past again for them
     attention   variant nl: attention kept for the backward pass
+    queries     variant nl: queries and keys kept as well
     blocks      several steps of the past summed at once
     replay      the training step captured once as a CUDA graph and replayed
 
@@ -38,7 +40,6 @@ from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
-from ..models.graph_rows import HalfRows
 from ..models.message_passing import Graph
 from .replay import Replay
 from .runtime import Report, option
@@ -65,7 +66,8 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 STATUS = Path("/proc/self/status")
-LINEAR, ATTENTIVE, EITHER = {"columns"}, {"attention"}, {"recompute", "half", "blocks", "replay"}
+LINEAR, ATTENTIVE = {"columns"}, {"attention", "queries"}
+EITHER = {"recompute", "host", "states", "blocks", "replay"}
 """What may follow the name of an adjoint after a ``+``: with variant l, with nl, with both."""
 _DRAWN: dict[int, tuple[tuple[str, int], Callable[[int], Data]]] = {}
 WARM_UP = 2
@@ -186,16 +188,16 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     name, *more = adjoint.split("+")
     if not set(more) <= LINEAR | ATTENTIVE | EITHER:
         raise InputError(f"adjoints={adjoint!r}: after a + comes {', '.join(sorted(LINEAR | ATTENTIVE | EITHER))}.")
-    lean = HalfRows() if "half" in more else Full() if "blocks" in more else Full(block=4)
+    lean = Full(states="states" in more, block=64 if "blocks" in more else 4)
     options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "source": config.source}
     options |= {"adjoint": "direct" if name == "loop" else name, "check_finite": False}
     options |= {"history": lean if config.history == "auto" else config.history}
     options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
     if name not in ("direct", "loop"):
-        options["storage"] = config.storage
+        options["storage"] = "host" if "host" in more else config.storage
     if variant == "l" and {"columns", "recompute"} & set(more):
         options["columns"] = config.columns
-    options |= {"recompute": "recompute" in more, "keep_attention": "attention" in more}
+    options |= {"recompute": "recompute" in more, "keep_attention": "all" if "queries" in more else "attention" in more}
     kind = Loop if name == "loop" else FGrand
     return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
 

@@ -38,6 +38,7 @@ class Settings:
     patience: int = 50
     order: float = 0.9
     rows: bool = False  # whether each node's features add up to 1
+    node_dropout: float = 0.0  # share of nodes that lose all their features
     consistency: float = 0.0  # weight of agreement between two draws of dropout, see graph_training; full batches only
 
 
@@ -116,6 +117,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "lr": (0.001, 0.003, 0.005, 0.01, 0.02),
     "weight_decay": (1e-4, 1e-3, 5e-3, 1e-2, 5e-2),
     "input_dropout": (0.2, 0.4, 0.5, 0.6, 0.7),
+    "node_dropout": (0.0, 0.3, 0.5),
     "dropout": (0.0, 0.2, 0.4, 0.6),
     "hidden": (64, 80, 128, 256),
     "heads": (1, 4, 8),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..data.graphs import load_graph, normalise_rows, set_random_split
 from ..errors import InputError, nearest
 from ..models.graph import FGrand
-from ..models.graph_ensemble import FGrandEnsemble
+from .graph_ensemble import FGrandEnsemble
 from .graph_settings import Settings, has_random_splits
 from .replay import Replay
 
@@ -38,7 +38,7 @@ OPTIMISERS: dict[str, Any] = {
 }
 SPARSE_BELOW = 0.1
 """Features with fewer non-zeros than this are kept sparse."""
-OWN = ("order", "lr", "weight_decay", "attention_decay", "input_dropout", "dropout", "consistency")
+OWN = ("order", "lr", "weight_decay", "attention_decay", "input_dropout", "node_dropout", "dropout", "consistency")
 """Settings in which splits trained side by side may differ."""
 RAMP = 50
 """Epochs until consistency has its full weight."""
@@ -64,6 +64,7 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
         t=s.t,
         step=s.step,
         input_dropout=s.input_dropout,
+        node_dropout=s.node_dropout,
         dropout=s.dropout,
         source=s.source,
         adjoint=adjoint,

@@ -77,6 +77,7 @@ class Config:
     lr: float | None = option(None, "learning rate")
     weight_decay: float | None = option(None, "weight decay")
     input_dropout: float | None = option(None, "dropout of the features")
+    node_dropout: float | None = option(None, "share of nodes that lose all their features")
     dropout: float | None = option(None, "dropout before the decoder")
     consistency: float | None = option(None, "weight of agreement between two draws of dropout; 0: the plain loss")
     optimiser: str | None = option(None, "adam, adamax, adamw or rmsprop")

@@ -9,8 +9,8 @@ from neuralfde.errors import InputError
 SCHEDULES = ("one-cycle", "cosine", "linear", "constant")
 
 
-def learning_rate(schedule: str, peak: float, warmup: float, share: float) -> float:
-    """The rate after a share of the training: a linear rise, then a cosine or a line to zero.
+def learning_rate(schedule: str, peak: float, warmup: float, share: float, floor: float = 0.0) -> float:
+    """The rate after a share of the training: a linear rise, then a cosine or a line to ``floor`` times the peak.
 
     One-cycle starts at a 25th. A line leaves more for the end than a cosine, where the solver's step is the fine one.
     """
@@ -22,7 +22,8 @@ def learning_rate(schedule: str, peak: float, warmup: float, share: float) -> fl
     if schedule == "constant":
         return peak
     done = min(1.0, (share - warmup) / (1 - warmup))
-    return peak * (1 - done if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done)))
+    fallen = 1 - done if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return peak * (floor + (1 - floor) * fallen)
 
 
 def stages(coarse: str, fine: float) -> list[tuple[float, float]]:

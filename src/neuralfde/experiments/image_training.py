@@ -172,7 +172,7 @@ class Trainer:
     def train_step(self) -> None:
         """One step of the optimiser."""
         c, share = self.config, self.share
-        rate = learning_rate(c.schedule, c.lr, c.warmup, share)
+        rate = learning_rate(c.schedule, c.lr, c.warmup, share, c.floor)
         self.rate.fill_(rate)
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate if self.cuda else rate

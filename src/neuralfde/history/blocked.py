@@ -17,6 +17,8 @@ from .panels import Panels
 
 # Numbers alive at once in an FFT product: 2^22 are 16 MiB in single precision.
 _FFT_CHUNK = 1 << 22
+# Numbers fetched at once from rows on the host.
+_FETCHED = 1 << 22
 
 
 class Rows:
@@ -138,6 +140,8 @@ class Blocked:
         panels: moments of distant rows, one :class:`Panels` per input, where these stand for the rows themselves.
     """
 
+    by_views = True  # whether products read rows where they are
+
     def __init__(
         self,
         toeplitz: Toeplitz | Triangular,
@@ -166,7 +170,8 @@ class Blocked:
         self.latest_first = inputs[0].backward
         self._block: Tensor | None = None
         one = isinstance(toeplitz, Toeplitz) and toeplitz.groups == 1 and len(inputs) == 1
-        self._flat = one and (reach is None or reach >= levels[0])  # thin products are single calls on flat views
+        near = self.by_views and (reach is None or reach >= levels[0])
+        self._flat = one and near  # thin products are single calls on flat views
 
     @cached_property
     def thin(self) -> list[Tensor]:
@@ -358,6 +363,10 @@ class Blocked:
             out[..., c : c + chunk] = total.permute(0, 2, 1, 3)
         return out
 
+    def _inner(self, slopes: Tensor, past: Tensor) -> Tensor:
+        """Inner products of slopes and rows: (groups, own, times)."""
+        return slopes.permute(1, 0, 2) @ past.permute(1, 2, 0)
+
     def _correlate(self, end: int) -> None:
         """Add ``⟨v_i, μ_{i'}⟩`` to the gradient of the weight of lag ``i - i'`` for the slopes of one block."""
         assert self.weights_grad is not None
@@ -369,8 +378,48 @@ class Blocked:
         own = torch.arange(first, end, device=slopes.device)
         times = times.flip(0) if self.inputs[0].backward else times
         for k, rows in enumerate(self.inputs):
-            inner = slopes.permute(1, 0, 2) @ rows.slice(a, end).permute(1, 2, 0)  # (groups, own, times)
+            inner = self._inner(slopes, rows.slice(a, end))
             self.toeplitz.correlate(self.weights_grad[k], inner, own, times, self.reach or self.steps)
+
+
+class HostBlocked(Blocked):
+    """The same with rows in host memory; what a sum needs of them comes to the weights' device in parts."""
+
+    by_views = False
+
+    def _apply(self, blocks: Tensor, past: Sequence[Tensor]) -> Tensor:
+        out = blocks.new_empty(1 if self.backward else len(blocks), blocks.shape[-2], *past[0].shape[1:])
+        for a, b in _parts(past):
+            out[..., a:b] = super()._apply(blocks, [_fetched(rows, a, b, blocks) for rows in past])
+        return out
+
+    def _inner(self, slopes: Tensor, past: Tensor) -> Tensor:
+        out = slopes.new_zeros(slopes.shape[1], slopes.shape[0], past.shape[0])
+        for a, b in _parts([past]):
+            out += super()._inner(slopes[..., a:b], _fetched(past, a, b, slopes))
+        return out
+
+    @property
+    def bytes(self) -> int:
+        """What it holds on the device."""
+        return 0
+
+
+def _parts(past: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Columns [a, b) of these rows that are fetched at once."""
+    width, times = past[0].shape[-1], sum(p[..., 0].numel() for p in past)
+    size = max(1, _FETCHED // max(1, times))
+    return [(a, min(a + size, width)) for a in range(0, width, size)]
+
+
+def _fetched(rows: Tensor, a: int, b: int, like: Tensor) -> Tensor:
+    """Columns [a, b) of rows on the device of ``like``; row by row, since each is one piece of pinned memory."""
+    if rows.device == like.device:
+        return rows[..., a:b]
+    out = like.new_empty(*rows.shape[:-1], b - a)
+    for there, here in zip(out.flatten(0, 1), rows.flatten(0, 1), strict=True):
+        there.copy_(here[a:b], non_blocking=True)
+    return out
 
 
 def _matmul(weights: Tensor, past: Tensor) -> Tensor:

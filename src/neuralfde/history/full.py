@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Engine, History
-from .blocked import Blocked, Rows, Toeplitz, Triangular
+from .blocked import Blocked, HostBlocked, Rows, Toeplitz, Triangular
 from .panels import FEWEST_STEPS, Panels, table_for
 
 # Numbers in a row from which on fewer of them make a good matrix product.
@@ -20,18 +20,31 @@ class Full(History):
     """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory.
 
     A few blocks of rows are alive beside the past itself; blocks of wide rows are a quarter as long.
+
+    Args:
+        block: steps in a block.
+        host: rows are kept in host memory and come back in parts for every sum: next to no memory of a GPU, for the
+            time of N²/2 transfers of a row each way. What ``storage="host"`` asks for.
+        states: the states are kept too, in the storage, and the backward pass need not sum the past for them again: a
+            third less work in sums for N·d more memory.
     """
 
     block: int = 64
-    keeps_rows = True
+    host: bool = False
+    states: bool = False
+
+    @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        """See :class:`History`."""
+        return not self.states
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self.levels(row.numel()))
+        return _open(weights, steps, row, self.levels(row.numel()), host=self.host)
 
     def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self.levels(row.numel()), spare, weigh, backward=True)
+        return _open(weights, steps, row, self.levels(row.numel()), spare, weigh, backward=True, host=self.host)
 
     def levels(self, width: int) -> tuple[int, ...]:
         """The block size for rows of this many numbers."""
@@ -74,14 +87,19 @@ def _open(
     spare: Engine | None = None,
     weigh: bool = False,
     backward: bool = False,
+    host: bool = False,
 ) -> Blocked:
     more = weights.shape[0] - 1 if backward else 0  # inputs beside the first, which takes over the spare one's memory
     assert spare is None or isinstance(spare, Blocked)
-    first = row.new_empty(steps + 1, *row.shape) if spare is None else spare.inputs[0].buffer
-    inputs = [Rows(b, backward) for b in (first, *[torch.empty_like(first) for _ in range(more)])]
+    place = {"device": "cpu", "pin_memory": row.is_cuda} if host else {}
+    rooms = [row.new_empty(steps + 1, *row.shape, **place) for _ in range(more + (spare is None))]
+    inputs = [Rows(b, backward) for b in ([] if spare is None else [spare.inputs[0].buffer]) + rooms]
+    kind = HostBlocked if host else Blocked
     if weights.ndim > 3:
-        return Blocked(Triangular(weights, backward), inputs, steps, levels, backward, weigh=weigh)
+        return kind(Triangular(weights, backward), inputs, steps, levels, backward, weigh=weigh)
     matrix = Toeplitz(weights, levels[-1])
+    if host:
+        return kind(matrix, inputs, steps, levels, backward, weigh=weigh)
     known = spare.panels[0].table if spare is not None and spare.panels else None
     if known is None or spare is None or not torch.equal(spare.toeplitz.lags, matrix.lags):
         known = table_for(matrix.lags, row) if len(levels) == 1 and steps >= FEWEST_STEPS else None

@@ -23,6 +23,8 @@ from neuralfde.errors import InputError, InputTypeError
 
 CHUNK_BYTES = 32 * 2**20
 """Most bytes of gathered rows alive at once in the plain path."""
+CROWDED = 512
+"""Edges of one node from which on a GPU has several warps for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +99,13 @@ class Graph:
         back[self.perm.long()] = torch.arange(self.num_edges, dtype=back.dtype, device=self.device)
         row_t = self.col.index_select(0, self.perm)
         return Graph(self.num_nodes, self.rowptr_t, self.col_t, row_t, self.rowptr, self.col, back)
+
+    @functools.cached_property
+    def crowded(self) -> tuple[Tensor | None, Tensor | None]:
+        """The targets, and the sources, of more than :data:`CROWDED` edges, where there are any."""
+        found = [(ptr.diff() > CROWDED).nonzero()[:, 0] for ptr in (self.rowptr, self.rowptr_t)]
+        targets, sources = (nodes if len(nodes) else None for nodes in found)
+        return targets, sources
 
     def to(self, device: torch.device | str) -> Graph:
         """The same graph on another device."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neuralfde.demand import unvalued, value_wanted
+from neuralfde.models import fused
 from neuralfde.models.csr import Graph, sddmm, spmm
 
 
@@ -49,6 +50,8 @@ class _Diffuse(torch.autograd.Function):
         ctx.save_for_backward(weight, z, rate, source, strength)
         if not value_wanted():
             return unvalued(z)
+        if fused.usable(z, weight, rate, source, strength):
+            return fused.diffuse(graph, weight, z, rate, source, strength)
         members, out = len(rate), spmm(graph, weight, z)
         each = out.view(members, -1)
         each.sub_(z.reshape(members, -1)).mul_(rate[:, None])
@@ -67,6 +70,9 @@ class _Diffuse(torch.autograd.Function):
             grad_source = (grad.view(members, -1) * strength[:, None]).view_as(grad)
         if for_strength:
             grad_strength = _dots(grad, source, members)
+        if (for_z or for_rate) and fused.usable(z, weight, rate, grad):
+            grad_z, grad_rate, grad_weight = fused.diffuse_back(ctx.graph, weight, z, rate, grad, for_weight)
+            return None, grad_weight, grad_z, grad_rate, grad_source, grad_strength
         if for_z or for_rate:
             grad_z = spmm(ctx.graph, weight, grad, transposed=True).sub_(grad)
             grad_rate = _dots(grad_z, z, members) if for_rate else None

@@ -27,7 +27,10 @@ STARTS = ("random", "average")
 
 
 class Known(dict[int, list[Tensor]]):
-    """Attention of each time of one solve, by the address of the time."""
+    """Attention of each time of one solve, by the address of the time; with ``queries`` those and the keys too."""
+
+    def __init__(self, queries: bool) -> None:
+        self.queries = queries
 
 
 class EdgeAttention(nn.Module):
@@ -124,7 +127,8 @@ class Diffusion(nn.Module):
         if self.attention is not None:
             kept = None if known is None else known.setdefault(t.data_ptr(), [])
             # where only the derivative is wanted it comes next, and queries and keys need not be kept for it
-            keep = "nothing" if self.recompute else "all" if value_wanted() else "weights"
+            queries = value_wanted() if known is None else known.queries
+            keep = "nothing" if self.recompute else "all" if queries else "weights"
             weight, z = self.attention.through(graph, z, keep, kept)
         assert weight is not None
         strength = None if self.b is None else self.b[None]
@@ -158,6 +162,8 @@ class FGrand(nn.Module):
         learn_order: train the order too.
         t, step: the time T and the step h.
         input_dropout, dropout: in front of the encoder and of the decoder.
+        node_dropout: share of the nodes that lose all their features at once in training (Feng et al., "Graph random
+            neural networks for semi-supervised learning on graphs", NeurIPS 2020).
         source: whether the equation has the term ``b Z_0``.
         columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
             What a step needs beside its history then takes less memory. Default: all at once.
@@ -165,7 +171,7 @@ class FGrand(nn.Module):
             ``"l"`` also forgets each part's history: with ``columns`` its memory falls with their number too, for one
             more forward pass of time.
         keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
-            pass, which computes it again otherwise.
+            pass, which computes it again otherwise; ``"all"``: queries and keys too, two states a step.
         options: as of ``neuralfde.FDEBlock``: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -191,10 +197,11 @@ class FGrand(nn.Module):
         step: float | None = 1.0,
         input_dropout: float = 0.0,
         dropout: float = 0.0,
+        node_dropout: float = 0.0,
         source: bool = True,
         columns: int | None = None,
         recompute: bool = False,
-        keep_attention: bool = False,
+        keep_attention: bool | str = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -203,6 +210,7 @@ class FGrand(nn.Module):
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
+        self.node_dropout = node_dropout
         self.columns, self.recompute, self.keep_attention = columns, recompute, keep_attention
         if keep_attention:
             options["graphs"] = False  # a replayed step keeps nothing
@@ -235,7 +243,9 @@ class FGrand(nn.Module):
     def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
         """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
         if self.attention is None:
-            known = Known() if self.keep_attention and torch.is_grad_enabled() else None
+            known = None
+            if self.keep_attention and torch.is_grad_enabled():
+                known = Known(self.keep_attention == "all")
             return self.block(z, graph, None, z if self.source else None, known)
         parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
         del z
@@ -253,12 +263,18 @@ class FGrand(nn.Module):
     def encode(self, x: Tensor) -> Tensor:
         """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""
         if not x.is_sparse:
-            return self.encoder(F.dropout(x, self.input_dropout, self.training))
+            return self.encoder(self.drop_nodes(F.dropout(x, self.input_dropout, self.training)))
         if self._bags is None or self._bags[0] is not x:
             self._bags = (x, *bags_of(x))
         _, bags, entries = self._bags
         values = F.dropout(entries[0], self.input_dropout, self.training)
-        return sums_of(bags, values, self.encoder.weight.t())[: x.shape[0]] + self.encoder.bias
+        return self.drop_nodes(sums_of(bags, values, self.encoder.weight.t())[: x.shape[0]]) + self.encoder.bias
+
+    def drop_nodes(self, x: Tensor) -> Tensor:
+        """Some rows at zero and the others larger, in training."""
+        if not self.training or self.node_dropout == 0:
+            return x
+        return x * F.dropout(x.new_ones(x.shape[0], 1), self.node_dropout)
 
     def prepare(self, edges: Tensor | Graph, nodes: int) -> Graph:
         """The graph of ``edges``; that of the last ``edge_index`` is kept, since sorting it costs more than a step."""

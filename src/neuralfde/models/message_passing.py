@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neuralfde.errors import InputError, nearest
+from neuralfde.models import fused
 from neuralfde.models.csr import Graph, row_max, row_sum, sddmm, spmm, working_dtype
 
 __all__ = ["Graph", "aggregate", "attention", "edge_scores", "edge_softmax", "edge_squareplus"]
@@ -172,7 +173,7 @@ def attention(
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     parts = [x] if isinstance(x, Tensor) else list(x)
     if is_usual(wq, kind, normalise):
-        return _SoftmaxAttention.apply(graph, heads, keep, None, wq, bq, wk, bk, *parts)[0]
+        return _SoftmaxAttention.apply(graph, heads, keep, (), wq, bq, wk, bk, *parts)[0]
     x = _whole(parts)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
@@ -185,13 +186,20 @@ def softmax_attention(
 ) -> tuple[Tensor, Tensor]:
     """The usual :func:`attention`, and ``x`` for what comes next: that one's gradient takes in attention's, in place.
 
-    ``known`` holds the weights of all heads from a call without gradients for the next one on the same ``x``.
+    ``known`` holds what one call has kept for the next one on the same ``x``.
     """
-    found = known.pop() if known else None
-    weight, through, scores = _SoftmaxAttention.apply(graph, heads, keep, found, *maps, x)
-    if known is not None and not torch.is_grad_enabled():
-        known.append(scores)
+    found = tuple(known or ())
+    weight, through, *kept = _SoftmaxAttention.apply(graph, heads, keep, found, *maps, x)
+    if known is not None:
+        known[:] = [] if found else kept
     return weight, through
+
+
+def mean_softmax(graph: Graph, q: Tensor, k: Tensor) -> Tensor:
+    """:func:`edge_softmax` of scaled dots, averaged over heads, ``(E,)``, from ``q`` and ``k`` ``(N, H, D)``."""
+    if fused.usable(q.flatten(1), k):
+        return _MeanSoftmax.apply(graph, q.shape[1], q.flatten(1), k.flatten(1))
+    return edge_softmax(graph, edge_scores(graph, q, k)).mean(1)
 
 
 def is_usual(wq: Tensor, kind: str, normalise: Any) -> bool:
@@ -268,7 +276,10 @@ class _EdgeDots(torch.autograd.Function):
 
 
 class _SoftmaxAttention(torch.autograd.Function):
-    """The usual attention in one piece, head by head: beside the weights of all heads little is alive at once."""
+    """The usual attention in one piece, head by head: beside the weights of all heads little is alive at once.
+
+    Where there are kernels for it, all heads are taken together, unless nothing is to be kept.
+    """
 
     @staticmethod
     def forward(
@@ -276,65 +287,81 @@ class _SoftmaxAttention(torch.autograd.Function):
         graph: Graph,
         heads: int,
         keep: str,
-        known: Tensor | None,
+        known: Sequence[Tensor],
         wq: Tensor,
         bq: Tensor | None,
         wk: Tensor,
         bk: Tensor | None,
         *parts: Tensor,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        x, saved, maps = _whole(parts), list[Tensor](), (wq, bq, wk, bk, heads)
-        scores = x.new_empty(heads, graph.num_edges) if known is None and keep != "nothing" else known
-        weight = x.new_zeros(graph.num_edges)
-        for h in range(heads):
-            if known is None:
-                q, k = _head(x, maps, h)
-                own = _softmax_(graph, sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1])))
-                saved += [q, k] if keep == "all" else []
-                del q, k  # or they would live until the next head has its own
-                if scores is not None:
-                    scores[h] = own
+    ) -> tuple[Tensor | None, ...]:
+        x, kept, maps, weight = _whole(parts), list(known), (wq, bq, wk, bk), None
+        group = heads if keep != "nothing" and fused.usable(wq.t(), x) else 1
+        share = group / heads
+        for n, h in enumerate(range(0, heads, group)):
+            if known:
+                own = known[n * len(known) * group // heads]
+                mean = own if own.dim() == 1 else own.mean(1)
             else:
-                own = known[h]
-            weight.add_(own, alpha=1.0 / heads)
-        ctx.graph, ctx.heads, ctx.parts = graph, heads, len(parts)
+                q, k = _of_heads(x, maps, slice(h, h + group), heads)
+                own, mean = _head_weights(graph, q, k, group)
+                kept += {"all": [own, q, k], "weights": [own], "nothing": []}[keep]
+                del q, k  # or they would live until the next head has its own
+            weight = mean * share if weight is None else weight.add_(mean, alpha=share)
+        ctx.graph, ctx.heads, ctx.group, ctx.parts = graph, heads, group, len(parts)
         ctx.set_materialize_grads(False)
-        if scores is not None:
-            ctx.mark_non_differentiable(scores)
-        ctx.save_for_backward(scores, wq, bq, wk, bk, *parts, *saved)
-        return weight, x.view_as(x) if len(parts) == 1 else None, scores
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(*maps, *parts, *kept)
+        return weight, x.view_as(x) if len(parts) == 1 else None, *kept
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, through: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, through: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None, None, None, None, None, None, through, *[None] * (ctx.parts - 1)
-        kept, wq, bq, wk, bk, *rest = ctx.saved_tensors
-        parts, saved = rest[: ctx.parts], rest[ctx.parts :]
-        graph, heads, x, for_x = ctx.graph, ctx.heads, _whole(parts), ctx.needs_input_grad[8]
+        wq, bq, wk, bk, *rest = ctx.saved_tensors
+        parts, kept = rest[: ctx.parts], rest[ctx.parts :]
+        graph, heads, group, x, for_x = ctx.graph, ctx.heads, ctx.group, _whole(parts), ctx.needs_input_grad[8]
         maps, width = (wq, wk), wq.shape[0] // heads
         grads, biases = [torch.empty_like(w) for w in maps], [torch.empty_like(w[:, 0]) for w in maps]
         grad_x = None if not for_x else torch.zeros_like(x) if through is None else through
-        scale = 1.0 / math.sqrt(width)
-        for h in range(heads):
-            q, k = saved[2 * h : 2 * h + 2] if saved else _head(x, (wq, bq, wk, bk, heads), h)
-            weight = _softmax_(graph, sddmm(graph, q, k).mul_(scale)) if kept is None else kept[h]
-            scores = weight * grad
-            mean = row_sum(graph, scores[:, None])[:, 0]
-            scores.sub_(mean.index_select(0, graph.row).mul_(weight)).mul_(scale / heads)
-            others, rows = [k, q], slice(h * width, (h + 1) * width)
-            del weight, q, k  # or they would live until the next head has its own
+        each = len(kept) * group // heads
+        for n, h in enumerate(range(0, heads, group)):
+            own, *pair = kept[n * each : (n + 1) * each] or [None]
+            q, k = pair or _of_heads(x, (wq, bq, wk, bk), slice(h, h + group), heads)
+            own, rows = (
+                _head_weights(graph, q, k, group)[0] if own is None else own,
+                slice(h * width, (h + group) * width),
+            )
+            scores, part = _query_grads(graph, own, grad, k, 1.0 / (math.sqrt(width) * heads))
+            del own, pair, k  # or they would live until the next head has its own
             for i, w in enumerate(maps):
-                part = spmm(graph, scores, others[i], transposed=i == 1)
+                if i == 1:
+                    part = _key_grads(graph, scores, q)
                 torch.mm(part.t(), x, out=grads[i][rows])
                 torch.sum(part, 0, out=biases[i][rows])
                 if grad_x is not None:
                     grad_x.addmm_(part, w[rows])
                 del part
-            del others, scores
+            del q, scores
         grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
         bias_q, bias_k = (None if b is None else g for b, g in zip((bq, bk), biases, strict=True))
         return None, None, None, None, grads[0], bias_q, grads[1], bias_k, *grad_parts
+
+
+class _MeanSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, graph: Graph, heads: int, q: Tensor, k: Tensor) -> Tensor:
+        each, mean = fused.softmax(graph, q, k, heads)
+        ctx.graph = graph
+        ctx.save_for_backward(each, q, k)
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        each, q, k = ctx.saved_tensors
+        scores, grad_q = fused.softmax_back(ctx.graph, each, grad, k, 1.0 / math.sqrt(q.shape[1] * each.shape[1]))
+        return None, None, grad_q, fused.softmax_keys(ctx.graph, scores, q)
 
 
 def _whole(parts: Sequence[Tensor]) -> Tensor:
@@ -342,11 +369,34 @@ def _whole(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
 
 
-def _head(x: Tensor, maps: tuple[Any, ...], h: int) -> list[Tensor]:
-    """Queries and keys of one head."""
-    *pairs, heads = maps
-    rows = slice(h * (pairs[0].shape[0] // heads), (h + 1) * (pairs[0].shape[0] // heads))
-    return [F.linear(x, w[rows], None if b is None else b[rows]) for w, b in (pairs[:2], pairs[2:])]
+def _of_heads(x: Tensor, maps: Sequence[Any], some: slice, heads: int) -> list[Tensor]:
+    """Queries and keys of some heads."""
+    width = maps[0].shape[0] // heads
+    rows = slice(some.start * width, some.stop * width)
+    return [F.linear(x, w[rows], None if b is None else b[rows]) for w, b in (maps[:2], maps[2:])]
+
+
+def _head_weights(graph: Graph, q: Tensor, k: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Attention of each head, ``(E, heads)`` from kernels, else of one, ``(E,)``; and its mean over heads."""
+    if fused.usable(q, k):
+        return fused.softmax(graph, q, k, heads)
+    own = _softmax_(graph, sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1])))
+    return own, own
+
+
+def _query_grads(graph: Graph, own: Tensor, grad: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Gradients of scores and queries from ``scale`` times that of the attention :func:`_head_weights` gave."""
+    if own.dim() == 2:
+        return fused.softmax_back(graph, own, grad, k, scale)
+    scores = own * grad
+    mean = row_sum(graph, scores[:, None])[:, 0]
+    scores.sub_(mean.index_select(0, graph.row).mul_(own)).mul_(scale)
+    return scores, spmm(graph, scores, k)
+
+
+def _key_grads(graph: Graph, scores: Tensor, q: Tensor) -> Tensor:
+    """Gradients of the keys from those of the scores."""
+    return fused.softmax_keys(graph, scores, q) if scores.dim() == 2 else spmm(graph, scores, q, transposed=True)
 
 
 def _softmax_(graph: Graph, scores: Tensor) -> Tensor:

@@ -13,12 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neuralfde.errors import InputError
-from neuralfde.models.csr import bags_of
-from neuralfde.models.diffusion import diffuse
-from neuralfde.models.graph import FGrand
-from neuralfde.models.message_passing import Graph, between, edge_scores, edge_softmax, edge_squareplus, sums_of
-from neuralfde.nn import FDEBlock
+from ..errors import InputError
+from ..models.csr import bags_of
+from ..models.diffusion import diffuse
+from ..models.graph import FGrand
+from ..models.message_passing import (
+    Graph,
+    between,
+    edge_scores,
+    edge_softmax,
+    edge_squareplus,
+    mean_softmax,
+    sums_of,
+)
+from ..nn import FDEBlock
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -70,6 +78,8 @@ class _Attention(nn.Module):
 
     def weights(self, graph: Graph, q: Tensor, k: Tensor, members: int) -> Tensor:
         """Attention of each target over its edges."""
+        if self.kind == "scaled_dot" and self.normalise == "softmax":
+            return mean_softmax(graph, q, k)
         if self.kind == "exp_kernel":
             each = graph.num_nodes // members
             length, variance = (v.repeat_interleave(each)[:, None, None] for v in (self.lengthscale, self.variance))
@@ -126,7 +136,7 @@ class FGrandEnsemble(nn.Module):
             )
         self.size, self.variant, self.source = len(members), first.variant, first.source
         self.shared: dict[str, float | None] = {}
-        for name in ("input_dropout", "dropout"):
+        for name in ("input_dropout", "node_dropout", "dropout"):
             each = [float(getattr(m, name)) for m in members]
             self.shared[name] = each[0] if len(set(each)) == 1 else None
             self.register_buffer(name, torch.tensor(each), persistent=False)
@@ -147,7 +157,7 @@ class FGrandEnsemble(nn.Module):
         self._bags: tuple[Tensor, Graph, Tensor] | None = None
 
     def rate(self, name: str) -> float | Tensor:
-        """The probability ``input_dropout`` or ``dropout`` that all members share, or each member's own, ``(S,)``."""
+        """The probability of one of the dropouts that all members share, or each member's own, ``(S,)``."""
         shared = self.shared[name]
         return self.get_buffer(name) if shared is None else shared
 
@@ -172,13 +182,21 @@ class FGrandEnsemble(nn.Module):
         nodes, features = x.shape
         if not x.is_sparse:
             dropped = drop(x.expand(self.size, nodes, features), self.rate("input_dropout"), self.training)
-            return torch.baddbmm(self.encoder_bias[:, None], dropped, self.encoder.mT)
+            return torch.baddbmm(self.encoder_bias[:, None], self.drop_nodes(dropped), self.encoder.mT)
         if self._bags is None or self._bags[0] is not x:
             self._bags = (x, *bags_of(x, self.size))
         _, bags, entries = self._bags
         values = drop(entries, self.rate("input_dropout"), self.training).reshape(-1)
         sums = sums_of(bags, values, self.encoder.mT.reshape(self.size * features, -1))
-        return sums[: self.size * nodes].view(self.size, nodes, -1) + self.encoder_bias[:, None]
+        each = sums[: self.size * nodes].view(self.size, nodes, -1)
+        return self.drop_nodes(each) + self.encoder_bias[:, None]
+
+    def drop_nodes(self, x: Tensor) -> Tensor:
+        """See :class:`FGrand`; each member draws its own."""
+        rate = self.rate("node_dropout")
+        if isinstance(rate, float) and rate == 0:
+            return x
+        return x * drop(x.new_ones(*x.shape[:2], 1), rate, self.training)
 
     def prepare(self, edge_index: Tensor, nodes: int) -> Graph:
         """``S`` copies of the graph side by side, kept for the next call with the same ``edge_index``."""
