@@ -12,7 +12,7 @@ otherwise pay for conversions. Each gets the ensemble in the layout it is quicke
 derivative for each equation, and computes weights for each; one for all of them happens to be accepted and is much
 quicker, so it is measured as a solver of its own.
 
-All run on one thread; a point is the least of at least three runs in processor seconds, taken in turns, so that a slow
+All run on one thread, those in torch in inference mode; a point is the least of at least three runs in processor seconds, taken in turns, so that a slow
 minute of the machine meets every solver. A method that took more than a second is not run on finer grids.
 """
 
@@ -126,7 +126,7 @@ def ours(method: str | ABM, solver: type[FixedPoint | NewtonKrylov] | None = Non
     def run(case: Case, n: int) -> Tensor:
         # the method's own error falls like 1/n², so stages need not be solved much closer than that
         stages = solver and solver(tol=5e-3 / n**2)
-        with torch.no_grad():
+        with torch.inference_mode():
             return fdeint(case.by_components, case.z0, case.t, case.order, steps=n, method=method, solver=stages)
 
     return run
@@ -135,7 +135,7 @@ def ours(method: str | ABM, solver: type[FixedPoint | NewtonKrylov] | None = Non
 def with_fdeint(case: Case, n: int) -> Tensor:
     t = torch.tensor([0.0, case.t], dtype=torch.float64)
     order = torch.tensor(case.order, dtype=torch.float64)
-    with torch.no_grad():
+    with torch.inference_mode():
         return FDEint(case.by_members, t, case.z0.T.contiguous(), order, h=case.t / n, dtype=torch.float64)[:, -1].T
 
 
@@ -263,7 +263,7 @@ def plot(rows: list[dict]) -> None:
     figure, axes = pyplot.subplots(2, len(cases) // 2, figsize=(11, 6.4), height_ratios=(5, 3))
     for axis, case in zip(axes.flat, cases, strict=True):
         for solver, methods in SOLVERS.items():
-            for method, line in zip(methods, ("-", "--", ":", "-."), strict=False):
+            for method, line in zip(methods, ("-", "--", ":", "-.", (0, (1, 3))), strict=False):
                 points = zip(*curve(rows, solver=solver, method=method, **case), strict=True)
                 axis.loglog(*points, line, color=colours[solver], label=f"{solver}: {method}", marker="o", markersize=3)
         many = f"{case['members']} members" if case["members"] > 1 else "one trajectory"

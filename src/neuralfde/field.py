@@ -232,16 +232,14 @@ class Noise:
     def activate_if_drawn(self, before: list[Tensor]) -> None:
         """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
         self._after_first = self.peek()
-        if all(torch.equal(a, b) for a, b in zip(before, self._after_first, strict=True)):
+        if all(map(torch.equal, before, self._after_first)):
             return
         self.active = True
         self.seed = int(torch.randint(2**62, ()))
 
     def drawn_since_first(self) -> bool:
         """Whether an inactive generator has moved since the first evaluation."""
-        return not self.active and not all(
-            torch.equal(a, b) for a, b in zip(self._after_first, self.peek(), strict=True)
-        )
+        return not self.active and not all(map(torch.equal, self._after_first, self.peek()))
 
     def seed_step(self, n: int) -> None:
         """Set the generators to the noise of step ``n``."""
