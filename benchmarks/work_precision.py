@@ -12,8 +12,9 @@ otherwise pay for conversions. Each gets the ensemble in the layout it is quicke
 derivative for each equation, and computes weights for each; one for all of them happens to be accepted and is much
 quicker, so it is measured as a solver of its own.
 
-All run on one thread, those in torch in inference mode; a point is the least of at least three runs in processor seconds, taken in turns, so that a slow
-minute of the machine meets every solver. A method that took more than a second is not run on finer grids.
+All run on one thread, those in torch in inference mode; a point is the least of at least three runs in processor
+seconds, taken in turns, so that a slow minute of the machine meets every solver. A method that took more than a second
+is not run on finer grids.
 """
 
 from __future__ import annotations
