@@ -6,6 +6,9 @@ vectorised over time. It makes at least one more step exact; on a short interval
 digit in all of them, so that some twenty sweeps give a hundred steps as the scheme defines them, to rounding. Stages
 inside a step are swept along with the rest: see :meth:`Scheme.relax`.
 
+Few implicit steps of a tiny state are found by Newton's method for the same equation, if their stages are: it needs a
+few calls, and does not mind stiffness.
+
 Where sweeps do not settle soon, or ``func`` cannot be vectorised, steps are taken one by one.
 """
 
