@@ -95,7 +95,11 @@ def _run(
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = resume if isinstance(resume, State) else None
     refuse_surroundings(func)
-    problem, weights = _prepared(structure_of(z0), t, order, given, before, resume, embedded)
+    asked = (structure_of(z0), t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+    if resume or embedded or not _is_plain(*asked[:4]):
+        problem, weights = _prepared(*asked, before, resume, embedded)
+    else:
+        problem, weights = _kept(*asked)
     structure, wanted = problem.structure, problem.wanted
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
@@ -109,7 +113,7 @@ def _run(
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    asked = torch.is_grad_enabled()
+    train = torch.is_grad_enabled()
     plan = Plan(
         field=field,
         scheme=problem.scheme,
@@ -119,8 +123,8 @@ def _run(
         step=wanted.grid.step,
         nodes=weights.nodes,
         first=weights.first,
-        train=asked and any(x is not None and x.requires_grad for x in inputs),
-        weigh=asked and any(x is not None and x.requires_grad for x in weights.coefficients),
+        train=train and any(x is not None and x.requires_grad for x in inputs),
+        weigh=train and any(x is not None and x.requires_grad for x in weights.coefficients),
         callback=given.callback,
         check_finite=given.check_finite and not capturing(),
         backward_weights=_paper_weights(problem, row0),
@@ -185,23 +189,21 @@ class _Weights(NamedTuple):
 
 
 def _prepared(
-    structure: Structure, t: Any, order: Any, given: Options, before: State | None, resume: Any, every: bool
+    structure: Structure,
+    t: Any,
+    order: Any,
+    given: Options,
+    modes: tuple[bool, bool],
+    before: State | None = None,
+    resume: Any = None,
+    every: bool = False,
 ) -> tuple[Problem, _Weights]:
-    """What was asked for; where that is numbers and names alone, it is found again if it was asked for before."""
-    train = torch.is_grad_enabled()
-    if not resume and not every and _is_plain(structure, t, order, given):
-        return _kept(structure, t, order, given, train, torch.is_inference_mode_enabled())
-    problem = read(structure, t, order, given, train, before)
+    """What was asked for; ``modes``: with gradients, in inference mode, where tensors are of no use to training."""
+    problem = read(structure, t, order, given, modes[0], before)
     return problem, _weights(problem, given, before, resume, every)
 
 
-@lru_cache(maxsize=32, typed=True)
-def _kept(
-    structure: Structure, t: float, order: float, given: Options, train: bool, inference: bool
-) -> tuple[Problem, _Weights]:
-    """``inference`` is part of the key: a tensor made in inference mode is of no use to a later backward pass."""
-    problem = read(structure, t, order, given, train)
-    return problem, _weights(problem, given, None, None, every=False)
+_kept = lru_cache(maxsize=32, typed=True)(_prepared)
 
 
 def _is_plain(structure: Structure, t: Any, order: Any, given: Options) -> bool:

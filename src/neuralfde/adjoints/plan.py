@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +14,6 @@ from ..field import Field
 from ..history import History
 from ..schemes import Scheme
 from ..storage import Storage
-
-_T = TypeVar("_T")
 
 
 class Coefficients(NamedTuple):
@@ -64,7 +62,7 @@ class Plan:
         slopes: where the slopes are to be left, for a solve that goes on from here.
         graphs: whether steps are replayed as CUDA graphs: True, False or "auto".
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
-        tables: what follows from the numbers of the scheme alone; a solve with the same numbers finds it again.
+        tables: what follows from the numbers of the scheme alone, for later solves with the same; only read.
     """
 
     field: Field
@@ -86,13 +84,6 @@ class Plan:
     slopes: list[Tensor] | None = None
     tally: dict[str, int] = dataclasses.field(default_factory=dict)
     tables: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
-
-    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The table of this name, made where it is not there yet; nobody writes to it."""
-        if key not in self.tables:
-            self.tables[key] = make()
-        found: _T = self.tables[key]
-        return found
 
     def needs_slope(self, n: int, dense: bool) -> bool:
         """Whether ``v_n`` is used by any later row, by the stage itself or by output between nodes."""

@@ -18,9 +18,9 @@ import contextlib
 import logging
 import math
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,6 @@ from .plan import Coefficients, Plan
 from .step import plain_step
 
 log = logging.getLogger("neuralfde")
-
-_T = TypeVar("_T")
 
 #: Functions that gave the same values when they were vectorised.
 _KNOWN: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -120,18 +118,22 @@ class Block:
         sums, count, width, start = self.scheme.sums, self.count, self.z0.shape[1], self.c.start
         base = self.z0 if far is None else far.view(sums, count, width).add_(self.z0)
         self.sums = base.expand(sums, count, width)
-        self.weights = self.once((count,), lambda: self.inner_weights(first, count))
+        self.weights: Tensor = self.once((count,), self.inner_weights)
         if start is not None and first > 0:
             self.sums[0].addmm_(start[:, first : first + count, 0].t(), torch.cat(heads))
         self.slopes = self.engine.room(first)
         self.rows = self.z0.new_empty(count if self.keep else 0, sums, width)
 
-    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """A table of the first block is kept for later solves."""
-        return self.plan.once(key, make) if self.first == 0 else make()
+    def once(self, key: tuple[int, ...], make: Callable[..., Any]) -> Any:
+        """``make(*key)``; that of the first block is kept for later solves."""
+        tables = self.plan.tables if self.first == 0 else {}
+        if key not in tables:
+            tables[key] = make(*key)
+        return tables[key]
 
-    def inner_weights(self, first: int, count: int) -> Tensor:
+    def inner_weights(self, count: int) -> Tensor:
         """What the slopes of a block weigh in its rows, (sums, steps, steps)."""
+        first = self.first
         weights = self.engine.toeplitz.block(first, count, first, first + count, latest_first=False)[:, 0]
         if self.c.start is not None and first == 0:
             early = self.c.start[:count, :count, 0].t().tril(-1)
@@ -203,8 +205,8 @@ class Block:
         The call of ``func`` that gives their slopes gives the differences, too, from which the Jacobians are made.
         """
         width, batch = self.z0.shape[1], self.plan.field.batch
-        tables = self.once((a, count), lambda: self.newton_tables(a, count, width))
-        weights, outer, past, one, unit, times = tables
+        weights, past, one, unit, times = self.once((a, count), self.newton_tables)
+        outer = weights[:, None, :, None]
         base = torch.addmm(self.sums[0, a : a + count], past, self.slopes[:a])
         slopes = self.latest.expand(count, width)
         try:
@@ -231,16 +233,15 @@ class Block:
                 return self.take(a, count, base.unsqueeze(0), states, slopes, before, here)
         return 0
 
-    def newton_tables(self, a: int, count: int, width: int) -> tuple[Tensor, ...]:
-        """W with the weights of the steps' own slopes, its place in the matrix, what weighs the slopes before, …"""
-        first, dtype = self.first + a, self.weights.dtype
+    def newton_tables(self, a: int, count: int) -> tuple[Tensor, ...]:
+        """W with the steps' own weights, the weights of slopes before them, ones, directions and times."""
+        first, width, dtype = self.first + a, self.z0.shape[1], self.z0.dtype
         own = self.c.local.expand(self.plan.steps + 1, 1)[first : first + count, 0]
-        inner, past = self.weights[0, a : a + count, : a + count].split((a, count), dim=1)[::-1]
-        weights = inner + torch.diag(own)
+        past, inner = self.weights[0, a : a + count, : a + count].split((a, count), dim=1)
         one = torch.eye(count * width, dtype=dtype).view(count, width, count, width)
         directions = torch.eye(width + 1, dtype=dtype)[:, 1:].unsqueeze(1)
         times = self.plan.field.times[first : first + count].repeat(width + 1)
-        return weights, weights[:, None, :, None], past, one, directions, times
+        return inner + torch.diag(own), past, one, directions, times
 
     def take(self, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor, put: Tensor, got: Tensor) -> int:
         """Keep the first ``count`` steps of a sweep from ``a`` on.
