@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +16,12 @@ from .choices import named
 from .foreign import explained, refuse
 from .history import History
 from .orders import Operator
-from .reading import Options, read, read_params
+from .reading import Options, read, read_params, refuse_surroundings
 from .schemes import Scheme, StageSolver
 from .solving import Stats, gain, refuse_estimate, run
 from .storage import Storage
 from .streaming import State
-from .structure import tensors_in
+from .structure import structure_of, tensors_in
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def solve(
     given = _options("solve", options)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
     solved = run(func, z0, t, order, given, resume, pair == "embedded")
-    wanted, structure, ys, error = solved.wanted, solved.structure, solved.ys, solved.error
+    wanted, structure = solved.problem.wanted, solved.problem.structure
+    ys, error, stats = solved.ys, solved.error, solved.stats
     times = [wanted.grid.at(p) for p in wanted.positions]
     ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
@@ -144,10 +145,10 @@ def solve(
     if pair is True:
         refuse_estimate(wanted.grid.steps, resume)
         with torch.no_grad():
-            half = run(func, z0, t, order, replace(given, step=None, steps=wanted.grid.steps // 2)).ys
+            half = run(func, z0, t, order, given._replace(step=None, steps=wanted.grid.steps // 2)).ys
         half = structure.unpack(structure.pack(half)[None]) if wanted.terminal else half
-        error = difference(ys, half, gain(solved.stats.method, order))
-    return Solution(ts, ys, solved.stats, error, solved.state)
+        error = difference(ys, half, gain(stats.method, order))
+    return Solution(ts, ys, stats, error, solved.state)
 
 
 def difference(fine: Any, coarse: Any, by: float) -> Any:
@@ -165,7 +166,8 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     given = _options("plan", options)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
-    problem = read(func, z0, t, order, given, train=train)
+    refuse_surroundings(func)
+    problem = read(structure_of(z0), t, order, given, train)
     stages = getattr(problem.scheme, "corrections", 0) + 1
     return predict(problem.past, problem.kept, problem.size, problem.structure.numel, stages, problem.why)
 

@@ -145,7 +145,7 @@ class Field:
             with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
                 _DRAWS.add(self.func)
         else:
-            self.first_slope = self.structure.pack(pytree.tree_map(lambda x: x.detach().to(row.dtype), out))
+            self.first_slope = self.structure.pack(out).detach().to(row.dtype)
 
     def _call(self) -> str:
         """How ``func`` is called, for a person whose ``func`` raised."""
@@ -165,13 +165,13 @@ class Field:
 
     def check(self, out: Any) -> None:
         """Raise unless ``out`` has the structure, shapes, dtype and device of the state."""
-        spec = pytree.tree_structure(out)
+        leaves, spec = pytree.tree_flatten(out)
         if spec != self.structure.spec:
             raise InputTypeError(
                 f"func returned a structure other than z0's: {_describe(out)} in place of "
                 f"{_describe_spec(self.structure)}. Return one derivative for each part of the state."
             )
-        for got, shape in zip(pytree.tree_leaves(out), self.structure.shapes, strict=True):
+        for got, shape in zip(leaves, self.structure.shapes, strict=True):
             if not isinstance(got, Tensor):
                 raise InputTypeError(f"func must return tensors, got {type(got).__name__}.")
             if got.shape != shape:
@@ -232,16 +232,14 @@ class Noise:
     def activate_if_drawn(self, before: list[Tensor]) -> None:
         """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
         self._after_first = self.peek()
-        if all(torch.equal(a, b) for a, b in zip(before, self._after_first, strict=True)):
+        if all(map(torch.equal, before, self._after_first)):
             return
         self.active = True
         self.seed = int(torch.randint(2**62, ()))
 
     def drawn_since_first(self) -> bool:
         """Whether an inactive generator has moved since the first evaluation."""
-        return not self.active and not all(
-            torch.equal(a, b) for a, b in zip(self._after_first, self.peek(), strict=True)
-        )
+        return not self.active and not all(map(torch.equal, self._after_first, self.peek()))
 
     def seed_step(self, n: int) -> None:
         """Set the generators to the noise of step ``n``."""

@@ -72,7 +72,7 @@ class Request:
     positions: tuple[float, ...]
     terminal: bool
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[int, ...]:
         """The grid index of each output time that lies on the grid, -1 where it does not."""
         return tuple(round(p) if _is_whole(p) else -1 for p in self.positions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,7 @@ from .streaming import State
 from .structure import Structure, grouped, structure_of, tensors_in
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The keyword arguments of ``fdeint``, as given."""
 
     method: str | Scheme
@@ -71,19 +70,9 @@ class Problem:
 
 
 def read(
-    func: Callable[..., Any],
-    z0: Any,
-    t: float | Tensor,
-    order: Any,
-    given: Options,
-    before: State | None = None,
-    train: bool | None = None,
+    structure: Structure, t: float | Tensor, order: Any, given: Options, train: bool, before: State | None = None
 ) -> Problem:
     """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
-    if not callable(func):
-        raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
-    _refuse_surroundings(func)
-    structure = structure_of(z0)
     scheme = read_scheme(given.method, given.solver)
     if before is None:
         wanted = request(t, given.step, given.steps, given.grading)
@@ -91,7 +80,6 @@ def read(
         wanted = before.request(t, given.step, given.steps, scheme)
     how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
     operator = read_order(order)
-    train = torch.is_grad_enabled() if train is None else train
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
     past, kept, why = _memory(given, size, structure, wanted, how, _is_toeplitz(operator, wanted))
@@ -124,8 +112,10 @@ def _memory(
     return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
 
 
-def _refuse_surroundings(func: Callable[..., Any]) -> None:
+def refuse_surroundings(func: Callable[..., Any]) -> None:
     """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    if not callable(func):
+        raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
         raise UnsupportedError(
             "a solver cannot be exported: its loop over time and its adjoint are Python. Export func, or the layers "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,23 +15,36 @@ from torch._compile import _disable_dynamo
 from torch.utils import _pytree as pytree
 
 from . import tableaux
-from .adjoints import Coefficients, Paper, Plan
-from .adjoints import Solve as Solver
+from .adjoints import Coefficients, Paper, Plan, solved
 from .choices import ADJOINTS, read_graphs, refuse_resume
 from .embedded import step_errors
 from .errors import InputError
 from .field import Field
 from .grid import Request
 from .history import History, Window
-from .orders import Caputo, CustomKernel, read_order
-from .reading import Options, Problem, in_own_time, read, read_args, read_params, read_velocity
-from .schemes import Scheme
+from .orders import KNOWN, Caputo, CustomKernel, read_order
+from .reading import (
+    Options,
+    Problem,
+    in_own_time,
+    read,
+    read_args,
+    read_params,
+    read_velocity,
+    refuse_surroundings,
+)
+from .schemes import SOLVERS, Scheme
 from .storage import Storage
 from .streaming import State
-from .structure import Structure, all_finite, replace_tensors, tensors_in
+from .structure import Structure, all_finite, replace_tensors, structure_of, tensors_in
 from .transfer import capturing, to_device
 
 _log = logging.getLogger("neuralfde")
+
+# Stage solvers that are known by their numbers alone.
+_SOLVERS = (type(None), str, *map(type, SOLVERS.values()))
+# Numbers in all states of a solve that is found again; the memory that is free does not matter to it.
+_MOST_NUMBERS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -53,11 +67,15 @@ class Solved(NamedTuple):
     """States in the structure of ``z0``, and what else a caller may ask for."""
 
     ys: Any
-    wanted: Request
-    structure: Structure
-    stats: Stats
+    problem: Problem
+    plan: Plan
     state: State | None
     error: Any
+
+    @property
+    def stats(self) -> Stats:
+        """What the solve cost and how it was done."""
+        return _stats(self.plan, self.problem)
 
 
 def run(*given: Any, **more: Any) -> Solved:
@@ -76,7 +94,8 @@ def _run(
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = resume if isinstance(resume, State) else None
-    problem = read(func, z0, t, order, given, before)
+    refuse_surroundings(func)
+    problem, weights = _prepared(structure_of(z0), t, order, given, before, resume, embedded)
     structure, wanted = problem.structure, problem.wanted
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
@@ -86,9 +105,9 @@ def _run(
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     if given.horizon is not None:
         func, args = in_own_time(func, given.horizon, structure, args)
-    field, cut, graphs = _field(func, problem, given, row0, trained, args)
-    weights = _weights(problem, given, row0, before, resume, every=embedded)
-    row0 = weights.row0
+    field, cut, graphs = _field(func, problem, given, weights.times, row0, trained, args)
+    if weights.coefficients.base is not None:
+        row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
     asked = torch.is_grad_enabled()
     plan = Plan(
@@ -109,8 +128,9 @@ def _run(
         graphs=graphs,
         known=weights.past_rows,
         slopes=[] if resume or embedded else None,
+        tables=weights.tables,
     )
-    at_nodes, between = Solver.apply(plan, problem.how, *inputs)
+    at_nodes, between = solved(plan, problem.how, inputs)
     field.refuse_late_noise(plan.train)
     rows = _assemble(wanted, weights.nodes, at_nodes, between, problem.scheme.dense_meets_nodes)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
@@ -119,12 +139,14 @@ def _run(
         ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
     error = None
     if embedded:
-        found = _step_errors(plan, problem, at_nodes.detach(), row0.detach(), given, gain(problem.scheme, order))
-        error = structure.unpack(_assemble(wanted, weights.nodes, found, None))
+        by = gain(problem.scheme, order)
+        errors = _step_errors(plan, problem, at_nodes.detach(), row0.detach(), given, by)
+        error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
     state = _state(plan, problem, before, row0, at_nodes) if resume else None
-    stats = _stats(plan, problem)
-    _log.debug("solved: %s", stats)
-    return Solved(ys, wanted, structure, stats, state, error)
+    found = Solved(ys, problem, plan, state, error)
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("solved: %s", found.stats)
+    return found
 
 
 # torch.compiler.disable would import the compiler with the package; this one waits until the compiler is at work
@@ -132,11 +154,17 @@ _uncompiled = _disable_dynamo(_run)
 
 
 def _field(
-    func: Callable[..., Any], problem: Problem, given: Options, row0: Tensor, trained: list[Tensor], args: Any
+    func: Callable[..., Any],
+    problem: Problem,
+    given: Options,
+    times: Tensor,
+    row0: Tensor,
+    trained: list[Tensor],
+    args: Any,
 ) -> tuple[Field, list[Tensor], bool | str]:
     """The right-hand side with arguments cut off from their past, those arguments, and whether steps are replayed."""
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
-    field = Field(func, problem.structure, problem.wanted.grid.times(row0), replace_tensors(args, cut))
+    field = Field(func, problem.structure, times, replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
     graphs = read_graphs(given.graphs, problem.how, problem.structure.device)
     if given.horizon is not None or (graphs == "auto" and capturing()):
@@ -149,15 +177,46 @@ class _Weights(NamedTuple):
     """The numbers of the scheme, where states are given out, the first slope that counts, and what came before."""
 
     coefficients: Coefficients
+    times: Tensor
     nodes: tuple[int, ...]
     first: int
-    row0: Tensor
     past_rows: Any
+    tables: dict[Hashable, Any]
 
 
-def _weights(
-    problem: Problem, given: Options, row0: Tensor, before: State | None, resume: Any, every: bool
-) -> _Weights:
+def _prepared(
+    structure: Structure, t: Any, order: Any, given: Options, before: State | None, resume: Any, every: bool
+) -> tuple[Problem, _Weights]:
+    """What was asked for; where that is numbers and names alone, it is found again if it was asked for before."""
+    train = torch.is_grad_enabled()
+    if not resume and not every and _is_plain(structure, t, order, given):
+        return _kept(structure, t, order, given, train, torch.is_inference_mode_enabled())
+    problem = read(structure, t, order, given, train, before)
+    return problem, _weights(problem, given, before, resume, every)
+
+
+@lru_cache(maxsize=32, typed=True)
+def _kept(
+    structure: Structure, t: float, order: float, given: Options, train: bool, inference: bool
+) -> tuple[Problem, _Weights]:
+    """``inference`` is part of the key: a tensor made in inference mode is of no use to a later backward pass."""
+    problem = read(structure, t, order, given, train)
+    return problem, _weights(problem, given, None, None, every=False)
+
+
+def _is_plain(structure: Structure, t: Any, order: Any, given: Options) -> bool:
+    """Whether a small solve on the CPU is asked for in numbers and names alone."""
+    if given.args != () or not (given.params is given.callback is given.velocity is given.horizon is None):
+        return False
+    numbers = type(t) is type(order) is float
+    known = isinstance(given.method, str) or type(given.method) in KNOWN
+    names = type(given.adjoint) is type(given.history) is type(given.storage) is str and type(given.solver) in _SOLVERS
+    small = type(given.steps) is int and given.steps * max(16, structure.numel) <= _MOST_NUMBERS
+    return numbers and small and known and names and structure.device.type == "cpu"
+
+
+def _weights(problem: Problem, given: Options, before: State | None, resume: Any, every: bool) -> _Weights:
+    like = torch.empty(0, dtype=problem.structure.dtype, device=problem.structure.device)
     wanted, scheme, past = problem.wanted, problem.scheme, problem.past
     kernel = problem.operator.kernel(problem.known, scheme, problem.mesh(given.velocity is not None))
     nodes, coefficients = _coefficients(kernel, problem)
@@ -173,12 +232,9 @@ def _weights(
         past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
         local = kernel.local if kernel.local.ndim == 1 else kernel.local[before.steps :]
         coefficients = coefficients._replace(start=None, local=local)
-    if coefficients.base is not None:
-        velocity = [] if given.velocity is None else [read_velocity(given.velocity, problem.structure)]
-        row0 = torch.stack([row0, *velocity])
     fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and not c.requires_grad}
-    coefficients = coefficients._replace(**{k: to_device(c, row0) for k, c in fixed.items()})
-    return _Weights(coefficients, nodes, first, row0, past_rows)
+    coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
+    return _Weights(coefficients, wanted.grid.times(like), nodes, first, past_rows, {})
 
 
 def _stats(plan: Plan, problem: Problem) -> Stats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -29,6 +29,9 @@ class Structure:
     device: torch.device
     bare: bool = False  # the state is one tensor, not a structure
     spans: tuple[tuple[int, int], ...] | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.shapes, self.dtype, self.spans))
 
     @cached_property
     def numel(self) -> int:
@@ -155,7 +158,7 @@ def _join(rows: Tensor, lead: torch.Size, shape: torch.Size, lo: int, hi: int) -
 
 def structure_of(z0: Any) -> Structure:
     """Read the structure of an initial state, or say what is wrong with it."""
-    leaves, spec = pytree.tree_flatten(z0)
+    leaves, spec = ([z0], None) if isinstance(z0, Tensor) else pytree.tree_flatten(z0)
     if not leaves:
         raise InputError("z0 is empty; the state needs at least one tensor.")
     for leaf in leaves:
@@ -177,7 +180,14 @@ def structure_of(z0: Any) -> Structure:
             raise InputTypeError(f"z0 lives on {first.device} and {leaf.device}; move all of it to one device.")
         if leaf.numel() == 0:
             raise InputError(f"z0 contains a tensor of shape {tuple(leaf.shape)}, which holds no numbers.")
-    return Structure(spec, tuple(leaf.shape for leaf in leaves), first.dtype, first.device, bare=isinstance(z0, Tensor))
+    if spec is None:
+        return _of_tensor(first.shape, first.dtype, first.device)
+    return Structure(spec, tuple(leaf.shape for leaf in leaves), first.dtype, first.device)
+
+
+@lru_cache(maxsize=64)
+def _of_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Structure:
+    return Structure(pytree.tree_structure(0), (shape,), dtype, device, bare=True)
 
 
 def all_finite(x: Tensor) -> bool:
@@ -189,6 +199,8 @@ def tensors_in(tree: Any) -> list[Tensor]:
     """All tensors of a nested structure, in order."""
     if isinstance(tree, Tensor):
         return [tree]
+    if isinstance(tree, tuple) and not tree:
+        return []
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
@@ -196,6 +208,8 @@ def replace_tensors(tree: Any, tensors: list[Tensor]) -> Any:
     """The same structure with its tensors replaced, in order; everything else is kept."""
     if not tensors:
         return tree
+    if isinstance(tree, Tensor):
+        return tensors[0]
     leaves, spec = pytree.tree_flatten(tree)
     supply = iter(tensors)
     return pytree.tree_unflatten([next(supply) if isinstance(x, Tensor) else x for x in leaves], spec)

@@ -56,6 +56,45 @@ def test_numbers_are_those_of_single_steps(monkeypatch, swept, method, dtype):
     assert relative(found, one_by_one(monkeypatch, run)) < allowed
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_few_implicit_steps_are_found_by_newton(monkeypatch, swept, method, dtype):
+    times = torch.tensor([0.0, 0.1, 1.9, 2.0], dtype=dtype)
+
+    def run():
+        return nf.fdeint(oscillator, start(dtype), times, 0.7, steps=20, method=method)
+
+    found = run()
+    assert sum(swept) == 20
+    assert relative(found, one_by_one(monkeypatch, run)) < {F32: 5e-6, F64: 1e-11}[dtype]
+
+
+def test_newton_takes_a_stiff_equation_at_once(monkeypatch, swept):
+    def run():
+        return nf.fdeint(lambda t, z: -400 * (z - torch.cos(t)), start(), 2.0, 0.9, steps=30, method="bdf2")
+
+    found = run()
+    assert swept == [30]
+    assert relative(found, one_by_one(monkeypatch, run)) < 1e-11
+
+
+@pytest.mark.parametrize("func", [lambda t, z: torch.cos(t).expand(2), lambda t, z: torch.zeros_like(z)])
+def test_newton_on_what_does_not_depend_on_the_state(monkeypatch, swept, func):
+    def run():
+        return nf.fdeint(func, start(), 2.0, 0.7, steps=20, method="bdf2")
+
+    found = run()
+    assert swept == [20]
+    assert relative(found, one_by_one(monkeypatch, run)) < 1e-13
+
+
+def test_a_loose_tolerance_is_kept(monkeypatch):
+    def run(tol=None):
+        return nf.fdeint(oscillator, start(), 2.0, 0.7, steps=20, method="bdf2", solver=nf.NewtonKrylov(tol=tol))
+
+    assert 1e-13 < relative(run(1e-5), one_by_one(monkeypatch, run)) < 1e-5
+
+
 @pytest.mark.parametrize("history", ["full", "fft", nf.Window(40), nf.FFT(block=16)])
 @pytest.mark.parametrize("method", ["predictor", "abm", "bdf2"])
 def test_every_history_of_rows(monkeypatch, method, history):
@@ -199,6 +238,15 @@ def test_what_cannot_be_vectorised_is_taken_step_by_step(monkeypatch, swept, fun
     assert relative(found, one_by_one(monkeypatch, run)) < 1e-13
 
 
+def test_a_first_state_of_zero_proves_nothing(monkeypatch, swept):
+    def run():
+        return nf.fdeint(lambda t, z: otherwise(t, z) + torch.sin(t), torch.zeros(2, dtype=F64), 1.0, 0.7, steps=100)
+
+    found = run()
+    assert swept == [0]
+    assert relative(found, one_by_one(monkeypatch, run)) < 1e-13
+
+
 @pytest.mark.parametrize("wide", [torch.ones(100, dtype=F64), torch.ones(3, dtype=F64)])
 def test_wide_states_and_few_steps_are_not_swept(monkeypatch, swept, wide):
     def run():
@@ -219,6 +267,21 @@ def test_callbacks_and_evaluations_are_counted():
     found = nf.solve(func, start(), 1.0, 0.7, steps=100, callback=lambda n, total: seen.append((n, total)))
     assert seen == [(n, 100) for n in range(101)]
     assert len(calls) < 50 < 100 < found.stats.evaluations
+
+
+def test_a_func_is_shown_to_be_vectorised_once():
+    calls = []
+
+    def func(t, z):
+        calls.append(torch._C._functorch.is_batchedtensor(z))
+        return -z
+
+    singly = []
+    for _ in range(2):
+        calls.clear()
+        nf.fdeint(func, start(), 1.0, 0.7, steps=100)
+        singly.append(calls.count(False))
+    assert singly == [2, 1]  # at the door, and to compare
 
 
 def test_a_resumed_solve_is_one_long_solve():

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from neuralfde import choices, fdeint
+from neuralfde import FixedPoint, choices, fdeint, solving
+from neuralfde.errors import InputTypeError
 from neuralfde.orders import base
 from neuralfde.schemes import Predictor
 from tests.stubs import F64
@@ -12,6 +13,7 @@ from tests.stubs import F64
 @pytest.fixture(autouse=True)
 def empty():
     base._kept.cache_clear()
+    solving._kept.cache_clear()
 
 
 def solved(order=0.6, **options):
@@ -22,7 +24,40 @@ def solved(order=0.6, **options):
 def test_a_second_solve_finds_the_weights_of_the_first(method):
     first, second = solved(method=method), solved(method=method)
     assert torch.equal(first, second)
+    assert base._kept.cache_info().misses == 1
+    assert solving._kept.cache_info()[:2] == (1, 1)
+
+
+@pytest.mark.parametrize("order", [torch.tensor(0.6), torch.tensor([0.6, 0.7])])
+def test_orders_that_are_tensors_find_their_weights(order):
+    assert torch.equal(solved(order), solved(order))
     assert base._kept.cache_info()[:2] == (1, 1)
+
+
+def test_what_a_solve_is_asked_for_tells_it_apart():
+    solved()
+    for other in ({"grading": 1.5}, {"adjoint": "direct"}, {"history": "fft"}, {"steps": 13}, {"order": 0.7}):
+        solved(**other)
+    solved(method="gl")
+    solved(method="gl", solver=FixedPoint(tol=1e-9))
+    with torch.no_grad():
+        solved()
+    assert solving._kept.cache_info()[:2] == (0, 9)
+
+
+def test_what_is_no_number_is_read_every_time():
+    z0 = torch.ones(2, dtype=F64)
+    fdeint(lambda t, z, a: -a * z, z0, 1.0, 0.6, steps=12, args=(torch.tensor(2.0),))
+    solved(callback=lambda *_: None)
+    solved(horizon=2.0)
+    fdeint(lambda t, z: -z, torch.ones(2), torch.tensor([0.0, 1.0]), 0.6, steps=12)
+    assert solving._kept.cache_info()[:2] == (0, 0)
+
+
+def test_a_whole_number_that_is_none_is_refused_after_one_that_is():
+    solved(steps=1)
+    with pytest.raises(InputTypeError, match="whole number"):
+        solved(steps=True)
 
 
 def test_what_the_weights_depend_on_tells_them_apart():

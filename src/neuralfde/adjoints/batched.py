@@ -43,7 +43,7 @@ def suits(plan: Plan, record: Record, engine: object, total: Totals, asked: bool
         small = "swept" in plan.tally
     else:
         small = total.z0.numel() <= MOST_NUMBERS and plan.steps >= engine.block
-    return possible and engine.toeplitz.lags.shape[1] == 1 and (asked is True or small)
+    return possible and engine.toeplitz.groups == 1 and (asked is True or small)
 
 
 def sweep_blocks(plan: Plan, record: Record, engine: Blocked, total: Totals) -> None:

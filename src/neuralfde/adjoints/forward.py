@@ -94,7 +94,7 @@ def run(
 
     with (
         plan.field.noise.borrowed(),
-        contextlib.nullcontext() if trace else lease(plan, c, like, engine, check) as captured,
+        contextlib.nullcontext() if trace or plan.graphs is False else lease(plan, c, like, engine, check) as captured,
     ):
         by_blocks = captured is None or isinstance(captured, CapturedBlocks)
         if captured is None and not trace and not check and sweeps.suits(plan, c, engine, z0):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from . import forward
@@ -41,6 +42,15 @@ def _advised() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         error.add_note("Less memory: adjoint='exact', storage='auto', history='auto'; see neuralfde.plan(...).")
         raise
+
+
+def solved(plan: Plan, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
+    """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
+    if plan.train or forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        found: tuple[Tensor, Tensor | None] = Solve.apply(plan, adjoint, *inputs)  # type: ignore[no-untyped-call]
+        return found
+    with torch.no_grad():
+        return Solve.forward(None, plan, adjoint, *inputs)
 
 
 class Solve(torch.autograd.Function):

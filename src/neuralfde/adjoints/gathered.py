@@ -8,6 +8,7 @@ block need products with respect to the state alone, and one more product, for a
 from __future__ import annotations
 
 import logging
+import math
 
 import torch
 from torch import Tensor
@@ -55,4 +56,9 @@ class Gathered:
 def same(found: Tensor, slopes: Tensor) -> bool:
     """Whether vectorised slopes are those of single steps, up to rounding that may have grown."""
     tol = 1e-4 if slopes.dtype == torch.float32 else 1e-9
-    return found.shape == slopes.shape and float((found - slopes).abs().max()) <= tol * float(slopes.abs().max())
+    return found.shape == slopes.shape and largest(found - slopes) <= tol * largest(slopes)
+
+
+def largest(x: Tensor) -> float:
+    """The largest absolute value."""
+    return float(torch.linalg.vector_norm(x, math.inf))

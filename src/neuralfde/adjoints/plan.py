@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from ..field import Field
 from ..history import History
 from ..schemes import Scheme
 from ..storage import Storage
+
+_T = TypeVar("_T")
 
 
 class Coefficients(NamedTuple):
@@ -43,8 +45,8 @@ class Coefficients(NamedTuple):
         return torch.einsum("ing,igm->ngm", self.base[:, rows], initial)
 
     def cast(self, like: Tensor) -> Coefficients:
-        """All of it in the dtype and on the device of ``like``, without gradients."""
-        return Coefficients(*[None if c is None else c.detach().to(like) for c in self])  # type: ignore[arg-type]
+        """All of it in the dtype and on the device of ``like``, without gradients; numbers that get none are so."""
+        return Coefficients(*[c if c is None or not c.requires_grad else c.detach().to(like) for c in self])  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Plan:
         slopes: where the slopes are to be left, for a solve that goes on from here.
         graphs: whether steps are replayed as CUDA graphs: True, False or "auto".
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
+        tables: what follows from the numbers of the scheme alone; a solve with the same numbers finds it again.
     """
 
     field: Field
@@ -82,6 +85,14 @@ class Plan:
     known: Tensor | None = None
     slopes: list[Tensor] | None = None
     tally: dict[str, int] = dataclasses.field(default_factory=dict)
+    tables: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
+
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The table of this name, made where it is not there yet; nobody writes to it."""
+        if key not in self.tables:
+            self.tables[key] = make()
+        found: _T = self.tables[key]
+        return found
 
     def needs_slope(self, n: int, dense: bool) -> bool:
         """Whether ``v_n`` is used by any later row, by the stage itself or by output between nodes."""

@@ -42,14 +42,17 @@ class Rows:
             low, high = self.buffer.shape[0] - high, self.buffer.shape[0] - low
         return self.buffer[low:high]
 
-    def open(self, i: int, count: int) -> list[Tensor]:
-        """Slots for times i … i+count-1, after dropping rows out of reach if there is no room."""
+    def make_room(self, i: int, count: int) -> None:
+        """Drop rows out of reach if there is no room for times i … i+count-1."""
         if i + count - self.offset > self.buffer.shape[0]:
             assert self.reach is not None
             kept = self.slice(i - self.reach, i).clone()
             self.offset = i - self.reach
             self.slice(i - self.reach, i).copy_(kept)
-        slots = list(self.slice(i, i + count).unbind(0))
+
+    def slots(self, i: int, count: int) -> Sequence[Tensor]:
+        """The places of times i … i+count-1."""
+        slots = self.slice(i, i + count).unbind(0)
         return slots[::-1] if self.backward else slots
 
 
@@ -57,12 +60,25 @@ class Toeplitz:
     """Lag weights of shape (sums, count, groups) and the blocks of the matrix they stand for."""
 
     def __init__(self, weights: Tensor, pad: int) -> None:
-        lags = weights.permute(0, 2, 1).clone(memory_format=torch.contiguous_format)  # (sums, groups, lag)
-        lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
-        self.lags = lags
+        self.weights, self.groups = weights, weights.shape[2]
         self.pad = pad  # zeros on both sides: lags that are negative or beyond the last weight
-        self.padded = torch.nn.functional.pad(lags, (pad, pad))
-        self.flipped = self.padded.flip(-1)
+
+    @cached_property
+    def lags(self) -> Tensor:
+        """The weights as (sums, groups, lag)."""
+        lags = self.weights.permute(0, 2, 1).clone(memory_format=torch.contiguous_format)
+        lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
+        return lags
+
+    @cached_property
+    def padded(self) -> Tensor:
+        """Lags with zeros on both sides."""
+        return torch.nn.functional.pad(self.lags, (self.pad, self.pad))
+
+    @cached_property
+    def flipped(self) -> Tensor:
+        """The same from the longest lag on."""
+        return torch.nn.functional.pad(self.lags.flip(-1), (self.pad, self.pad))
 
     def correlate(self, grad: Tensor, inner: Tensor, own: Tensor, times: Tensor, reach: int) -> None:
         """Add the inner products ⟨v_i, μ_{i'}⟩, (groups, own, times), to the gradient of the weight of lag i - i'."""
@@ -76,7 +92,7 @@ class Toeplitz:
         if latest_first:  # column q is time b-1-q, hence lag r-b+1+q
             start = self.pad + first - b + 1
             return self.padded.unfold(-1, b - a, 1)[..., start : start + count, :]
-        start = self.padded.shape[-1] - self.pad - first - count + a  # column q is time a+q, hence lag r-a-q
+        start = self.flipped.shape[-1] - self.pad - first - count + a  # column q is time a+q, hence lag r-a-q
         return self.flipped.unfold(-1, b - a, 1)[..., start : start + count, :].flip(-2)
 
     def near(self, size: int, latest_first: bool) -> list[Tensor]:
@@ -94,7 +110,7 @@ class Triangular:
 
     def __init__(self, weights: Tensor, backward: bool) -> None:
         lower = weights.movedim(-1, 1).tril(-1)  # the slope of the step itself belongs to the local stage
-        self.lags = lower.flip(-2, -1).transpose(-2, -1) if backward else lower
+        self.lags, self.groups = lower.flip(-2, -1).transpose(-2, -1) if backward else lower, lower.shape[1]
         self.backward = backward
         self._latest_first = self.lags.flip(-1)
 
@@ -152,13 +168,12 @@ class Blocked:
         self._recorded = 0  # rows taken in by whole blocks
         self._start = -levels[0]  # the time at which the current block begins
         self._far: list[Any] | None = None  # what older rows contribute to each row of the block
-        self._slots: list[list[Tensor]] = []
+        self._slots: list[Sequence[Tensor]] = []
         self.latest_first = inputs[0].backward
         self._block: Tensor | None = None
-        one = isinstance(toeplitz, Toeplitz) and toeplitz.lags.shape[1] == 1 and len(inputs) == 1
-        self._flat = (
-            self.by_views and one and (reach is None or reach >= levels[0])
-        )  # thin products are single calls on flat views
+        one = isinstance(toeplitz, Toeplitz) and toeplitz.groups == 1 and len(inputs) == 1
+        near = self.by_views and (reach is None or reach >= levels[0])
+        self._flat = one and near  # thin products are single calls on flat views
 
     @cached_property
     def thin(self) -> list[Tensor]:
@@ -175,12 +190,13 @@ class Blocked:
         k = i - self._start
         if k == self.levels[0]:
             self._begin(i)
-            k = 0
+            k, count = 0, min(self.levels[0], self.steps + 1 - i)
+            self._slots = [rows.slots(i, count) for rows in self.inputs]
             self._far = None if self.pending[0] is None else list(self.pending[0].unbind(1))
             if self.apart and self._far is not None:
                 self._far, self.pending[0] = [row.clone() for row in self._far], None
             if self._flat:
-                self._block = self.inputs[0].slice(i, i + len(self._slots[0]))[:, 0]
+                self._block = self.inputs[0].slice(i, i + count)[:, 0]
         far = None
         if self._far is not None:
             far, self._far[k] = self._far[k], None
@@ -237,6 +253,10 @@ class Blocked:
         """See :class:`BlockEngine`."""
         return self.inputs[0].slice(i, min(i + self.levels[0], self.steps + 1))[:, 0]
 
+    def filled(self, count: int) -> None:
+        """So many rows have been written where :meth:`room` keeps them."""
+        self._recorded += count
+
     def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`BlockEngine`."""
         count = rows.shape[-3]
@@ -244,7 +264,7 @@ class Blocked:
             target = own.slice(i, i + count)
             if target.data_ptr() != part.data_ptr():
                 target.copy_(part)
-        self._recorded += count
+        self.filled(count)
         if self.weights_grad is not None and slopes is not None:
             self._slopes = list(slopes.unbind(0))
             self._correlate(i + count)
@@ -312,8 +332,8 @@ class Blocked:
                 self.pending[level] = None
                 self.pending[level] = self._gather(level, i)
         self._start = i
-        count = min(self.levels[0], self.steps + 1 - i)
-        self._slots = [rows.open(i, count) for rows in self.inputs]
+        for rows in self.inputs:
+            rows.make_room(i, min(self.levels[0], self.steps + 1 - i))
 
     def _gather(self, level: int, i: int) -> Tensor | None:
         """What the block of this level that begins at ``i`` takes from its parent, and from rows inside the parent."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .base import Engine, History
 from .blocked import Blocked, HostBlocked, Rows, Toeplitz, Triangular
-from .panels import Panels, table_for
+from .panels import FEWEST_STEPS, Panels, table_for
 
 # Numbers in a row from which on fewer of them make a good matrix product.
 _WIDE = 1 << 16
@@ -102,7 +102,7 @@ def _open(
         return kind(matrix, inputs, steps, levels, backward, weigh=weigh)
     known = spare.panels[0].table if spare is not None and spare.panels else None
     if known is None or spare is None or not torch.equal(spare.toeplitz.lags, matrix.lags):
-        known = table_for(matrix.lags, row) if len(levels) == 1 else None
+        known = table_for(matrix.lags, row) if len(levels) == 1 and steps >= FEWEST_STEPS else None
     panels = []
     if known is not None:
         held = spare.panels[0].buffer if spare is not None and spare.panels else known.buffer(steps, row)

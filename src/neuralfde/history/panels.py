@@ -31,6 +31,8 @@ _SIZES = {torch.float32: _Sizes(128, 11, 2), torch.float64: _Sizes(256, 22, 64)}
 _WIDE, _MANY, _LONG = 1 << 16, 4096, 256
 # From this many panels on they save more than they cost.
 _FEWEST = 4
+#: Steps below which there are none.
+FEWEST_STEPS = _FEWEST * min(size.length for size in _SIZES.values()) - 1
 # Lags tabulated at once.
 _CHUNK = 4096
 

@@ -7,13 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import InputTypeError
-from .base import Mesh, Operator
+from .base import KNOWN, Mesh, Operator
 from .caputo import Caputo, Tempered
 from .custom import CustomKernel
 from .multiterm import DistributedOrder, MultiTerm
 from .rows import VariableOrder
 
 __all__ = [
+    "KNOWN",
     "Caputo",
     "CustomKernel",
     "DistributedOrder",

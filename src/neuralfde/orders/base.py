@@ -17,7 +17,7 @@ from ..schemes import ABM, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, T
 from ..tableaux import Kernel
 
 #: Schemes whose weights follow from the scheme, the order and the step alone; one of a user's own may hold anything.
-_KNOWN = (ABM, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
+KNOWN = (ABM, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
 #: Longer tables are computed anew: they would take memory, and the steps they are for take far longer.
 _MOST_NUMBERS = 1 << 13
 
@@ -97,7 +97,7 @@ def plain(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
 def _on_uniform(order: Tensor, step: Tensor, steps: int, scheme: Scheme) -> Kernel:
     """The scheme's weights; a table of numbers that get no gradient is found again if it was computed before."""
     learned = any(x.requires_grad or forward_ad.unpack_dual(x).tangent is not None for x in (order, step))
-    if learned or type(scheme) not in _KNOWN or order.numel() * (steps + 1) > _MOST_NUMBERS:
+    if learned or type(scheme) not in KNOWN or order.numel() * (steps + 1) > _MOST_NUMBERS:
         return scheme.kernel(order, step, steps)
     return _kept(scheme, tuple(order.tolist()), tuple(step.tolist()), steps, torch.is_inference_mode_enabled())
 
