@@ -57,7 +57,7 @@ def cases_of(args: argparse.Namespace, began: float) -> list[Case]:
             if f"{row['dataset']}:{row['variant']}" == name:
                 one.know(row)
     for name in args.settled.split(",") if args.settled else ():
-        every[name].stage = "judge"  # with nothing to judge
+        every[name].stage = "final"  # with nothing left to do in it
     return [every[name] for name in args.cases.split(",") if name] or list(every.values())
 
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--width", type=int, default=6, help="settings side by side in the first jobs")
     parser.add_argument("--cases", default="", help="such as cora:l,citeseer:nl; default: all graphs and variants")
-    parser.add_argument("--settled", default="", help="cases that begin with the reported splits, from what is known")
+    parser.add_argument("--settled", default="", help="cases of which only the order is still to be learned")
     parser.add_argument("--tracks", default=",".join(TRACKS), help="kinds of loss")
     parser.add_argument("--explore", type=float, default=ENDS["explore"], help="share of the time for the first stage")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="results of earlier searches to start from")

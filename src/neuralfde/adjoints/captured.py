@@ -118,7 +118,7 @@ class Captured:
                 z, v = plan.scheme.evaluate(field, 1, x, self.local, True)
             assert v is not None
             grad_z = self.grad_z if has_z else None
-            found = plan.scheme.pull(1, x, z, v, self.local, grad_z, self.grad_v, leaves.wanted, keep=False)
+            found = plan.scheme.pull(1, x, z, v, self.local, grad_z, self.grad_v, leaves.wanted)
             self._accumulate(found.tensors, found.local)
             return found.sums, v.detach()
 

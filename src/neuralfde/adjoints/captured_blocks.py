@@ -109,7 +109,7 @@ class CapturedBlocks(Captured):
                     lane.wait_stream(other)
                     add()
                     bar = self.bars[k].view(self._row)
-                    found = plan.scheme.pull(1, x, z, v, self.local, None, bar, leaves.wanted, keep=False)
+                    found = plan.scheme.pull(1, x, z, v, self.local, None, bar, leaves.wanted)
                     self._accumulate(found.tensors, None)
                     self.work[self._slot(k, latest_first)].add_(found.sums.reshape(-1))
                     if plan.weigh:

@@ -24,7 +24,7 @@ from .step import Trace, arrive, kept_step, plain_step
 
 @dataclass
 class Record:
-    """What a forward pass leaves for the backward pass; ``spent`` once its rows have been overwritten."""
+    """What a forward pass leaves for the backward pass; ``spent`` once its rows are overwritten, its graphs used."""
 
     locals: list[Tensor]
     tape: Tape | Replay | Segments | None = None
@@ -35,7 +35,7 @@ class Record:
     def release(self) -> None:
         """Give the memory of the rows back."""
         self.tape = None
-        self.heads = []
+        self.heads, self.traces = [], []
 
     def local_at(self, n: int) -> Tensor:
         """The leaf that stands for the weight of the slope of step ``n`` in its own row."""
@@ -55,6 +55,8 @@ def run(
     record = Record([x.detach().requires_grad_(plan.weigh) for x in locals_])
     like = z0 if c.base is None else z0[0]
     engine = sweeps.history_for(plan, like).forward(c.weights, plan.steps, like)
+    if trace and isinstance(engine, Blocked):
+        engine.apart = True  # the steps' graphs are many, and the last ones need not share memory with sums of the past
     keeps_rows = plan.history.keeps_rows
     store = plan.train and not keeps_rows and not trace
     tape: Tape | Segments | None = None

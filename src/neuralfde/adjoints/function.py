@@ -84,11 +84,10 @@ class Solve(torch.autograd.Function):
         with plain, torch.no_grad(), plan.field.as_called(), _advised():
             if ctx.record.spent:
                 _, _, ctx.record = forward.run(plan, c, z0, adjoint.stores_graph)
-            ctx.record.spent = not adjoint.stores_graph
+            ctx.record.spent = True
             with plan.field.noise.borrowed():
                 found = adjoint.pull(plan, ctx.record, c, z0, (grad_out, grad_between))
-        if ctx.record.spent:  # its rows are overwritten; the node itself may live until the whole backward pass ends
-            ctx.record.release()
+        ctx.record.release()  # the node itself may live until the whole backward pass ends
         weights = [
             None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)
         ]

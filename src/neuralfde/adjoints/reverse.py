@@ -104,8 +104,7 @@ def reverse_sweep(
 
     def pull(n: int, grad_z: Tensor | None, grad_v: Tensor | None) -> tuple[Cotangents, Tensor]:
         traced = _trace(plan, record, n, dense)
-        local, keep = record.local_at(n), bool(record.traces)
-        found = plan.scheme.pull(n, *traced, local, grad_z, grad_v, total.wanted, keep)
+        found = plan.scheme.pull(n, *traced, record.local_at(n), grad_z, grad_v, total.wanted)
         return found, unvalued(like) if traced.v is None else traced.v.detach()
 
     with contextlib.nullcontext() if record.traces else lease(plan, c, like, engine) as leased:
@@ -124,6 +123,6 @@ def reverse_sweep(
 
 def _trace(plan: Plan, record: Record, n: int, dense: bool) -> Trace:
     if record.traces:
-        return record.traces[n]
+        return record.traces.pop()  # the last steps come first, and let their graphs go
     assert record.tape is not None
     return traced_step(plan, n, record.tape.read(n), record.local_at(n), plan.needs_slope(n, dense))

@@ -26,7 +26,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,7 +205,7 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
 class Loop(FGrand):
     """The same equation solved by the same scheme in a plain loop over time, which autograd differentiates."""
 
-    def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
+    def diffuse(self, graph: Graph, z: Tensor) -> Iterator[Tensor]:
         """See :class:`FGrand`."""
         func, order, step = self.block.func, float(self.order), self.block.options["step"]
         steps, slopes, start = round(self.block.t / step), list[Tensor](), z
@@ -217,7 +217,7 @@ class Loop(FGrand):
             z = start
             for share, slope in zip(shares, reversed(slopes), strict=False):
                 z = z + share * slope
-        return z
+        yield z
 
 
 def measure(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -141,6 +142,7 @@ class Blocked:
     """
 
     by_views = True  # whether products read rows where they are
+    apart = False  # whether each row of a block's sums is given back as soon as it has been recalled
 
     def __init__(
         self,
@@ -165,7 +167,7 @@ class Blocked:
         self._slopes: list[Tensor] = []
         self._recorded = 0  # rows taken in by whole blocks
         self._start = -levels[0]  # the time at which the current block begins
-        self._far: Sequence[Tensor] | None = None  # what older rows contribute to each row of the block
+        self._far: list[Any] | None = None  # what older rows contribute to each row of the block
         self._slots: list[Sequence[Tensor]] = []
         self.latest_first = inputs[0].backward
         self._block: Tensor | None = None
@@ -190,10 +192,14 @@ class Blocked:
             self._begin(i)
             k, count = 0, min(self.levels[0], self.steps + 1 - i)
             self._slots = [rows.slots(i, count) for rows in self.inputs]
-            self._far = None if self.pending[0] is None else self.pending[0].unbind(1)
+            self._far = None if self.pending[0] is None else list(self.pending[0].unbind(1))
+            if self.apart and self._far is not None:
+                self._far, self.pending[0] = [row.clone() for row in self._far], None
             if self._flat:
                 self._block = self.inputs[0].slice(i, i + count)[:, 0]
-        far = None if self._far is None else self._far[k]
+        far = None
+        if self._far is not None:
+            far, self._far[k] = self._far[k], None
         if k == 0:
             return far
         if self._block is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -237,21 +237,28 @@ class FGrand(nn.Module):
         if not isinstance(features, Tensor) or edges is None:
             raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
         graph = self.prepare(edges, features.shape[0])
-        z = self.diffuse(graph, self.encode(features))
-        return readout(z, self.decoder.weight, self.decoder.bias, self.dropout if self.training else 0.0)
+        logits, first = self.decoder.bias, 0
+        for z in self.diffuse(graph, self.encode(features)):
+            weight = self.decoder.weight[:, first : first + z.shape[1]]
+            logits, first = readout(z, weight, logits, self.dropout if self.training else 0.0), first + z.shape[1]
+        return logits
 
-    def diffuse(self, graph: Graph, z: Tensor) -> Tensor:
-        """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time."""
+    def diffuse(self, graph: Graph, z: Tensor) -> Iterator[Tensor]:
+        """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time.
+
+        Each block of columns is read out before the next is made, so that the backward pass holds the gradient of one.
+        """
         if self.attention is None:
             known = None
             if self.keep_attention and torch.is_grad_enabled():
                 known = Known(self.keep_attention == "all")
-            return self.block(z, graph, None, z if self.source else None, known)
+            yield self.block(z, graph, None, z if self.source else None, known)
+            return
         parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
         del z
         weight = self.attention(graph, parts, "nothing" if self.recompute else "weights")
-        solved = [self.solve(part, graph, weight) for part in parts]
-        return solved[0] if len(solved) == 1 else torch.cat(solved, 1)
+        for part in parts:
+            yield self.solve(part, graph, weight)
 
     def solve(self, z: Tensor, graph: Graph, weight: Tensor) -> Tensor:
         """Diffusion of some columns with fixed attention."""

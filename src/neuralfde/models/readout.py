@@ -16,26 +16,28 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def readout(z: Tensor, weight: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
+def readout(z: Tensor, weight: Tensor, c: Tensor, dropout: float = 0.0) -> Tensor:
     """``W dropout(relu(z)) + c``, see above.
 
     Shapes:
-        z ``(N, F)``, weight ``(classes, F)``, bias ``(classes,)``, result ``(N, classes)``.
+        z ``(N, F)``, weight ``(classes, F)``, ``c`` ``(classes,)`` or, from other columns, as the result,
+        ``(N, classes)``.
     """
     if torch.is_autocast_enabled(z.device.type) or dropout >= 1.0:
-        return F.linear(F.dropout(F.relu(z), dropout), weight, bias)
-    return _Readout.apply(z, weight, bias, dropout)
+        h = F.dropout(F.relu(z), dropout)
+        return F.linear(h, weight, c) if c.dim() == 1 else c + F.linear(h, weight)
+    return _Readout.apply(z, weight, c, dropout)
 
 
 class _Readout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, weight: Tensor, bias: Tensor, dropout: float) -> Tensor:
+    def forward(ctx: Any, z: Tensor, weight: Tensor, c: Tensor, dropout: float) -> Tensor:
         h = F.relu(z)
         if dropout:
             h.mul_(torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - dropout)).div_(1 - dropout)
-        ctx.dropout = dropout
+        ctx.dropout, ctx.alike = dropout, c.dim() > 1
         ctx.save_for_backward(h, weight)
-        return F.linear(h, weight, bias)
+        return torch.addmm(c, h, weight.t())
 
     @staticmethod
     @once_differentiable
@@ -44,4 +46,4 @@ class _Readout(torch.autograd.Function):
         grad_z = (grad @ weight).mul_(h > 0)
         if ctx.dropout:
             grad_z.div_(1 - ctx.dropout)
-        return grad_z, grad.t() @ h, grad.sum(0), None
+        return grad_z, grad.t() @ h, grad if ctx.alike else grad.sum(0), None

@@ -90,7 +90,6 @@ class Scheme(ABC):
         grad_z: Tensor | None,
         grad_v: Tensor | None,
         tensors: Sequence[Tensor],
-        keep: bool,
     ) -> Cotangents:
         """The vector-Jacobian product of one traced step, from gradients of ``(z, v)`` to those of its inputs."""
         outputs, grads = [], []
@@ -99,18 +98,18 @@ class Scheme(ABC):
                 outputs.append(out)
                 grads.append(grad)
         wanted = [x, *tensors] + ([local] if local.requires_grad else [])
-        found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True, retain_graph=keep)
+        found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
         sums = found[0] if found[0] is not None else torch.zeros_like(x)
         return Cotangents(sums, found[-1] if local.requires_grad else None, found[1 : 1 + len(tensors)])
 
 
 def explicit_pull(
-    x: Tensor, v: Tensor | None, grad_z: Tensor | None, grad_v: Tensor | None, tensors: Sequence[Tensor], keep: bool
+    x: Tensor, v: Tensor | None, grad_z: Tensor | None, grad_v: Tensor | None, tensors: Sequence[Tensor]
 ) -> Cotangents:
     """The product for ``z = x``, ``v = f(x)``: ``ḡ + Jᵀ v̄``, one call of autograd and no graph for ``z``."""
     found: Sequence[Tensor | None] = (None,) * (1 + len(tensors))
     if v is not None and grad_v is not None and v.requires_grad:
-        found = torch.autograd.grad(v, [x, *tensors], grad_v, allow_unused=True, retain_graph=keep)
+        found = torch.autograd.grad(v, [x, *tensors], grad_v, allow_unused=True)
     sums = found[0]
     if sums is None:
         sums = torch.zeros_like(x)

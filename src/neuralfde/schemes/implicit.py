@@ -54,11 +54,10 @@ class OneStage(Scheme):
         grad_z: Tensor | None,
         grad_v: Tensor | None,
         tensors: Sequence[Tensor],
-        keep: bool,
     ) -> Cotangents:
         """See :class:`Scheme`; implicit: ``(I - w_0 Jᵀ) μ = ḡ + Jᵀ v̄``, and parameters see ``v̄ + w_0 μ``."""
         if not self.implicit or n == 0 or v is None or not v.requires_grad:
-            return explicit_pull(x, v, grad_z, grad_v, tensors, keep)
+            return explicit_pull(x, v, grad_z, grad_v, tensors)
 
         def vjp(cotangent: Tensor) -> Tensor:
             (found,) = torch.autograd.grad(v, x, cotangent[0], retain_graph=True, allow_unused=True)
@@ -70,6 +69,6 @@ class OneStage(Scheme):
         w0 = local.detach()[:, None]
         mu = self.solver.solve_adjoint(vjp, rhs, w0, f"step {n}")
         cotangent = w0 * mu[0] if grad_v is None else grad_v + w0 * mu[0]
-        found = torch.autograd.grad(v, tensors, cotangent, allow_unused=True, retain_graph=keep) if tensors else ()
+        found = torch.autograd.grad(v, tensors, cotangent, allow_unused=True) if tensors else ()
         grad_local = (mu[0] * v.detach()).sum(-1) if local.requires_grad else None
         return Cotangents(mu, grad_local, tuple(found))
