@@ -79,7 +79,8 @@ def test_host_rows_take_no_memory_of_the_gpu():
         z0 = torch.ones(1 << 20, device="cuda", requires_grad=True)
         rate = torch.ones((), device="cuda", requires_grad=True)
         torch.cuda.reset_peak_memory_stats()
-        nf.fdeint(lambda t, z: -rate * z, z0, 1.0, 0.5, steps=64, graphs=False, **options).sum().backward()
+        y = nf.fdeint(lambda t, z, rate: -rate * z, z0, 1.0, 0.5, args=(rate,), steps=64, graphs=False, **options)
+        y.sum().backward()
         return torch.cuda.max_memory_allocated()
 
     assert peak(**KEPT["host"]) < 0.5 * peak(history="full")

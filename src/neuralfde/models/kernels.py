@@ -99,22 +99,29 @@ def softmax(
     rowptr, col, perm, rows, most, q, k, each_head, mean, heads, dim,
     LISTED: tl.constexpr, SCALE: tl.constexpr, EDGES: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
-    """Softmax of ``SCALE <q_i, k_j>`` over each target's edges for every head, (E, heads), and its mean over heads."""
+    """Softmax of ``SCALE <q_i, k_j>`` over each target's edges for every head, (E, heads), and its mean over heads.
+
+    Scores are written first and then read: computed twice, in another order, huge ones would not be the same.
+    """
     row, mine, first, last = _place(rowptr, rows, most, LISTED)
     at, there = _heads(heads, dim, HEADS, DIM)
     query = SCALE * tl.load(q + row * heads * dim + at, there & mine, 0.0)
+    for start in range(first, last, EDGES):
+        e = start + tl.arange(0, EDGES)
+        keys = _head_rows(k, col, e, e < last, heads * dim, at, there)
+        place, known = _edge_heads(e, e < last, heads, HEADS)
+        tl.store(each_head + place, tl.sum(keys * query[None, :, :], 2), known)
+    tl.debug_barrier()  # other threads read these scores next
     top = tl.full([HEADS], float("-inf"), q.dtype.element_ty)
     total = tl.zeros([HEADS], q.dtype.element_ty)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
-        keys = _head_rows(k, col, e, e < last, heads * dim, at, there)
-        score = tl.where((e < last)[:, None], tl.sum(keys * query[None, :, :], 2), float("-inf"))
+        place, known = _edge_heads(e, e < last, heads, HEADS)
+        score = tl.where((e < last)[:, None], tl.load(each_head + place, known, 0.0), float("-inf"))
         higher = tl.maximum(top, tl.max(score, 0))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(score - higher[None, :]), 0)
         top = higher
-        place, known = _edge_heads(e, e < last, heads, HEADS)
-        tl.store(each_head + place, score, known)
-    tl.debug_barrier()  # other threads read these scores next
+    tl.debug_barrier()  # all have read them before they are written over
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
         place, known = _edge_heads(e, e < last, heads, HEADS)
