@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ def _open(
 ) -> Blocked:
     more = weights.shape[0] - 1 if backward else 0  # inputs beside the first, which takes over the spare one's memory
     assert spare is None or isinstance(spare, Blocked)
-    place = {"device": "cpu", "pin_memory": row.is_cuda} if host else {}
+    place: dict[str, Any] = {"device": "cpu", "pin_memory": row.is_cuda} if host else {}
     rooms = [row.new_empty(steps + 1, *row.shape, **place) for _ in range(more + (spare is None))]
     inputs = [Rows(b, backward) for b in ([] if spare is None else [spare.inputs[0].buffer]) + rooms]
     kind = HostBlocked if host else Blocked

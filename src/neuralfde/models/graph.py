@@ -237,7 +237,8 @@ class FGrand(nn.Module):
         if not isinstance(features, Tensor) or edges is None:
             raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
         graph = self.prepare(edges, features.shape[0])
-        logits, first = self.decoder.bias, 0
+        logits: Tensor = self.decoder.bias
+        first = 0
         for z in self.diffuse(graph, self.encode(features)):
             weight = self.decoder.weight[:, first : first + z.shape[1]]
             logits, first = readout(z, weight, logits, self.dropout if self.training else 0.0), first + z.shape[1]
