@@ -1,7 +1,8 @@
 """Figures of the graphs as tables: ``python benchmarks/render_graphs.py`` writes ``results/graphs-h200.md``.
 
-Times come from the last run of cost, memory from the one before it and from the count of buffers. Accuracies come from
-all runs: of the trainings on the ten reported splits the one with the best mean validation accuracy counts.
+Costs come from the last run, and from the one before it where the last one ended too early; each is compared with the
+``direct`` of its own run. Accuracies come from all runs: of the trainings on the ten reported splits the one with the
+best mean validation accuracy counts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from neuralfde.experiments.graph_cost import PAPER
 from neuralfde.experiments.graphs import PAPER_ACCURACY
 
 RESULTS = Path(__file__).parent / "results"
@@ -21,22 +23,33 @@ RUNS = {
     "CPU": "graphs-cpu",
     "search": "graphs-search-h200",
     "short search": "graphs-search-h200-short",
+    "cores, first": "graphs-search-cores-first",
+    "cores": "graphs-search-cores",
+    "cores, last": "graphs-search-cores-last",
+    "last search": "graphs-search-h200-last",
 }
-TIMES, MEMORY, COUNT, EARLY = "graphs-cost-h200", "graphs-h200", "graph-memory", "graphs-tuning"
+COSTS, EARLY = ("graphs-cost-h200", "graphs-cost-h200-earlier"), "graphs-tuning"
 #: In the order of the paper's table.
 DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "computers", "photo", "coauthor-physics")
 VARIANTS = ("l", "nl")
 SHORT = 40
 """A training that the clock ended is left out if its best epochs are all among so many."""
 Row = dict[str, Any]
-#: graph, figure, and for each variant the paper's figure and the goal
+BATCH = 20000
+"""Nodes of the products batches that goals speak of."""
+#: graph, what it is called, figure, and for each variant the paper's figure and the goal
 RATIOS = (
-    ("arxiv", "training_mib", ((0.65, 0.4), (0.5, 0.25))),
-    ("products", "training_mib", ((0.83, 0.5), (0.65, 0.35))),
+    ("arxiv", "training memory against direct, arxiv", "training_mib", ((0.65, 0.4), (0.5, 0.25))),
+    (
+        "products",
+        f"training memory against direct, products, {BATCH} nodes",
+        "training_mib",
+        ((0.83, 0.5), (0.65, 0.35)),
+    ),
+    ("arxiv", "training memory, MiB, arxiv", "training_mib", ((5570, 1500), (9086, 2500))),
+    ("arxiv", "training time against direct, arxiv", "training_s", ((0.91, 0.9), (0.97, 0.95))),
+    ("products", "largest batch against direct", "largest", ((2, 4), (2, 4))),
 )
-MIB = ((5570, 1500), (9086, 2500))
-SECONDS = ((0.91, 0.9), (0.97, 0.95))
-BATCH = (2, 4)
 
 
 def read(name: str) -> Row:
@@ -51,15 +64,22 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 # Cost
 
 
-def measured(rows: list[Row], graph: str, variant: str, nodes: int | None = None) -> dict[str, Row]:
-    """Our rows of one graph and variant by method."""
-    return {
-        r["adjoint"]: r
-        for r in rows
-        if (r.get("source"), r.get("graph"), r.get("variant")) == ("measured", f"synthetic-{graph}", variant)
-        and "training_s" in r
-        and (nodes is None or r["nodes"] == nodes)
-    }
+def costs() -> list[Row]:
+    """Our rows of the last run and those that only an earlier one has, each with its run's ``direct`` as ``base``."""
+    found: dict[str, Row] = {}
+    for run, name in enumerate(COSTS):
+        rows = [
+            r for r in read(name)["rows"] if r.get("source") == "measured" and ("training_s" in r or r.get("largest"))
+        ]
+        base = {(_place(r), r["adjoint"]): r for r in rows}
+        for r in rows:
+            direct = base[_place(r), like(r["adjoint"])]
+            found.setdefault(r["case"], r | {"base": direct, "mark": "" if run == 0 else " ‡"})
+    return sorted(found.values(), key=lambda r: (r["graph"], r.get("nodes", 0), r["variant"]))
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["graph"], row["variant"], row.get("nodes")
 
 
 def like(method: str) -> str:
@@ -67,133 +87,54 @@ def like(method: str) -> str:
     return "direct+replay" if "replay" in method else "direct"
 
 
-def times(rows: list[Row]) -> str:
-    """Seconds of inference and of a training step, the paper's among them."""
+def ratio(row: Row, key: str) -> float:
+    return float(row[key] / row["base"][key])
+
+
+def training(rows: list[Row]) -> str:
+    """Seconds and MiB of inference and of a training step, the paper's among them."""
     lines = []
-    for graph in ("arxiv", "products"):
-        for variant in VARIANTS:
-            found = measured(rows, graph, variant)
-            for method, r in found.items():
-                lines.append(
-                    [f"{r['graph']}, {r['nodes']} nodes", variant, f"`{method}`", *_seconds(r, found[like(method)])]
-                )
-            papers = [
-                r for r in rows if (r.get("source"), r["graph"], r["variant"]) == ("paper", f"ogbn-{graph}", variant)
-            ]
-            direct = next((r for r in papers if r["adjoint"] == "direct"), None)
-            for r in papers if direct else []:
-                lines.append([f"**the paper's**, ogbn-{graph}", variant, f"`{r['adjoint']}`", *_seconds(r, direct)])
-    return table(["graph", "variant", "method", "inference, s", "training step, s", "training / direct"], lines)
-
-
-def _seconds(row: Row, base: Row | None) -> list[str]:
-    assert base is not None
-    ratio = f"{row['training_s'] / base['training_s']:.2f}"
-    return [f"{row['inference_s']:.4f}", f"{row['training_s']:.4f}", ratio]
-
-
-def memory(rows: list[Row]) -> str:
-    """Peak memory of a training step, of the code before."""
-    sizes = sorted({(r["graph"], r["nodes"], r["edges"]) for r in rows if "nodes" in r})
-    lines = []
-    for graph, nodes, edges in sizes:
-        for variant in VARIANTS:
-            found = measured(rows, graph.removeprefix("synthetic-"), variant, nodes)
-            for method, r in found.items():
-                ratio = f"{r['training_mib'] / found['direct']['training_mib']:.2f}"
-                size = f"{graph}, {nodes} nodes, {edges} edges"
-                lines.append([size, variant, f"`{method}`", f"{r['training_mib']:.0f}", ratio])
-    return table(["graph", "variant", "method", "training, MiB", "memory / direct"], lines)
-
-
-def counts(rows: list[Row]) -> dict[tuple[str, str], dict[str, float]]:
-    """Counted MiB of each method, by graph and variant."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for r in rows:
-        found.setdefault((r["graph"], r["variant"]), {})[r["adjoint"]] = r["mib at full size"]
-    return found
-
-
-def counted(rows: list[Row]) -> str:
-    """What the count of buffers says of the code of today."""
-    found = counts(rows)
-    lines = []
-    for variant in VARIANTS:
-        for method in found["arxiv", variant]:
-            cells = [variant, f"`{method}`"]
-            for graph in ("arxiv", "products"):
-                mib = found[graph, variant]
-                cells += [f"{mib[method]:.0f}", f"{mib[method] / mib['direct']:.2f}"]
-            lines.append(cells)
-    head = [
-        "variant",
-        "method",
-        "arxiv, counted MiB",
-        "of `direct`",
-        "products, 20000 nodes, counted MiB",
-        "of `direct`",
-    ]
-    return table(head, lines)
+    for r in (r for r in rows if "training_s" in r):
+        size = f"{r['graph']}, {r['nodes']} nodes, {r['edges']} edges"
+        cells = [size, r["variant"], f"`{r['adjoint']}`{r['mark']}", f"{r['inference_s']:.4f}"]
+        cells += [f"{r['training_s']:.4f}", f"{ratio(r, 'training_s'):.2f}"]
+        kept = r["training_mib"]
+        lines.append([*cells, *([f"{kept:.0f}", f"{ratio(r, 'training_mib'):.2f}"] if kept else ["", ""])])
+    for (graph, variant, method), (infer, _, train, mib) in PAPER.items():
+        _, _, seconds, most = PAPER[graph, variant, "direct"]
+        cells = [f"**the paper's**, ogbn-{graph}", variant, f"`{method}`", f"{infer:.4f}", f"{train:.4f}"]
+        lines.append([*cells, f"{train / seconds:.2f}", f"{mib:.0f}", f"{mib / most:.2f}"])
+    head = ["graph", "variant", "method", "inference, s", "training step, s", "time / direct"]
+    return table([*head, "training, MiB", "memory / direct"], lines)
 
 
 def largest(rows: list[Row]) -> str:
     """The largest products batch of each method, and how many times direct's it is."""
-    found = [r for r in rows if r.get("largest")]
-    direct = {r["variant"]: r["largest"] for r in found if r["adjoint"] == "direct"}
     lines = [
-        [r["variant"], f"`{r['adjoint']}`", str(r["largest"]), f"{r['largest'] / direct[r['variant']]:.1f}"]
-        for r in found
+        [r["variant"], f"`{r['adjoint']}`{r['mark']}", str(r["largest"]), f"{ratio(r, 'largest'):.1f}"]
+        for r in rows
+        if r.get("largest")
     ]
     return table(["variant", "method", "nodes", "times direct"], lines)
 
 
-def goals(clock: list[Row], before: list[Row], count: list[Row]) -> str:
-    """The best figure of our adjoints beside the paper's and the goal; memory as of the code before, and as counted."""
-    lines, now = [], counts(count)
-    for graph, key, each in RATIOS:
+def goals(rows: list[Row]) -> str:
+    """The best figure of our adjoints beside the paper's and the goal."""
+    ours = [r for r in rows if "exact" in r["adjoint"]]
+    lines = []
+    for graph, name, key, each in RATIOS:
         for variant, (paper, goal) in zip(VARIANTS, each, strict=True):
-            found = measured(before, graph, variant, 20000 if graph == "products" else None)
-            ours = {m: r[key] / found["direct"][key] for m, r in found.items() if "exact" in m}
-            mib = now[graph, variant]
-            today = {m: v / mib["direct"] for m, v in mib.items() if "exact" in m}
-            batch = ", 20000 nodes" if graph == "products" else ""
-            name = f"training memory against direct, {graph}{batch}, {variant}"
-            lines.append([name, *_goal(ours, paper, goal, today)])
-    for variant, (paper, goal) in zip(VARIANTS, MIB, strict=True):
-        ours = {m: r["training_mib"] for m, r in measured(before, "arxiv", variant).items() if "exact" in m}
-        today = {m: v for m, v in now["arxiv", variant].items() if "exact" in m}
-        lines.append([f"training memory, MiB, arxiv, {variant}", *_goal(ours, paper, goal, today)])
-    for variant, (paper, goal) in zip(VARIANTS, SECONDS, strict=True):
-        found = measured(clock, "arxiv", variant)
-        ours = {m: r["training_s"] / found[like(m)]["training_s"] for m, r in found.items() if "exact" in m}
-        lines.append([f"training time against direct, arxiv, {variant}", *_goal(ours, paper, goal)])
-    for variant in VARIANTS:
-        sizes = {r["adjoint"]: r["largest"] for r in before if r.get("largest") and r["variant"] == variant}
-        ratios = {m: sizes["direct"] / n for m, n in sizes.items() if m != "direct"}
-        best = min(ratios, key=lambda m: ratios[m])
-        verdict = _verdict(1 / ratios[best] >= BATCH[1], again=False)
-        cells = [f"{BATCH[0]}", f"≥ {BATCH[1]}", f"{1 / ratios[best]:.1f} (`{best}`)", "", verdict]
-        lines.append([f"largest batch against direct, {variant}", *cells])
-    return table(["figure", "**the paper's**", "goal", "measured", "counted, code of today", ""], lines)
-
-
-def _goal(ours: dict[str, float], paper: float, goal: float, today: dict[str, float] | None = None) -> list[str]:
-    """The paper's, the goal, the least of ours and of what is counted, and whether the goal is reached."""
-    shown = ", ".join(f"{v} (`{m}`)" for m, v in _least(ours))
-    count = "" if today is None else ", ".join(f"{v} (`{m}`)" for m, v in _least(today))
-    least = min(ours.values())
-    return [f"{paper:g}", f"≤ {goal:g}", shown, count, _verdict(least <= goal, again=today is None)]
-
-
-def _least(figures: dict[str, float]) -> list[tuple[str, str]]:
-    """The least, and where it is by approximate gradients the least by exact ones beside it."""
-    exact = {m: v for m, v in figures.items() if "half" not in m}
-    best = dict.fromkeys(min(part, key=lambda m: part[m]) for part in (exact, figures))
-    return [(m, f"{figures[m]:.2f}" if figures[m] < 10 else f"{figures[m]:.0f}") for m in best]
-
-
-def _verdict(reached: bool, again: bool) -> str:
-    return ("reached" if reached else "**missed**") + ("" if again else ", not measured anew")
+            some = [r for r in ours if r["variant"] == variant and r["graph"] == f"synthetic-{graph}" and r.get(key)]
+            some = [r for r in some if graph == "arxiv" or key == "largest" or r.get("nodes") == BATCH]
+            figures = {f"`{r['adjoint']}`{r['mark']}": r[key] if "MiB" in name else ratio(r, key) for r in some}
+            most = key == "largest"
+            best = (max if most else min)(figures, key=lambda m: figures[m])
+            met = figures[best] >= goal if most else figures[best] <= goal
+            shown = f"{figures[best]:.2f}" if figures[best] < 10 else f"{figures[best]:.0f}"
+            goal_is = f"{'≥' if most else '≤'} {goal:g}"
+            verdict = "reached" if met else "**missed**"
+            lines.append([f"{name}, {variant}", f"{paper:g}", goal_is, f"{shown} ({best})", verdict])
+    return table(["figure", "**the paper's**", "goal", "ours", ""], lines)
 
 
 # Accuracy
@@ -296,38 +237,29 @@ def page() -> str:
     """All tables, and what they leave out."""
     files = {run: read(name) for run, name in RUNS.items()}
     rows = [r | {"run": run} for run, data in files.items() for r in data["rows"] if "dataset" in r]
-    clock, before, count = (read(name)["rows"] for name in (TIMES, MEMORY, COUNT))
     tried, done = trials(rows, read(EARLY)["rows"]), best(rows, ("final", "other"))
     plain = best(rows, ("final", "other"), plain=True)
     cut = [f"{' '.join(r['case'].split()[:3])} ({r['run']})" for r in rows if "test" in r and too_short(r)]
     unlearned = [f"{d} {v}" for d, v in tried if (d, v) not in best(rows, ("learned",))]
-    cap = max(r.get("cap_gib", 0) for r in before)
-    first = next(iter(measured(clock, "arxiv", "l").values()))
+    cost, last = costs(), read(COSTS[0])
+    cap = max(r.get("cap_gib", 0) for r in cost)
     parts = [
-        f"Ours: {read(TIMES)['device']}, torch {read(TIMES)['torch']}.",
-        "**Time.** T = 10, h = 1, nothing else on the GPU. Our graphs are synthetic: one of the size of ogbn-arxiv, "
-        "and one batch of one of the size of ogbn-products. The paper's figures are for the real graphs on an RTX "
-        "A5000, and for ogbn-products they are a pass over all of it: compare ratios, not seconds. Variant `l` "
+        f"Ours: {last['device']}, torch {last['torch']}.",
+        "**Time and memory.** T = 10, h = 1, nothing else on the GPU. Our graphs are synthetic: one of the size of "
+        "ogbn-arxiv, and batches of one of the size of ogbn-products. The paper's figures are for the real graphs on "
+        "an RTX A5000, and for ogbn-products they are a pass over all of it: compare ratios, not seconds. Variant `l` "
         "computes attention once, `nl` at every evaluation. `loop` is autograd through a plain loop over time. After "
-        "a `+`: `replay` is a captured CUDA graph, compared with `direct+replay`; `blocks` sums several steps of the "
-        "past at once; `half` keeps rows of the past in bfloat16, so its gradient is approximate; `attention` keeps "
-        "attention for the backward pass; `recompute` solves parts again in the backward pass. The run ended before "
-        "the other methods for batches with `nl`.",
-        times(clock),
-        "**Memory, as measured before the code became leaner.** Today's `direct` keeps about two rows a step less, "
-        "and `nl` less too, so these ratios are not today's. The run of the times measured memory as well, but each "
-        "captured step left some behind that later rows counted as theirs: those figures are left out.",
-        memory(before),
-        "**Memory of today's code, counted and not measured**: buffers alive at the peak of a training step (`python "
-        "benchmarks/graph_memory.py`), without workspaces of libraries. The one row of today's code that was "
-        f"measured on an empty device, arxiv `l` `{first['adjoint']}`, took {first['training_mib']:.0f} MiB.",
-        counted(count),
-        f"**Largest products batch** within {cap:g} GiB, to a fifth, by the code before.",
-        largest(before),
-        "**Goals of cost**, each with the best of our adjoints for it by exact gradients, and by approximate ones "
-        "(`half`) where those are better. Verdicts go by what was measured: memory and batches by the code before, "
-        "time by today's.",
-        goals(clock, before, count),
+        "a `+`: `recompute` computes attention again in the backward pass, and with `l` solves some columns at a time "
+        "and again; `columns` does so once; `host` keeps rows of the past in host memory; `states` keeps the states "
+        "beside them, `attention` the attention of each step and `queries` what it is made of; `blocks` sums several "
+        "steps of the past at once; `replay` is a captured CUDA graph, compared with `direct+replay`, and holds its "
+        "memory all the time. ‡: from a run an hour before, in which `direct` took a row or two more; compared with "
+        "that run's `direct`. Since both, the softmax kernel reads its scores once more.",
+        training(cost),
+        f"**Largest products batch** within {cap:g} GiB, to a twentieth.",
+        largest(cost),
+        "**Goals of cost**, each with the best of our adjoints for it. All of them give exact gradients.",
+        goals(cost),
         "**Accuracy.** Mean and standard deviation over ten random splits, adjoint `exact`. Settings are ours, not "
         "the paper's, chosen by validation accuracy on splits other than those reported (in the first run on three "
         "of them). Of all trainings on the ten splits the one with the best mean validation accuracy is shown; test "
