@@ -131,12 +131,12 @@ def test_attention_learns_from_its_start(variant, kind):
     for name in ("query.weight", "key.weight"):
         assert found[0][name].abs().max() > 1e-5
     graph, optimiser = m.prepare(data.edge_index, 9), torch.optim.Adam(m.parameters(), lr=0.02)
-    before = attention_of(m)(graph, m.encode(data.x)).detach()
+    before = attention_of(m)(graph, m.encode(data.x, m.encoder.weight, m.encoder.bias)).detach()
     for _ in range(20):
         optimiser.zero_grad()
         _backward(m, data)
         optimiser.step()
-    assert (attention_of(m)(graph, m.encode(data.x)) - before).abs().max() > 0.05
+    assert (attention_of(m)(graph, m.encode(data.x, m.encoder.weight, m.encoder.bias)) - before).abs().max() > 0.05
 
 
 def _backward(m, data):

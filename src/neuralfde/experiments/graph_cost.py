@@ -26,7 +26,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,11 +205,10 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
 class Loop(FGrand):
     """The same equation solved by the same scheme in a plain loop over time, which autograd differentiates."""
 
-    def diffuse(self, graph: Graph, z: Tensor) -> Iterator[Tensor]:
+    def evolve(self, z: Tensor, graph: Graph, weight: Tensor | None, known: Any = None) -> Tensor:
         """See :class:`FGrand`."""
         func, order, step = self.block.func, float(self.order), self.block.options["step"]
         steps, slopes, start = round(self.block.t / step), list[Tensor](), z
-        weight = None if self.attention is None else self.attention(graph, z)
         lag = torch.arange(steps + 1, dtype=torch.float64)
         shares = ((lag[1:] ** order - lag[:-1] ** order) * step**order / math.gamma(order + 1)).tolist()
         for _ in range(steps):
@@ -217,7 +216,7 @@ class Loop(FGrand):
             z = start
             for share, slope in zip(shares, reversed(slopes), strict=False):
                 z = z + share * slope
-        yield z
+        return z
 
 
 def measure(

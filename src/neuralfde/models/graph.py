@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -135,6 +135,10 @@ class Diffusion(nn.Module):
         return diffuse(graph, weight, z, torch.sigmoid(self.a)[None], None if self.b is None else z0, strength)
 
 
+Features = Tensor | tuple[Graph, Tensor, int]
+"""Dense features, or sparse ones as bags, their values and the number of nodes."""
+
+
 class FGrand(nn.Module):
     """Fractional graph neural diffusion between a linear encoder and a linear decoder.
 
@@ -237,52 +241,62 @@ class FGrand(nn.Module):
         if not isinstance(features, Tensor) or edges is None:
             raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
         graph = self.prepare(edges, features.shape[0])
-        logits: Tensor = self.decoder.bias
-        first = 0
-        for z in self.diffuse(graph, self.encode(features)):
-            weight = self.decoder.weight[:, first : first + z.shape[1]]
-            logits, first = readout(z, weight, logits, self.dropout if self.training else 0.0), first + z.shape[1]
-        return logits
-
-    def diffuse(self, graph: Graph, z: Tensor) -> Iterator[Tensor]:
-        """``Z(T)`` from ``Z_0``: at once or, where attention is fixed, so many columns at a time.
-
-        Each block of columns is read out before the next is made, so that the backward pass holds the gradient of one.
-        """
+        x, maps = self.drop(features), (self.encoder.weight, self.encoder.bias)
+        total: Tensor = self.decoder.bias
         if self.attention is None:
-            known = None
-            if self.keep_attention and torch.is_grad_enabled():
-                known = Known(self.keep_attention == "all")
-            yield self.block(z, graph, None, z if self.source else None, known)
-            return
-        parts = [z] if self.columns is None else [part.contiguous() for part in z.split(self.columns, 1)]
-        del z
-        weight = self.attention(graph, parts, "nothing" if self.recompute else "weights")
-        for part in parts:
-            yield self.solve(part, graph, weight)
-
-    def solve(self, z: Tensor, graph: Graph, weight: Tensor) -> Tensor:
-        """Diffusion of some columns with fixed attention."""
-        source = z if self.source else None
+            known = Known(self.keep_attention == "all") if self.keep_attention and torch.is_grad_enabled() else None
+            return self.logits(self.encode(x, *maps), graph, None, self.decoder.weight, total, known)
+        blocks = [m.split(self.columns or len(m)) for m in (*maps, self.decoder.weight.t())]
         if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self.block, z, graph, weight, source, use_reentrant=True)
-        return self.block(z, graph, weight, source)
+            weight = checkpoint(self.attend, x, *maps, graph, use_reentrant=True)
+            for w, b, columns in zip(*blocks, strict=True):
+                total = total + checkpoint(self.columns_of, x, w, b, graph, weight, columns.t(), use_reentrant=True)
+            return total
+        parts = [self.encode(x, w, b) for w, b, _ in zip(*blocks, strict=True)]
+        weight = self.attention(graph, parts, "weights")
+        for part, columns in zip(parts, blocks[2], strict=True):
+            total = self.logits(part, graph, weight, columns.t(), total)
+        return total
 
-    def encode(self, x: Tensor) -> Tensor:
-        """``Z_0``. Dropout leaves zeros as they are, so that sparse features need no dense copy for it."""
+    def attend(self, x: Features, w: Tensor, b: Tensor, graph: Graph) -> Tensor:
+        """Attention of ``Z_0``, of which nothing is kept."""
+        assert self.attention is not None
+        return self.attention(graph, self.encode(x, w, b), "nothing")
+
+    def columns_of(self, x: Features, w: Tensor, b: Tensor, graph: Graph, weight: Tensor, columns: Tensor) -> Tensor:
+        """What the columns of the state with these parts of encoder and decoder add to the logits."""
+        return self.logits(self.encode(x, w, b), graph, weight, columns, b.new_zeros(columns.shape[0]))
+
+    def logits(
+        self, z: Tensor, graph: Graph, weight: Tensor | None, columns: Tensor, c: Tensor, known: Known | None = None
+    ) -> Tensor:
+        """What columns of the state that begin as ``z`` add to ``c`` through these columns of the decoder."""
+        dropout = self.dropout if self.training else 0.0
+        return readout(self.evolve(z, graph, weight, known), columns, c, dropout)
+
+    def evolve(self, z: Tensor, graph: Graph, weight: Tensor | None, known: Known | None = None) -> Tensor:
+        """``Z(T)`` from ``Z_0``; columns do not depend on each other where attention is given."""
+        return self.block(z, graph, weight, z if self.source else None, known)
+
+    def drop(self, x: Tensor) -> Features:
+        """The features that are left of ``x`` in training; of sparse ones the values, since zeros stay as they are."""
+        p = self.node_dropout if self.training else 0.0
+        nodes = F.dropout(torch.ones(x.shape[0], 1, device=x.device, dtype=x.dtype), p) if p else None
         if not x.is_sparse:
-            return self.encoder(self.drop_nodes(F.dropout(x, self.input_dropout, self.training)))
+            x = F.dropout(x, self.input_dropout, self.training)
+            return x if nodes is None else x * nodes
         if self._bags is None or self._bags[0] is not x:
             self._bags = (x, *bags_of(x))
         _, bags, entries = self._bags
         values = F.dropout(entries[0], self.input_dropout, self.training)
-        return self.drop_nodes(sums_of(bags, values, self.encoder.weight.t())[: x.shape[0]]) + self.encoder.bias
+        return bags, values if nodes is None else values * nodes[bags.row.long(), 0], x.shape[0]
 
-    def drop_nodes(self, x: Tensor) -> Tensor:
-        """Some rows at zero and the others larger, in training."""
-        if not self.training or self.node_dropout == 0:
-            return x
-        return x * F.dropout(x.new_ones(x.shape[0], 1), self.node_dropout)
+    def encode(self, x: Features, weight: Tensor, bias: Tensor) -> Tensor:
+        """``Z_0``, or the columns of it that these parts of the encoder make."""
+        if isinstance(x, Tensor):
+            return F.linear(x, weight, bias)
+        bags, values, nodes = x
+        return sums_of(bags, values, weight.t())[:nodes] + bias
 
     def prepare(self, edges: Tensor | Graph, nodes: int) -> Graph:
         """The graph of ``edges``; that of the last ``edge_index`` is kept, since sorting it costs more than a step."""

@@ -12,6 +12,7 @@ Edges run from source ``j`` to target ``i``; see :class:`neuralfde.models.csr.Gr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -294,15 +295,15 @@ class _SoftmaxAttention(torch.autograd.Function):
         bk: Tensor | None,
         *parts: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        x, kept, maps, weight = _whole(parts), list(known), (wq, bq, wk, bk), None
-        group = heads if keep != "nothing" and fused.usable(wq.t(), x) else 1
+        kept, maps, weight = list(known), (wq, bq, wk, bk), None
+        group = heads if keep != "nothing" and fused.usable(wq.t(), *parts) else 1
         share = group / heads
         for n, h in enumerate(range(0, heads, group)):
             if known:
                 own = known[n * len(known) * group // heads]
                 mean = own if own.dim() == 1 else own.mean(1)
             else:
-                q, k = _of_heads(x, maps, slice(h, h + group), heads)
+                q, k = _of_heads(parts, maps, slice(h, h + group), heads)
                 own, mean = _head_weights(graph, q, k, group)
                 kept += {"all": [own, q, k], "weights": [own], "nothing": []}[keep]
                 del q, k  # or they would live until the next head has its own
@@ -311,7 +312,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*kept)
         ctx.save_for_backward(*maps, *parts, *kept)
-        return weight, x.view_as(x) if len(parts) == 1 else None, *kept
+        return weight, parts[0].view_as(parts[0]) if len(parts) == 1 else None, *kept
 
     @staticmethod
     @once_differentiable
@@ -320,14 +321,17 @@ class _SoftmaxAttention(torch.autograd.Function):
             return None, None, None, None, None, None, None, None, through, *[None] * (ctx.parts - 1)
         wq, bq, wk, bk, *rest = ctx.saved_tensors
         parts, kept = rest[: ctx.parts], rest[ctx.parts :]
-        graph, heads, group, x, for_x = ctx.graph, ctx.heads, ctx.group, _whole(parts), ctx.needs_input_grad[8]
+        graph, heads, group = ctx.graph, ctx.heads, ctx.group
         maps, width = (wq, wk), wq.shape[0] // heads
         grads, biases = [torch.empty_like(w) for w in maps], [torch.empty_like(w[:, 0]) for w in maps]
-        grad_x = None if not for_x else torch.zeros_like(x) if through is None else through
+        places = _columns(parts)
+        grad_parts: list[Any] = [None] * len(parts)
+        if ctx.needs_input_grad[8]:
+            grad_parts = [torch.zeros_like(p) for p in parts] if through is None else [through]
         each = len(kept) * group // heads
         for n, h in enumerate(range(0, heads, group)):
             own, *pair = kept[n * each : (n + 1) * each] or [None]
-            q, k = pair or _of_heads(x, (wq, bq, wk, bk), slice(h, h + group), heads)
+            q, k = pair or _of_heads(parts, (wq, bq, wk, bk), slice(h, h + group), heads)
             own, rows = (
                 _head_weights(graph, q, k, group)[0] if own is None else own,
                 slice(h * width, (h + group) * width),
@@ -337,13 +341,13 @@ class _SoftmaxAttention(torch.autograd.Function):
             for i, w in enumerate(maps):
                 if i == 1:
                     part = _key_grads(graph, scores, q)
-                torch.mm(part.t(), x, out=grads[i][rows])
                 torch.sum(part, 0, out=biases[i][rows])
-                if grad_x is not None:
-                    grad_x.addmm_(part, w[rows])
+                for x, place, grad_x in zip(parts, places, grad_parts, strict=True):
+                    grads[i][rows, place] = part.t() @ x
+                    if grad_x is not None:
+                        grad_x.addmm_(part, w[rows, place])
                 del part
             del q, scores
-        grad_parts = [None] * len(parts) if grad_x is None else grad_x.split([p.shape[1] for p in parts], 1)
         bias_q, bias_k = (None if b is None else g for b, g in zip((bq, bk), biases, strict=True))
         return None, None, None, None, grads[0], bias_q, grads[1], bias_k, *grad_parts
 
@@ -369,11 +373,23 @@ def _whole(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
 
 
-def _of_heads(x: Tensor, maps: Sequence[Any], some: slice, heads: int) -> list[Tensor]:
-    """Queries and keys of some heads."""
+def _columns(parts: Sequence[Tensor]) -> list[slice]:
+    """Where these blocks of columns are in the whole matrix."""
+    ends = [0, *itertools.accumulate(p.shape[1] for p in parts)]
+    return [slice(a, b) for a, b in itertools.pairwise(ends)]
+
+
+def _of_heads(parts: Sequence[Tensor], maps: Sequence[Any], some: slice, heads: int) -> list[Tensor]:
+    """Queries and keys of some heads, from blocks of columns."""
     width = maps[0].shape[0] // heads
-    rows = slice(some.start * width, some.stop * width)
-    return [F.linear(x, w[rows], None if b is None else b[rows]) for w, b in (maps[:2], maps[2:])]
+    rows, found = slice(some.start * width, some.stop * width), []
+    for w, b in (maps[:2], maps[2:]):
+        first, *others = _columns(parts)
+        out = F.linear(parts[0], w[rows, first], None if b is None else b[rows])
+        for x, place in zip(parts[1:], others, strict=True):
+            out.addmm_(x, w[rows, place].t())
+        found.append(out)
+    return found
 
 
 def _head_weights(graph: Graph, q: Tensor, k: Tensor, heads: int) -> tuple[Tensor, Tensor]:
