@@ -59,23 +59,28 @@ PAPER: dict[str, Settings] = {
 #: Where ``consistency`` is not 0 the loss is not the paper's
 TUNED: dict[str, Settings] = PAPER | {
     "cora": Settings(
-        80, 32.0, 1.0, 0.01, 0.02, 0.6, 0.2, 4, attention_width=64,
-        epochs=300, patience=80, order=0.85, consistency=1.0,
+        128, 8.0, 1.0, 0.01, 0.03, 0.8, 0.0, 4, "exp_kernel", 16, "squareplus", "source", "average",
+        optimiser="adamax", epochs=300, patience=80, order=0.9, consistency=2.0,
     ),
-    "cora nl": Settings(80, 32.0, 1.0, 0.01, 0.02, 0.6, 0.2, 4, start="average", order=0.8),
+    "cora nl": Settings(
+        80, 8.0, 1.0, 0.01, 0.02, 0.8, 0.0, 4, attention_width=64, start="average",
+        epochs=300, patience=80, order=0.9, consistency=2.0,
+    ),
     "citeseer": Settings(
         64, 8.0, 1.0, 0.005, 0.03, 0.5, 0.6, 4, attention_width=64,
         epochs=300, patience=80, order=0.6, consistency=1.0,
     ),
     "citeseer nl": Settings(
-        64, 8.0, 1.0, 0.001, 0.1, 0.7, 0.6, 4, attention_decay=0.01, epochs=300, patience=100, order=1.0,
+        64, 8.0, 1.0, 0.001, 0.1, 0.2, 0.6, 4, attention_width=64, attention_decay=0.01, optimiser="rmsprop",
+        epochs=300, patience=80, order=0.75, node_dropout=0.2, consistency=2.0,
     ),
     "pubmed": Settings(
-        128, 12.0, 1.0, 0.02, 0.003, 0.8, 0.6, 1, "cosine", 64, "squareplus", attention_decay=0.0,
-        epochs=300, patience=80, order=1.0, consistency=2.0,
+        64, 12.0, 1.0, 0.02, 3e-4, 0.8, 0.6, 1, "cosine", 16, "squareplus", "source", "average",
+        attention_decay=0.0, epochs=300, patience=80, order=1.0, rows=True, consistency=0.5,
     ),
     "pubmed nl": Settings(
-        128, 12.0, 1.0, 0.01, 0.005, 0.5, 0.6, 1, "cosine", 64, "squareplus", epochs=300, patience=80, order=0.9,
+        128, 13.0, 1.0, 0.0147, 0.00182, 0.5, 0.072, 1, "cosine", 16, "squareplus", "source", "average",
+        optimiser="adamax", epochs=300, patience=80, order=0.9, consistency=1.0,
     ),
     "coauthor-cs": Settings(
         16, 3.0, 1.0, 0.005, 0.003, 0.8, 0.2, 4, "scaled_dot", 8, "squareplus", "source", "average",
@@ -83,7 +88,7 @@ TUNED: dict[str, Settings] = PAPER | {
         epochs=300, patience=80, order=0.85, consistency=2.0,
     ),
     "coauthor-cs nl": Settings(
-        64, 4.0, 1.0, 0.01, 0.03, 0.8, 0.4, 2, attention_width=64,
+        64, 4.0, 1.0, 0.01, 0.03, 0.8, 0.4, 2, "exp_kernel", 64, "squareplus", "source", "average",
         epochs=300, patience=80, order=0.9, consistency=2.0,
     ),
     "computers": Settings(
