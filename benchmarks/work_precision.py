@@ -266,7 +266,8 @@ def plot(rows: list[dict]) -> None:
         for solver, methods in SOLVERS.items():
             for method, line in zip(methods, ("-", "--", ":", "-.", (0, (1, 3))), strict=False):
                 points = zip(*curve(rows, solver=solver, method=method, **case), strict=True)
-                axis.loglog(*points, line, color=colours[solver], label=f"{solver}: {method}", marker="o", markersize=3)
+                style = {"linestyle": line, "color": colours[solver], "marker": "o", "markersize": 3}
+                axis.loglog(*points, label=f"{solver}: {method}", **style)
         many = f"{case['members']} members" if case["members"] > 1 else "one trajectory"
         axis.set(title=f"{case['problem']}, {many}", xlim=(1e-2, 1e-6))
         axis.grid(alpha=0.3)
