@@ -92,20 +92,28 @@ def ratio(row: Row, key: str) -> float:
 
 
 def training(rows: list[Row]) -> str:
-    """Seconds and MiB of inference and of a training step, the paper's among them."""
-    lines = []
+    """Seconds and MiB of inference and of a training step: a table for each graph, and the paper's."""
+    parts: dict[str, list[list[str]]] = {}
     for r in (r for r in rows if "training_s" in r):
-        size = f"{r['graph']}, {r['nodes']} nodes, {r['edges']} edges"
-        cells = [size, r["variant"], f"`{r['adjoint']}`{r['mark']}", f"{r['inference_s']:.4f}"]
-        cells += [f"{r['training_s']:.4f}", f"{ratio(r, 'training_s'):.2f}"]
-        kept = r["training_mib"]
-        lines.append([*cells, *([f"{kept:.0f}", f"{ratio(r, 'training_mib'):.2f}"] if kept else ["", ""])])
+        title = f"{r['graph']}, {r['nodes']:,} nodes, {r['edges']:,} edges:"
+        cells = [r["variant"], f"`{r['adjoint']}`{r['mark']}", f"{r['inference_s']:.4f}", f"{r['training_s']:.4f}"]
+        cells.append(f"{ratio(r, 'training_s'):.2f}")
+        cells += [f"{r['training_mib']:.0f}", f"{ratio(r, 'training_mib'):.2f}"] if r["training_mib"] else ["", ""]
+        parts.setdefault(title, []).append(cells)
     for (graph, variant, method), (infer, _, train, mib) in PAPER.items():
         _, _, seconds, most = PAPER[graph, variant, "direct"]
-        cells = [f"**the paper's**, ogbn-{graph}", variant, f"`{method}`", f"{infer:.4f}", f"{train:.4f}"]
-        lines.append([*cells, f"{train / seconds:.2f}", f"{mib:.0f}", f"{mib / most:.2f}"])
-    head = ["graph", "variant", "method", "inference, s", "training step, s", "time / direct"]
-    return table([*head, "training, MiB", "memory / direct"], lines)
+        cells = [variant, f"`{method}`", f"{infer:.3f}", f"{train:.3f}", f"{train / seconds:.2f}"]
+        parts.setdefault(f"**The paper's**, ogbn-{graph}:", []).append([*cells, f"{mib:.0f}", f"{mib / most:.2f}"])
+    head = [
+        "variant",
+        "method",
+        "inference, s",
+        "training step, s",
+        "time / direct",
+        "training, MiB",
+        "memory / direct",
+    ]
+    return "\n\n".join(f"{title}\n\n{table(head, lines)}" for title, lines in parts.items())
 
 
 def largest(rows: list[Row]) -> str:
@@ -254,7 +262,8 @@ def page() -> str:
         "beside them, `attention` the attention of each step and `queries` what it is made of; `blocks` sums several "
         "steps of the past at once; `replay` is a captured CUDA graph, compared with `direct+replay`, and holds its "
         "memory all the time. ‡: from a run an hour before, in which `direct` took a row or two more; compared with "
-        "that run's `direct`. Since both, the softmax kernel reads its scores once more.",
+        "that run's `direct`. Since both, the softmax kernel reads its scores once more, and `recompute` with `l` begins at "
+        "the features and holds less; neither is measured yet.",
         training(cost),
         f"**Largest products batch** within {cap:g} GiB, to a twentieth.",
         largest(cost),
