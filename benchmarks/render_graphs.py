@@ -262,8 +262,8 @@ def page() -> str:
         "beside them, `attention` the attention of each step and `queries` what it is made of; `blocks` sums several "
         "steps of the past at once; `replay` is a captured CUDA graph, compared with `direct+replay`, and holds its "
         "memory all the time. ‡: from a run an hour before, in which `direct` took a row or two more; compared with "
-        "that run's `direct`. Since both, the softmax kernel reads its scores once more, and `recompute` with `l` begins at "
-        "the features and holds less; neither is measured yet.",
+        "that run's `direct`. Since both, the softmax kernel reads its scores once more, and `recompute` with `l` "
+        "begins at the features and holds less; neither is measured yet.",
         training(cost),
         f"**Largest products batch** within {cap:g} GiB, to a twentieth.",
         largest(cost),
