@@ -18,7 +18,7 @@ from .grid import Request, request
 from .history import Full, History
 from .orders import Caputo, Mesh, Operator, read_order
 from .schemes import Scheme, StageSolver
-from .storage import Host, Storage
+from .storage import Device, Host, Storage
 from .streaming import State
 from .structure import Structure, grouped, structure_of, tensors_in
 
@@ -107,7 +107,7 @@ def _memory(
         kept, size = kept or STORAGES["device"], replace(size, train=False)
     if not toeplitz and past is None:
         past = Full()
-    if isinstance(past, Full) and past.keeps_rows and (past.host or kept == Host()):
+    if isinstance(past, Full) and past.keeps_rows and kept in ((Host(), Device()) if past.host else (Host(),)):
         past, kept = replace(past, host=True), Host()
     return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
 

@@ -127,11 +127,14 @@ def test_learning_rates_rise_and_fall(schedule):
     assert max(rates) == pytest.approx(1.0)
     assert rates[0] < 0.05
     assert rates[-1] == (1.0 if schedule == "constant" else pytest.approx(0.0, abs=2e-2))
+    floored = [learning_rate(schedule, 1.0, 0.25, k / 100, floor=0.1) for k in range(101)]
+    assert floored[:25] == rates[:25]
+    assert floored[-1] == (1.0 if schedule == "constant" else pytest.approx(0.1))
 
 
 def test_augmentation_keeps_shape_and_repeats():
     x = torch.rand(5, 1, 8, 8)
-    draw = lambda seed: augment(x, "crop+flip+affine+elastic+erase", 2, torch.Generator().manual_seed(seed))
+    draw = lambda seed: augment(x, "crop+flip+affine+bend+elastic+erase", 2, torch.Generator().manual_seed(seed))
     assert draw(0).shape == x.shape
     assert torch.equal(draw(0), draw(0))
     assert not torch.equal(draw(0), draw(1))

@@ -188,7 +188,39 @@ def test_dropout_only_in_training():
     torch.testing.assert_close(m(data), m(data))
 
 
+def test_dropped_nodes_lose_all_their_features():
+    data, m = small(nodes=200), model(node_dropout=0.25)
+    torch.manual_seed(0)
+    left = m.drop(data.x)
+    gone = (left == 0).all(1)
+    assert 20 < gone.sum() < 80
+    torch.testing.assert_close(left[~gone], data.x[~gone] / 0.75)
+    torch.manual_seed(0)
+    maps = m.encoder.weight, m.encoder.bias
+    torch.testing.assert_close(m.encode(m.drop(data.x.to_sparse()), *maps), m.encode(left, *maps))
+    assert m.eval().drop(data.x) is data.x
+
+
+def test_members_of_an_ensemble_drop_nodes_of_their_own():
+    data = small(nodes=200)
+    one, other = FGrandEnsemble([model(seed=0, node_dropout=0.25), model(seed=0, node_dropout=0.25)]).encode(data.x)
+    gone = [(z == model().encoder.bias).all(1) for z in (one, other)]
+    assert all(20 < g.sum() < 80 for g in gone)
+    assert not torch.equal(*gone)
+
+
+def test_what_is_computed_again_is_dropped_again():
+    found = []
+    for recompute in (False, True):
+        m = model(recompute=recompute, input_dropout=0.3, node_dropout=0.2, dropout=0.4)
+        torch.manual_seed(1)
+        found.append(squared_gradients(m, small()))
+    torch.testing.assert_close(*found, rtol=1e-11, atol=1e-12)
+
+
 def test_refusals_say_what_to_do():
+    with pytest.raises(InputError, match="keep_attention='some'"):
+        FGrand(5, 3, variant="nl", keep_attention="some")
     with pytest.raises(InputError, match="variant='nll'"):
         FGrand(5, 3, variant="nll")
     with pytest.raises(InputError, match="attention='dot'"):

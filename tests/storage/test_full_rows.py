@@ -57,11 +57,14 @@ def test_host_rows_count_as_the_hosts():
     assert plan.host_bytes == 51 * 24
     assert plan.device_bytes == there.device_bytes - 51 * 24
     assert plan.history.host
+    assert nf.plan(Net(), torch.ones(2, 3), 1.0, 0.5, steps=50, history=nf.Full(host=True)).host_bytes == 51 * 24
 
 
 def test_what_cannot_take_rows_away_is_refused():
     with pytest.raises(nf.errors.InputError, match="storage='host' too"):
         solve(history="full", storage="checkpoint")
+    with pytest.raises(nf.errors.InputError, match="storage='host' too"):  # not silently another storage
+        solve(history=nf.Full(host=True), storage="checkpoint")
     with pytest.raises(nf.errors.InputError, match="direct"):
         solve(history="full", storage="host", adjoint="direct")
 

@@ -216,6 +216,8 @@ class FGrand(nn.Module):
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
         self.node_dropout = node_dropout
         self.columns, self.recompute, self.keep_attention = columns, recompute, keep_attention
+        if keep_attention not in (False, True, "all"):
+            raise InputError(f"keep_attention={keep_attention!r} is neither True, False nor 'all'.")
         if keep_attention:
             options["graphs"] = False  # a replayed step keeps nothing
         self.encoder = nn.Linear(in_features, hidden)
