@@ -52,7 +52,8 @@ def graphs_above() -> str:
     found = [row for row in rows("graphs-h200") if len(row) == 10 and re.fullmatch(r"[+-]\d+\.\d", row[4])]
     above = [row for row in found if row[4].startswith("+")]
     own = sum(row[6] != "plain" for row in above)
-    return f"{len(above)} of {len(found)} accuracies are at or above the paper's, {own} of them with another loss"
+    share = "all" if own == len(above) else str(own)
+    return f"{len(above)} of {len(found)} accuracies are at or above the paper's, {share} of them with another loss"
 
 
 def longest_horizon() -> str:
