@@ -23,8 +23,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from neuralfde.data.synthetic import SIZES, synthetic_graph
 from neuralfde.experiments.graph_cost import Config, methods, model_of
+from neuralfde.experiments.graph_synthetic import SIZES, synthetic_graph
 from neuralfde.models.message_passing import Graph
 
 HERE = Path(__file__).name

@@ -199,6 +199,7 @@ class Case:
             names = {k: own[k] for k in OWN if k in own}
             s = replace(Settings(**row["settings"]), **names, epochs=0, patience=0)
             self.found.setdefault(s, {}).update(dict.fromkeys(seeds, own["val"]))
+        self.random.seed(f"{self.name} {len(self.found)}")  # and draw others than that search did
 
     def jobs_of(self, stage: str, track: str, settings: Sequence[Settings], seeds: tuple[int, ...]) -> list[Job]:
         """The splits in one job, or in one each."""
@@ -246,23 +247,16 @@ class Case:
         return row | {"seeds": job.seeds, "tried": tried}
 
     def explore(self) -> Job:
-        """Some settings of one shape: known ones first, then random ones and neighbours of the best."""
+        """Some settings of one shape: known ones and the other variant's best first, then neighbours of the best."""
         turn, draw = self.jobs // len(self.tracks), self.random
         track = self.tracks[self.jobs % len(self.tracks)]
-        best = self.of(track)
-        if not best and self.rival is not None:
-            best = self.rival.of(track)
-        if best and turn < 2:
-            turn = 2  # an earlier search had the known ones
-        if turn == 0:
-            shape = start = self.fit(settings_for(self.dataset, "tuned", self.variant))
-        elif turn == 1:
-            shape = start = self.fit(PUBLISHED[self.dataset])
-        else:
-            others = self.rival.of(track)[:1] if self.rival is not None else []
-            start = self.fit(draw.choice((best[:3] + others) or [settings_for(self.dataset, "tuned", self.variant)]))
-            shape = self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
-        each = [self.own(start, shape, track, 0 if shape != start else 2)]
+        mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
+        tuned = settings_for(self.dataset, "tuned", self.variant)
+        first = others if mine or others else [tuned, PUBLISHED[self.dataset]]  # an earlier search had the known ones
+        start = first[turn] if turn < len(first) else draw.choice((mine[:3] + others) or [tuned])
+        start = replace(self.fit(start), epochs=0, patience=0)
+        shape = start if turn < len(first) else self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
+        each = [self.own(start, shape, track, 2 if shape == start and start in self.found else 0)]
         while len(each) < self.width:
             each.append(self.own(start, shape, track, draw.choice((1, 2, 3, len(OWN)))))
         unique = [replace(s, epochs=0, patience=0) for s in dict.fromkeys(each)]

@@ -20,7 +20,7 @@ from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import Report, Row, plain
 
 #: Epochs without a probe, and the most that are worth while.
-EPOCHS = {"mnist": (60, 120), "fashion-mnist": (40, 60)}
+EPOCHS = {"mnist": (60, 300), "fashion-mnist": (40, 60)}
 #: Ways to train, from the safest on; the fastest that gives the losses of the first is taken.
 WAYS: dict[str, dict[str, bool]] = {
     "plain": {},
@@ -55,6 +55,8 @@ FIRST = 8
 AIM = 0.86
 #: Seconds at the end of a training for testing and writing, and for the seeds that started while the first compiled.
 TESTING = 40.0
+#: Seconds at the end of a first call for the epochs that are running.
+SAVING = 12.0
 
 
 def recipe(dataset: str, given: argparse.Namespace, **changes: Any) -> images.Config:
@@ -135,7 +137,7 @@ def probe(given: argparse.Namespace, deadline: float) -> None:
     found["fastest"] = way
     for name, data in sets.items():
         asked = recipe(name, given)
-        for step, _ in stages(asked.coarse, asked.step):
+        for step, _ in stages("coarse", asked.coarse, asked.step):
             t = trainer(recipe(name, given, epochs=1000, coarse="", step=step, **WAYS[way]), data, 0)
             found["stages"][f"{name}, h={step:g}"] = Speed([t], given.probe_seconds).step
     configs = {name: recipe(name, given, epochs=1000, coarse="", **WAYS[way]) for name in sets}
@@ -162,7 +164,7 @@ def epochs_for(given: argparse.Namespace, found: dict[str, Any], seconds: float)
     cost = 0.0
     for name in given.sets.split(","):
         asked, before, most = recipe(name, given), 0.0, EPOCHS[name][1]
-        for step, end in stages(asked.coarse, asked.step):
+        for step, end in stages("coarse", asked.coarse, asked.step):
             steps = (end - before) * most * given.seeds * (60_000 // asked.batch_size)
             cost += steps * found["stages"][f"{name}, h={step:g}"] / max(1.0, found["overlap"])
             before = end
@@ -170,12 +172,34 @@ def epochs_for(given: argparse.Namespace, found: dict[str, Any], seconds: float)
     return {name: max(3, int(share * most)) for name, (_, most) in EPOCHS.items()}
 
 
-class Told(Report):
-    """Says a line now and then and writes the curves."""
+class TimeIsUp(Exception):
+    """A training has to wait for the next call."""
 
-    def __init__(self, name: str, found: dict[str, Any], given: argparse.Namespace, file: str) -> None:
+
+class Told(Report):
+    """Says a line now and then, writes the curves, and ends a call at a checkpoint when its time is up.
+
+    Args:
+        name: of the training.
+        found: what is written.
+        given: the command line.
+        file: where it is written.
+        until: when no further epoch begins.
+        states: checkpoints of all trainings, those of an earlier call to begin with.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        found: dict[str, Any],
+        given: argparse.Namespace,
+        file: str,
+        until: float = float("inf"),
+        states: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         self.name, self.found, self.given, self.file, self.said = name, found, given, file, 0.0
+        self.until, self.states = until, {} if states is None else states
 
     def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
         """See :class:`Report`."""
@@ -187,30 +211,47 @@ class Told(Report):
         """See :class:`Report`."""
         self.found["curves"][self.name] = state["curve"]
         write(self.given, self.file, self.found)
+        self.states[self.name] = state
+        if time.time() > self.until:
+            raise TimeIsUp
+
+    def restored(self, key: str) -> Any:
+        """See :class:`Report`."""
+        return self.states.get(key)
 
 
 def train(given: argparse.Namespace, deadline: float) -> None:
-    """All seeds of both sets, tested as they end."""
+    """All seeds of the sets, tested as they end; a training for several calls goes on from the states it left."""
     sets = {name: load_images(name, given.data) for name in given.sets.split(",")}
-    probed = probed_before(given)
+    probed, place = probed_before(given), Processes.from_environment(given.device).device
+    earlier = torch.load(given.resume, map_location=place, weights_only=True) if given.resume else {}
+    states = earlier.get("states", {})
     way = given.way or probed.get("fastest", "captured")
     seconds = deadline - time.time() - TESTING
-    epochs = epochs_for(given, probed, seconds)
-    limits = {"minutes": seconds / 60, **WAYS[way]}
+    whole = max(seconds + max((s["seconds"] for s in states.values()), default=0.0), 60 * given.whole)
+    epochs = earlier.get("epochs") or epochs_for(given, probed, whole)
+    limits = {"minutes": whole / 60, **WAYS[way]}
     configs = {name: recipe(name, given, epochs=epochs[name], **limits) for name in sets}
     found: dict[str, Any] = {"machine": machine(), "way": way, "rows": [], "curves": {}}
     found["settings"] = {name: dataclasses.asdict(c) for name, c in configs.items()}
-    print(f"{way}; epochs {epochs}; {seconds:.0f} s", flush=True)
+    print(f"{way}; epochs {epochs}; {seconds:.0f} of {whole:.0f} s", flush=True)
     trainers = {f"{n}, seed {s}": trainer(c, sets[n], s) for n, c in configs.items() for s in range(given.seeds)}
+    until = deadline - SAVING if given.whole and not given.resume else float("inf")
+    reports = {key: Told(key, found, given, "images", until, states) for key in trainers}
     weights = {}
-    for key in side_by_side(trainers, {key: Told(key, found, given, "images") for key in trainers}):
-        t = trainers[key]
-        dataset, seed = t.config.dataset, int(key.split()[-1])
-        found["rows"].append({"dataset": dataset, "seed": seed, **t.result(), "curve": t.curve})
-        weights[key] = [w.cpu() for w in t.best["weights"]]
-        torch.save(weights, Path(given.out) / "weights.pt")
-        write(given, "images", found)
-        print(f"[{key}] test error {found['rows'][-1]['test_error']:.2f} %", flush=True)
+    try:
+        for key in side_by_side(trainers, reports):
+            t = trainers[key]
+            dataset, seed = t.config.dataset, int(key.split()[-1])
+            found["rows"].append({"dataset": dataset, "seed": seed, **t.result(), "curve": t.curve})
+            weights[key] = [w.cpu() for w in t.best["weights"]]
+            torch.save(weights, Path(given.out) / "weights.pt")
+            write(given, "images", found)
+            print(f"[{key}] test error {found['rows'][-1]['test_error']:.2f} %", flush=True)
+    except TimeIsUp:
+        torch.save({"epochs": epochs, "states": states}, Path(given.out) / "states.pt")
+        print(f"to be resumed: {[(key, s['step']) for key, s in states.items()]}", flush=True)
+        return
     print(render_images.accuracy(found), flush=True)
 
 

@@ -1,7 +1,8 @@
 """The paper's image experiments on one GPU: accuracy on MNIST and Fashion-MNIST, gradients compared, cost over T.
 
     python benchmarks/images_gpu.py --data DIR --out OUT --parts probe,validate --minutes 3
-    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.5
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.7 --whole 17.6
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.7 --resume OUT/states.pt
     python benchmarks/images_gpu.py --data DIR --out OUT --parts cost,direct,adjoints,smoke --minutes 4.6
     python benchmarks/images_gpu.py --out OUT --parts render
 
@@ -153,6 +154,8 @@ def arguments() -> argparse.Namespace:
         "--parts", default="probe,train,cost,direct,adjoints,smoke", help=f"of {', '.join(PARTS)}, render"
     )
     parser.add_argument("--minutes", type=float, default=13.0, help="time limit of the whole call")
+    parser.add_argument("--whole", type=float, default=0.0, help="minutes of a training that goes on in a second call")
+    parser.add_argument("--resume", default="", help="states.pt of the first call, which the second one ends")
     parser.add_argument("--sets", default=",".join(SETS), help="which sets to probe and train")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--way", default="", choices=["", *WAYS], help="how to train; empty: as the probe found")

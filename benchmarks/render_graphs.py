@@ -1,8 +1,7 @@
 """Figures of the graphs as tables: ``python benchmarks/render_graphs.py`` writes ``results/graphs-h200.md``.
 
-Costs come from the last run, and from the one before it where the last one ended too early; each is compared with the
-``direct`` of its own run. Accuracies come from all runs: of the trainings on the ten reported splits the one with the
-best mean validation accuracy counts.
+Accuracies come from all runs: of the trainings on the ten reported splits the one with the best mean validation
+accuracy counts.
 """
 
 from __future__ import annotations
@@ -27,8 +26,11 @@ RUNS = {
     "cores": "graphs-search-cores",
     "cores, last": "graphs-search-cores-last",
     "last search": "graphs-search-h200-last",
+    "computers": "graphs-search-h200-computers",
+    "cores, pubmed": "graphs-search-cores-pubmed",
+    "two": "graphs-search-h200-two",
 }
-COSTS, EARLY = ("graphs-cost-h200", "graphs-cost-h200-earlier"), "graphs-tuning"
+COST, EARLY = "graphs-cost-h200", "graphs-tuning"
 #: In the order of the paper's table.
 DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "computers", "photo", "coauthor-physics")
 VARIANTS = ("l", "nl")
@@ -65,17 +67,11 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def costs() -> list[Row]:
-    """Our rows of the last run and those that only an earlier one has, each with its run's ``direct`` as ``base``."""
-    found: dict[str, Row] = {}
-    for run, name in enumerate(COSTS):
-        rows = [
-            r for r in read(name)["rows"] if r.get("source") == "measured" and ("training_s" in r or r.get("largest"))
-        ]
-        base = {(_place(r), r["adjoint"]): r for r in rows}
-        for r in rows:
-            direct = base[_place(r), like(r["adjoint"])]
-            found.setdefault(r["case"], r | {"base": direct, "mark": "" if run == 0 else " ‡"})
-    return sorted(found.values(), key=lambda r: (r["graph"], r.get("nodes", 0), r["variant"]))
+    """Our rows, each with its ``direct`` as ``base``."""
+    rows = [r for r in read(COST)["rows"] if r.get("source") == "measured" and ("training_s" in r or r.get("largest"))]
+    base = {(_place(r), r["adjoint"]): r for r in rows}
+    found = [r | {"base": base[_place(r), like(r["adjoint"])]} for r in rows]
+    return sorted(found, key=lambda r: (r["graph"], r.get("nodes", 0), r["variant"]))
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -96,7 +92,7 @@ def training(rows: list[Row]) -> str:
     parts: dict[str, list[list[str]]] = {}
     for r in (r for r in rows if "training_s" in r):
         title = f"{r['graph']}, {r['nodes']:,} nodes, {r['edges']:,} edges:"
-        cells = [r["variant"], f"`{r['adjoint']}`{r['mark']}", f"{r['inference_s']:.4f}", f"{r['training_s']:.4f}"]
+        cells = [r["variant"], f"`{r['adjoint']}`", f"{r['inference_s']:.4f}", f"{r['training_s']:.4f}"]
         cells.append(f"{ratio(r, 'training_s'):.2f}")
         cells += [f"{r['training_mib']:.0f}", f"{ratio(r, 'training_mib'):.2f}"] if r["training_mib"] else ["", ""]
         parts.setdefault(title, []).append(cells)
@@ -119,7 +115,7 @@ def training(rows: list[Row]) -> str:
 def largest(rows: list[Row]) -> str:
     """The largest products batch of each method, and how many times direct's it is."""
     lines = [
-        [r["variant"], f"`{r['adjoint']}`{r['mark']}", str(r["largest"]), f"{ratio(r, 'largest'):.1f}"]
+        [r["variant"], f"`{r['adjoint']}`", str(r["largest"]), f"{ratio(r, 'largest'):.1f}"]
         for r in rows
         if r.get("largest")
     ]
@@ -134,7 +130,7 @@ def goals(rows: list[Row]) -> str:
         for variant, (paper, goal) in zip(VARIANTS, each, strict=True):
             some = [r for r in ours if r["variant"] == variant and r["graph"] == f"synthetic-{graph}" and r.get(key)]
             some = [r for r in some if graph == "arxiv" or key == "largest" or r.get("nodes") == BATCH]
-            figures = {f"`{r['adjoint']}`{r['mark']}": r[key] if "MiB" in name else ratio(r, key) for r in some}
+            figures = {f"`{r['adjoint']}`": r[key] if "MiB" in name else ratio(r, key) for r in some}
             most = key == "largest"
             best = (max if most else min)(figures, key=lambda m: figures[m])
             met = figures[best] >= goal if most else figures[best] <= goal
@@ -249,7 +245,7 @@ def page() -> str:
     plain = best(rows, ("final", "other"), plain=True)
     cut = [f"{' '.join(r['case'].split()[:3])} ({r['run']})" for r in rows if "test" in r and too_short(r)]
     unlearned = [f"{d} {v}" for d, v in tried if (d, v) not in best(rows, ("learned",))]
-    cost, last = costs(), read(COSTS[0])
+    cost, last = costs(), read(COST)
     cap = max(r.get("cap_gib", 0) for r in cost)
     parts = [
         f"Ours: {last['device']}, torch {last['torch']}.",
@@ -261,9 +257,7 @@ def page() -> str:
         "and again; `columns` does so once; `host` keeps rows of the past in host memory; `states` keeps the states "
         "beside them, `attention` the attention of each step and `queries` what it is made of; `blocks` sums several "
         "steps of the past at once; `replay` is a captured CUDA graph, compared with `direct+replay`, and holds its "
-        "memory all the time. ‡: from a run an hour before, in which `direct` took a row or two more; compared with "
-        "that run's `direct`. Since both, the softmax kernel reads its scores once more, and `recompute` with `l` "
-        "begins at the features and holds less; neither is measured yet.",
+        "memory all the time.",
         training(cost),
         f"**Largest products batch** within {cap:g} GiB, to a twentieth.",
         largest(cost),
@@ -283,7 +277,7 @@ def page() -> str:
         "kind of loss).",
         "**Order learned** on each split, from the chosen one (at most 0.95).",
         learned(rows),
-        f"Not run, or ended by the clock too early: {', '.join(unlearned)}.",
+        *([f"Not run, or ended by the clock too early: {', '.join(unlearned)}."] if unlearned else []),
         "**How many settings were tried**, judged by validation alone. Settings and accuracies of every trial and "
         "split are in the files beside this page.",
         tried_table(tried),
