@@ -244,7 +244,25 @@ def test_time_that_runs_out_ends_the_training_with_a_rate_of_zero(monkeypatch):
 @pytest.mark.parametrize("coarse", ["0.5", "0.5:a", "1:0.5,0.5:0.4", "1:1.5"])
 def test_coarse_steps_are_read(coarse):
     with pytest.raises(InputError, match="coarse="):
-        stages(coarse, 0.1)
+        stages("coarse", coarse, 0.1)
+
+
+def test_augmentation_in_stages():
+    data = load_images("digits")
+    config = images.fill(dataclasses.replace(TINY, augment="flip:0.25,affine+crop:0.5,none"))
+    examples = Examples(config, data, 0, Processes(torch.device("cpu")))
+    alone = {kinds: dataclasses.replace(config, augment=kinds) for kinds in ("flip", "affine+crop", "none")}
+    drawn = {k: Examples(c, data, 0, Processes(torch.device("cpu"))).batch(5)[0] for k, c in alone.items()}
+    for share, kinds in ((0.0, "flip"), (0.25, "affine+crop"), (0.49, "affine+crop"), (0.5, "none"), (1.0, "none")):
+        assert torch.equal(examples.batch(5, share)[0], drawn[kinds])
+    assert not torch.equal(drawn["flip"], drawn["none"])
+
+
+@pytest.mark.parametrize(("augment", "what"), [("crop:0.5,twist", "unknown augmentation"), ("crop,none", "augment=")])
+def test_augmentation_is_refused_before_the_training(augment, what):
+    config = images.fill(dataclasses.replace(TINY, augment=augment))
+    with pytest.raises(InputError, match=what):
+        Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
 
 
 def test_a_loss_that_is_not_finite_is_an_error():

@@ -10,6 +10,7 @@ from torch import Tensor
 from neuralfde.data.augment import augment
 from neuralfde.data.images import ImageData
 
+from .image_schedules import current, stages
 from .processes import Processes
 
 if TYPE_CHECKING:
@@ -44,12 +45,16 @@ class Examples:
         self.steps = max(1, len(self.train[1]) // config.batch_size)
         self.noise = torch.Generator(processes.device)
         self._epoch, self._order = -1, torch.empty(0)
+        early, _, last = config.augment.rpartition(",")
+        self.kinds = stages("augment", early, last, str)
+        for kinds, _ in self.kinds:  # one image each, so that a misspelt one is refused now
+            augment(self.train[0][:1].float(), kinds, config.pad, self.noise)
 
     def _place(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return images[:, None].to(self.processes.device), labels.to(self.processes.device)
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """This process's part of the batch of a training step, augmented and normalised."""
+    def batch(self, step: int, share: float = 0.0) -> tuple[Tensor, Tensor]:
+        """This process's part of the batch of a step, after a share of the training, augmented and normalised."""
         epoch, k = divmod(step, self.steps)
         images, labels = self.train
         if epoch != self._epoch:
@@ -57,7 +62,7 @@ class Examples:
             self._order, self._epoch = torch.randperm(len(labels), generator=order).to(images.device), epoch
         chosen = self._order[k * self.config.batch_size : (k + 1) * self.config.batch_size]
         self.noise.manual_seed((self.seed + 1) * 1_000_003 + step)
-        x = augment(images[chosen].float() / 255, self.config.augment, self.config.pad, self.noise)
+        x = augment(images[chosen].float() / 255, current(self.kinds, share), self.config.pad, self.noise)
         mine = slice(self.processes.rank, None, self.processes.count)
         return ((x - self.mean) / self.std)[mine], labels[chosen][mine]
 

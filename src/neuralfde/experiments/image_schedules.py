@@ -1,8 +1,10 @@
-"""What changes in the course of a training: the learning rate and the solver's step, over the share that is done."""
+"""What changes in the course of a training, over the share that is done: the learning rate, and values in stages."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from neuralfde.errors import InputError
 
@@ -26,24 +28,25 @@ def learning_rate(schedule: str, peak: float, warmup: float, share: float, floor
     return peak * (floor + (1 - floor) * fallen)
 
 
-def stages(coarse: str, fine: float) -> list[tuple[float, float]]:
-    """The solver's steps in their order, each with the share of the training at which it ends.
+def stages(option: str, early: str, last: Any, read: Callable[[str], Any] = float) -> list[tuple[Any, float]]:
+    """Values in their order, each with the share of the training at which it ends.
 
-    ``coarse`` reads ``step:share,step:share``: ``2:0.4,0.5:0.8`` is h=2 up to 40 % of the training, h=0.5 up to 80 %,
-    then the fine step.
+    ``early`` reads ``value:share,value:share``: of steps, ``2:0.4,0.5:0.8`` is h=2 up to 40 % of the training, h=0.5
+    up to 80 %, then the last one.
     """
-    found: list[tuple[float, float]] = []
-    for part in coarse.split(",") if coarse else ():
+    found: list[tuple[Any, float]] = []
+    for part in early.split(",") if early else ():
         try:
-            step, share = (float(x) for x in part.split(":"))
+            value, end = part.split(":")
+            stage = read(value), float(end)
         except ValueError:
-            raise InputError(f"coarse={coarse!r} is not of the form step:share,step:share.") from None
-        if not (found[-1][1] if found else 0.0) < share < 1:
-            raise InputError(f"coarse={coarse!r}: the shares must rise and stay below 1.")
-        found.append((step, share))
-    return [*found, (fine, 1.0)]
+            raise InputError(f"{option}={early!r} is not of the form value:share,value:share.") from None
+        if not (found[-1][1] if found else 0.0) < stage[1] < 1:
+            raise InputError(f"{option}={early!r}: the shares must rise and stay below 1.")
+        found.append(stage)
+    return [*found, (last, 1.0)]
 
 
-def solver_step(coarse: str, fine: float, share: float) -> float:
-    """The solver's step after a share of the training; see :func:`stages`."""
-    return next((step for step, end in stages(coarse, fine) if share < end), fine)
+def current(stages: list[tuple[Any, float]], share: float) -> Any:
+    """The value after a share of the training."""
+    return next((value for value, end in stages if share < end), stages[-1][0])

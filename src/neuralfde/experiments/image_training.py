@@ -20,7 +20,7 @@ from neuralfde.errors import InputError, NonFiniteError
 from neuralfde.models.image import ConvFDE
 
 from .image_examples import Examples
-from .image_schedules import learning_rate, solver_step
+from .image_schedules import current, learning_rate, stages
 from .processes import Processes
 from .replay import Replay
 from .runtime import Report, Row
@@ -178,8 +178,8 @@ class Trainer:
             group["lr"] = self.rate if self.cuda else rate
         # the mean of few weights is not held back by the first ones
         self.blend.fill_(1 - min(c.ema, (self.step + 1) / (self.step + 11)))
-        self._choose_solver(solver_step(c.coarse, c.step, share))
-        (self.replay or self.update)(*self.examples.batch(self.step))
+        self._choose_solver(current(stages("coarse", c.coarse, c.step), share))
+        (self.replay or self.update)(*self.examples.batch(self.step, share))
         self.step += 1
         if self.stream is not None:
             self.waiting.append(self.stream.record_event())

@@ -70,7 +70,7 @@ class Config:
     smoothing: float = option(-1.0, "label smoothing; -1: by set")
     clip: float = option(1.0, "largest norm of the gradient; 0: any")
     ema: float = option(-1.0, "decay of the mean of the weights that is evaluated; 0: the weights; -1: by set")
-    augment: str = option("", "crop, flip, affine, bend, elastic, erase, joined by +, or none")
+    augment: str = option("", "crop, flip, affine, bend, elastic, erase joined by + or none; kinds:share,kinds: stages")
     pad: int = option(0, "pixels of padding for the random crop")
     order: float = option(0.0, "order of the equation, or where it starts")
     learn_order: bool = option(False, "train the order too")
