@@ -10,7 +10,7 @@ import torch
 
 import neuralfde
 from neuralfde.compat.torchfde import fdeint_adjoint
-from neuralfde.experiments.registry import available
+from neuralfde.experiments import available
 
 for name in ("numpy", "scipy", "matplotlib", "pytest"):
     assert importlib.util.find_spec(name) is None or "--bare" not in sys.argv, f"{name} is installed: not a bare test"

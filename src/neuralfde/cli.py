@@ -24,9 +24,9 @@ except ImportError as error:  # pragma: no cover - exercised by hand in an envir
     sys.exit(f'the command line needs further packages ({error.name}). Install them with: pip install "neuralfde[cli]"')
 
 from .errors import ConvergenceError, InputError, InputTypeError, NonFiniteError, nearest
+from .experiments import Experiment, available, load, read
 from .experiments.console import ConsoleReport, table
 from .experiments.processes import restarts
-from .experiments.registry import Experiment, available, load, read
 from .experiments.runtime import FolderReport, Report, plain
 
 _CODES = "Exit codes: 0 done, 2 wrong usage or input, 3 a target was not reached, 130 interrupted (results are kept)."

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from neuralfde import InputError
-from neuralfde.experiments import FolderReport, Report, load, lynx_hare, neural_field, relaxation
+from neuralfde.experiments import FolderReport, Report, available, load, lynx_hare, neural_field, relaxation
 from neuralfde.experiments import lotka_volterra as lv
-from neuralfde.experiments.registry import available
 from neuralfde.special import mittag_leffler
 
 SMALL = lv.Config(optimiser="lm", trajectories=3, samples=5, steps=5)

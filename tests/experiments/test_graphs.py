@@ -10,12 +10,12 @@ import torch
 import torch.multiprocessing as mp
 
 from neuralfde.data.samplers import NodeSampler
-from neuralfde.data.synthetic import GraphSize, synthetic_graph
 from neuralfde.errors import InputError
 from neuralfde.experiments import graph_cost, graph_training, graphs
 from neuralfde.experiments.graph_ensemble import drop
 from neuralfde.experiments.graph_sampled import accuracies, train_epoch
 from neuralfde.experiments.graph_settings import PAPER, candidates, canonical, settings_for
+from neuralfde.experiments.graph_synthetic import GraphSize, synthetic_graph
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport
 from neuralfde.models.graph import FGrand

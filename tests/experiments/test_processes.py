@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import multiprocessing as mp
 
-from neuralfde.data.synthetic import GraphSize, synthetic_graph
-from neuralfde.experiments import Report, graph_training, graphs, load, lynx_hare, neural_field, relaxation
+from neuralfde.experiments import Report, available, graph_training, graphs, load, lynx_hare, neural_field, relaxation
 from neuralfde.experiments import lotka_volterra as lv
+from neuralfde.experiments.graph_synthetic import GraphSize, synthetic_graph
 from neuralfde.experiments.processes import Processes
-from neuralfde.experiments.registry import available
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"trajectories": 5, "samples": 4, "steps": 4, "batch_size": 3}

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from neuralfde.errors import InputError, InputTypeError
 from neuralfde.experiments.graph_ensemble import FGrandEnsemble
-from neuralfde.models import message_passing
+from neuralfde.models import softmax_attention
 from neuralfde.models.graph import SCORES, FGrand
 from neuralfde.models.message_passing import Graph, attention
 
@@ -320,8 +320,8 @@ def test_attention_kept_or_computed_again_gives_the_same_gradients(how, source):
 
 def test_kept_attention_is_used_once_and_makes_no_second_evaluation(monkeypatch):
     data, made = small(), model("nl", keep_attention=True)
-    seen, plain = [], message_passing.sddmm
-    monkeypatch.setattr(message_passing, "sddmm", lambda *a: seen.append(1) or plain(*a))
+    seen, plain = [], softmax_attention.sddmm
+    monkeypatch.setattr(softmax_attention, "sddmm", lambda *a: seen.append(1) or plain(*a))
     logits = made(data)
     forward, steps, heads = len(seen), 4, 2
     logits.sum().backward()

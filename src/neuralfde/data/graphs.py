@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from neuralfde.data.raw_graphs import RawGraph
 
 OGB_GRAPHS = ("ogbn-arxiv", "ogbn-products")
-SYNTHETIC_GRAPHS = ("synthetic-arxiv", "synthetic-products")
-GRAPH_NAMES = (*GRAPHS, *OGB_GRAPHS, *SYNTHETIC_GRAPHS)
+GRAPH_NAMES = (*GRAPHS, *OGB_GRAPHS)
 """Every name :func:`load_graph` takes; case, ``-`` and ``_`` do not matter in it."""
 
 
@@ -47,11 +46,11 @@ def load_graph(
     """Load a graph by name, with the random split of ``seed``.
 
     Args:
-        name: one of :data:`GRAPH_NAMES`. ``synthetic-*`` are generated, not real, and say so in ``data.name``.
-        root: the data folder; default: the environment variable ``NEURALFDE_DATA``. Not used by synthetic graphs.
-        seed: of the random split (of the whole graph, where it is synthetic). The ogbn graphs have one fixed split.
+        name: one of :data:`GRAPH_NAMES`.
+        root: the data folder; default: the environment variable ``NEURALFDE_DATA``.
+        seed: of the random split. The ogbn graphs have one fixed split.
         development_seed: see :func:`neuralfde.data.splits.grand_split`.
-        largest_component: keep the largest connected component only. Not used by ogbn and synthetic graphs.
+        largest_component: keep the largest connected component only. Not used by ogbn graphs.
         normalise: divide each node's features by their sum, as torch_geometric's ``NormalizeFeatures``.
 
     Shapes:
@@ -59,11 +58,7 @@ def load_graph(
         (N,) bool; ``name`` and ``num_classes`` beside them.
     """
     key = _canonical(name)
-    if key in SYNTHETIC_GRAPHS:
-        from neuralfde.data.synthetic import synthetic_graph
-
-        data = synthetic_graph(key.removeprefix("synthetic-"), seed=seed)
-    elif key in OGB_GRAPHS:
+    if key in OGB_GRAPHS:
         data = _load_ogb(key, data_root(root))
     else:
         data = _load_raw(key, data_root(root), largest_component)
@@ -161,8 +156,8 @@ def _load_ogb(key: str, root: Path) -> Data:
         from ogb.nodeproppred import PygNodePropPredDataset
     except ImportError as error:
         raise InputError(
-            f"{key} is read by the package ogb, which is missing: pip install ogb. Without it, "
-            f"{key.replace('ogbn', 'synthetic')!r} is a generated graph of the same size."
+            f"{key} is read by the package ogb, which is missing: pip install ogb. The repository's "
+            f"graph experiments generate one of the same size, {key.replace('ogbn', 'synthetic')}."
         ) from error
     folder = root / key.replace("-", "_")
     if not folder.is_dir():

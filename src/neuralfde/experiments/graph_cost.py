@@ -37,10 +37,10 @@ from torch import Tensor
 
 from .. import Full
 from ..data.samplers import NodeSampler, RandomWalkSampler
-from ..data.synthetic import SIZES, synthetic_graph
 from ..errors import InputError
 from ..models.graph import FGrand
 from ..models.message_passing import Graph
+from .graph_synthetic import SIZES, synthetic_graph
 from .replay import Replay
 from .runtime import Report, option
 

@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..data.graphs import load_graph
 from ..data.samplers import NodeSampler, RandomWalkSampler
-from ..data.synthetic import synthetic_graph
 from ..errors import InputError, nearest
 from .graph_settings import Settings, canonical, settings_for
+from .graph_synthetic import synthetic_graph
 from .graph_training import build, optimiser_for
 from .processes import Processes
 from .runtime import Report, Row, option

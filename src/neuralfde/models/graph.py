@@ -14,8 +14,9 @@ from neuralfde.demand import value_wanted
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import OVER, Graph, attention, is_usual, softmax_attention, sums_of
+from neuralfde.models.message_passing import OVER, Graph, attention, sums_of
 from neuralfde.models.readout import readout
+from neuralfde.models.softmax_attention import is_usual, softmax_attention
 from neuralfde.nn import FDEBlock
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ class EdgeAttention(nn.Module):
         return attention(graph, z, *self.maps, self.heads, self.kind, self.normalise, self.over, keep, **kernel)
 
     def through(self, graph: Graph, z: Tensor, keep: str, known: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-        """The same and ``z``, see ``neuralfde.models.message_passing.softmax_attention``."""
+        """The same and ``z``, see ``neuralfde.models.softmax_attention``."""
         if self.over != "target" or not is_usual(self.query.weight, self.kind, self.normalise):
             return self(graph, z), z
-        return softmax_attention(graph, z, self.maps, self.heads, keep, known)
+        return softmax_attention(graph, [z], self.maps, self.heads, keep, known)
 
     @property
     def maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -12,7 +12,6 @@ Edges run from source ``j`` to target ``i``; see :class:`neuralfde.models.csr.Gr
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from neuralfde.errors import InputError, nearest
 from neuralfde.models import fused
 from neuralfde.models.csr import Graph, row_max, row_sum, sddmm, spmm, working_dtype
+from neuralfde.models.softmax_attention import is_usual, mean_by_kernel, softmax_attention
 
 __all__ = ["Graph", "aggregate", "attention", "edge_scores", "edge_softmax", "edge_squareplus"]
 
@@ -174,7 +174,7 @@ def attention(
         raise InputError(f"over={over!r} is unknown. {nearest(over, OVER)}")
     parts = [x] if isinstance(x, Tensor) else list(x)
     if is_usual(wq, kind, normalise):
-        return _SoftmaxAttention.apply(graph, heads, keep, (), wq, bq, wk, bk, *parts)[0]
+        return softmax_attention(graph, parts, (wq, bq, wk, bk), heads, keep)[0]
     x = _whole(parts)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
@@ -182,31 +182,11 @@ def attention(
     return function(graph, edge_scores(graph, q, k, kind, **kernel)).mean(1)
 
 
-def softmax_attention(
-    graph: Graph, x: Tensor, maps: Sequence[Tensor], heads: int, keep: str, known: list[Tensor] | None
-) -> tuple[Tensor, Tensor]:
-    """The usual :func:`attention`, and ``x`` for what comes next: that one's gradient takes in attention's, in place.
-
-    ``known`` holds what one call has kept for the next one on the same ``x``.
-    """
-    found = tuple(known or ())
-    weight, through, *kept = _SoftmaxAttention.apply(graph, heads, keep, found, *maps, x)
-    if known is not None:
-        known[:] = [] if found else kept
-    return weight, through
-
-
 def mean_softmax(graph: Graph, q: Tensor, k: Tensor) -> Tensor:
     """:func:`edge_softmax` of scaled dots, averaged over heads, ``(E,)``, from ``q`` and ``k`` ``(N, H, D)``."""
     if fused.usable(q.flatten(1), k):
-        return _MeanSoftmax.apply(graph, q.shape[1], q.flatten(1), k.flatten(1))
+        return mean_by_kernel(graph, q, k)
     return edge_softmax(graph, edge_scores(graph, q, k)).mean(1)
-
-
-def is_usual(wq: Tensor, kind: str, normalise: Any) -> bool:
-    """Whether attention is a softmax of scaled dots in a precision that sums over edges are made in."""
-    usual = kind == "scaled_dot" and normalise == "softmax" and wq.dtype == working_dtype(wq)
-    return usual and not torch.is_autocast_enabled(wq.device.type)
 
 
 def between(a: Tensor, b: Tensor) -> Tensor:
@@ -276,149 +256,9 @@ class _EdgeDots(torch.autograd.Function):
         return None, grad_q, grad_k, None
 
 
-class _SoftmaxAttention(torch.autograd.Function):
-    """The usual attention in one piece, head by head: beside the weights of all heads little is alive at once.
-
-    Where there are kernels for it, all heads are taken together, unless nothing is to be kept.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        graph: Graph,
-        heads: int,
-        keep: str,
-        known: Sequence[Tensor],
-        wq: Tensor,
-        bq: Tensor | None,
-        wk: Tensor,
-        bk: Tensor | None,
-        *parts: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        kept, maps, weight = list(known), (wq, bq, wk, bk), None
-        group = heads if keep != "nothing" and fused.usable(wq.t(), *parts) else 1
-        share = group / heads
-        for n, h in enumerate(range(0, heads, group)):
-            if known:
-                own = known[n * len(known) * group // heads]
-                mean = own if own.dim() == 1 else own.mean(1)
-            else:
-                q, k = _of_heads(parts, maps, slice(h, h + group), heads)
-                own, mean = _head_weights(graph, q, k, group)
-                kept += {"all": [own, q, k], "weights": [own], "nothing": []}[keep]
-                del q, k  # or they would live until the next head has its own
-            weight = mean * share if weight is None else weight.add_(mean, alpha=share)
-        ctx.graph, ctx.heads, ctx.group, ctx.parts = graph, heads, group, len(parts)
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*kept)
-        ctx.save_for_backward(*maps, *parts, *kept)
-        return weight, parts[0].view_as(parts[0]) if len(parts) == 1 else None, *kept
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, through: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return None, None, None, None, None, None, None, None, through, *[None] * (ctx.parts - 1)
-        wq, bq, wk, bk, *rest = ctx.saved_tensors
-        parts, kept = rest[: ctx.parts], rest[ctx.parts :]
-        graph, heads, group = ctx.graph, ctx.heads, ctx.group
-        maps, width = (wq, wk), wq.shape[0] // heads
-        grads, biases = [torch.empty_like(w) for w in maps], [torch.empty_like(w[:, 0]) for w in maps]
-        places = _columns(parts)
-        grad_parts: list[Any] = [None] * len(parts)
-        if ctx.needs_input_grad[8]:
-            grad_parts = [torch.zeros_like(p) for p in parts] if through is None else [through]
-        each = len(kept) * group // heads
-        for n, h in enumerate(range(0, heads, group)):
-            own, *pair = kept[n * each : (n + 1) * each] or [None]
-            q, k = pair or _of_heads(parts, (wq, bq, wk, bk), slice(h, h + group), heads)
-            own, rows = (
-                _head_weights(graph, q, k, group)[0] if own is None else own,
-                slice(h * width, (h + group) * width),
-            )
-            scores, part = _query_grads(graph, own, grad, k, 1.0 / (math.sqrt(width) * heads))
-            del own, pair, k  # or they would live until the next head has its own
-            for i, w in enumerate(maps):
-                if i == 1:
-                    part = _key_grads(graph, scores, q)
-                torch.sum(part, 0, out=biases[i][rows])
-                for x, place, grad_x in zip(parts, places, grad_parts, strict=True):
-                    grads[i][rows, place] = part.t() @ x
-                    if grad_x is not None:
-                        grad_x.addmm_(part, w[rows, place])
-                del part
-            del q, scores
-        bias_q, bias_k = (None if b is None else g for b, g in zip((bq, bk), biases, strict=True))
-        return None, None, None, None, grads[0], bias_q, grads[1], bias_k, *grad_parts
-
-
-class _MeanSoftmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, graph: Graph, heads: int, q: Tensor, k: Tensor) -> Tensor:
-        each, mean = fused.softmax(graph, q, k, heads)
-        ctx.graph = graph
-        ctx.save_for_backward(each, q, k)
-        return mean
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        each, q, k = ctx.saved_tensors
-        scores, grad_q = fused.softmax_back(ctx.graph, each, grad, k, 1.0 / math.sqrt(q.shape[1] * each.shape[1]))
-        return None, None, grad_q, fused.softmax_keys(ctx.graph, scores, q)
-
-
 def _whole(parts: Sequence[Tensor]) -> Tensor:
     """Blocks of columns as one matrix."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
-
-
-def _columns(parts: Sequence[Tensor]) -> list[slice]:
-    """Where these blocks of columns are in the whole matrix."""
-    ends = [0, *itertools.accumulate(p.shape[1] for p in parts)]
-    return [slice(a, b) for a, b in itertools.pairwise(ends)]
-
-
-def _of_heads(parts: Sequence[Tensor], maps: Sequence[Any], some: slice, heads: int) -> list[Tensor]:
-    """Queries and keys of some heads, from blocks of columns."""
-    width = maps[0].shape[0] // heads
-    rows, found = slice(some.start * width, some.stop * width), []
-    for w, b in (maps[:2], maps[2:]):
-        first, *others = _columns(parts)
-        out = F.linear(parts[0], w[rows, first], None if b is None else b[rows])
-        for x, place in zip(parts[1:], others, strict=True):
-            out.addmm_(x, w[rows, place].t())
-        found.append(out)
-    return found
-
-
-def _head_weights(graph: Graph, q: Tensor, k: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Attention of each head, ``(E, heads)`` from kernels, else of one, ``(E,)``; and its mean over heads."""
-    if fused.usable(q, k):
-        return fused.softmax(graph, q, k, heads)
-    own = _softmax_(graph, sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1])))
-    return own, own
-
-
-def _query_grads(graph: Graph, own: Tensor, grad: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Gradients of scores and queries from ``scale`` times that of the attention :func:`_head_weights` gave."""
-    if own.dim() == 2:
-        return fused.softmax_back(graph, own, grad, k, scale)
-    scores = own * grad
-    mean = row_sum(graph, scores[:, None])[:, 0]
-    scores.sub_(mean.index_select(0, graph.row).mul_(own)).mul_(scale)
-    return scores, spmm(graph, scores, k)
-
-
-def _key_grads(graph: Graph, scores: Tensor, q: Tensor) -> Tensor:
-    """Gradients of the keys from those of the scores."""
-    return fused.softmax_keys(graph, scores, q) if scores.dim() == 2 else spmm(graph, scores, q, transposed=True)
-
-
-def _softmax_(graph: Graph, scores: Tensor) -> Tensor:
-    """Softmax of ``(E,)`` over each target's edges, in place."""
-    scores.sub_(row_max(graph, scores[:, None])[:, 0].index_select(0, graph.row)).exp_()
-    return scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
 
 
 class _EdgeSoftmax(torch.autograd.Function):
