@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .base import Engine, History
-from .blocked import Blocked, HostBlocked, Rows, Toeplitz, Triangular
+from .blocked import Blocked, HostBlocked
+from .matrices import Rows, Toeplitz, Triangular
 from .panels import FEWEST_STEPS, Panels, table_for
 
 # Numbers in a row from which on fewer of them make a good matrix product.

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..errors import InputError, InputTypeError
 from .base import Engine, History
-from .blocked import Blocked, Rows, Toeplitz
+from .blocked import Blocked
+from .matrices import Rows, Toeplitz
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""What a sweep by blocks works on: rows in a buffer, and the blocks of the matrix that weighs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Rows:
+    """Consecutive rows in one buffer of shape (capacity, groups, width).
+
+    Times are counted as the sweep meets them (0, 1, 2, …); ``backward`` says that memory runs the other way, so that
+    forward and reverse sweeps can share one buffer. With ``reach`` only so many of the last rows are kept.
+    """
+
+    def __init__(self, buffer: Tensor, backward: bool = False, reach: int | None = None) -> None:
+        self.buffer = buffer
+        self.backward = backward
+        self.reach = reach
+        self.offset = 0  # the time held by the first slot
+
+    def slice(self, a: int, b: int) -> Tensor:
+        """The rows of times [a, b) as a view in memory order: the latest first if ``backward``."""
+        low, high = a - self.offset, b - self.offset
+        if self.backward:
+            low, high = self.buffer.shape[0] - high, self.buffer.shape[0] - low
+        return self.buffer[low:high]
+
+    def make_room(self, i: int, count: int) -> None:
+        """Drop rows out of reach if there is no room for times i … i+count-1."""
+        if i + count - self.offset > self.buffer.shape[0]:
+            assert self.reach is not None
+            kept = self.slice(i - self.reach, i).clone()
+            self.offset = i - self.reach
+            self.slice(i - self.reach, i).copy_(kept)
+
+    def slots(self, i: int, count: int) -> Sequence[Tensor]:
+        """The places of times i … i+count-1."""
+        slots = self.slice(i, i + count).unbind(0)
+        return slots[::-1] if self.backward else slots
+
+
+class Toeplitz:
+    """Lag weights of shape (sums, count, groups) and the blocks of the matrix they stand for."""
+
+    def __init__(self, weights: Tensor, pad: int) -> None:
+        self.weights, self.groups = weights, weights.shape[2]
+        self.pad = pad  # zeros on both sides: lags that are negative or beyond the last weight
+
+    @cached_property
+    def lags(self) -> Tensor:
+        """The weights as (sums, groups, lag)."""
+        lags = self.weights.permute(0, 2, 1).clone(memory_format=torch.contiguous_format)
+        lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
+        return lags
+
+    @cached_property
+    def padded(self) -> Tensor:
+        """Lags with zeros on both sides."""
+        return torch.nn.functional.pad(self.lags, (self.pad, self.pad))
+
+    @cached_property
+    def flipped(self) -> Tensor:
+        """The same from the longest lag on."""
+        return torch.nn.functional.pad(self.lags.flip(-1), (self.pad, self.pad))
+
+    def correlate(self, grad: Tensor, inner: Tensor, own: Tensor, times: Tensor, reach: int) -> None:
+        """Add the inner products ⟨v_i, μ_{i'}⟩, (groups, own, times), to the gradient of the weight of lag i - i'."""
+        lag = own[:, None] - times
+        lag = torch.where(lag > reach, 0, lag).clamp_(min=0).reshape(-1)
+        grad.index_add_(-1, lag, inner.flatten(1))
+        grad[..., 0] = 0  # where the pairs that no weight joins were gathered
+
+    def block(self, first: int, count: int, a: int, b: int, latest_first: bool) -> Tensor:
+        """Weights of times [a, b) in rows first … first+count-1: (sums, groups, count, b - a), in memory order."""
+        if latest_first:  # column q is time b-1-q, hence lag r-b+1+q
+            start = self.pad + first - b + 1
+            return self.padded.unfold(-1, b - a, 1)[..., start : start + count, :]
+        start = self.flipped.shape[-1] - self.pad - first - count + a  # column q is time a+q, hence lag r-a-q
+        return self.flipped.unfold(-1, b - a, 1)[..., start : start + count, :].flip(-2)
+
+    def near(self, size: int, latest_first: bool) -> list[Tensor]:
+        """For one group: the weights (sums, k) of the k latest rows, in memory order, for k = 0 … size-1."""
+        top = min(size, self.lags.shape[-1])
+        lags = self.lags[:, 0]
+        return [(lags[:, 1 : k + 1] if latest_first else lags[:, 1 : k + 1].flip(-1)).contiguous() for k in range(top)]
+
+
+class Triangular:
+    """A lower triangular matrix that is not Toeplitz, weights (sums, rows, columns, groups), by the same blocks.
+
+    A reverse sweep counts time from the end, where the transposed matrix is lower triangular again.
+    """
+
+    def __init__(self, weights: Tensor, backward: bool) -> None:
+        lower = weights.movedim(-1, 1).tril(-1)  # the slope of the step itself belongs to the local stage
+        self.lags, self.groups = lower.flip(-2, -1).transpose(-2, -1) if backward else lower, lower.shape[1]
+        self.backward = backward
+        self._latest_first = self.lags.flip(-1)
+
+    def block(self, first: int, count: int, a: int, b: int, latest_first: bool) -> Tensor:
+        """See :meth:`Toeplitz.block`."""
+        if not latest_first:
+            return self.lags[..., first : first + count, a:b]
+        size = self.lags.shape[-1]
+        return self._latest_first[..., first : first + count, size - b : size - a]
+
+    def correlate(self, grad: Tensor, inner: Tensor, own: Tensor, times: Tensor, reach: int) -> None:
+        """Add the inner products ⟨v_i, μ_{i'}⟩ to the gradient of weight (row i', column i) of the forward matrix."""
+        size = self.lags.shape[-1] - 1
+        inner = torch.where(own[:, None] > times, inner, 0.0)
+        grad[:, (size - times)[None, :], (size - own)[:, None]] += inner
