@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from neuralfde import InputError, NonFiniteError
 from neuralfde.data.augment import augment, random_crop, random_elastic
@@ -13,7 +14,7 @@ from neuralfde.data.images import load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
 from neuralfde.experiments.image_examples import Examples
 from neuralfde.experiments.image_schedules import learning_rate, stages
-from neuralfde.experiments.image_training import Trainer, side_by_side
+from neuralfde.experiments.image_training import Trainer, disagreement, side_by_side
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport, Report
 
@@ -256,6 +257,43 @@ def test_augmentation_in_stages():
     for share, kinds in ((0.0, "flip"), (0.25, "affine+crop"), (0.49, "affine+crop"), (0.5, "none"), (1.0, "none")):
         assert torch.equal(examples.batch(5, share)[0], drawn[kinds])
     assert not torch.equal(drawn["flip"], drawn["none"])
+
+
+def test_views_of_an_image():
+    data = load_images("digits")
+    one, two = (images.fill(dataclasses.replace(TINY, augment="affine", views=n)) for n in (1, 2))
+    whole = Examples(two, data, 3, Processes(torch.device("cpu")))
+    x, y = whole.batch(5)
+    alone, labels = Examples(one, data, 3, Processes(torch.device("cpu"))).batch(5)
+    count = len(labels)
+    assert x.shape == (2 * count, *alone.shape[1:])
+    assert torch.equal(y.view(2, -1), labels.expand(2, -1))
+    assert not torch.equal(x[:count], x[count:])
+    plain = Examples(dataclasses.replace(two, augment="none"), data, 3, Processes(torch.device("cpu"))).batch(5)[0]
+    assert torch.equal(plain[:count], plain[count:])
+    for rank in range(2):
+        xs, ys = Examples(two, data, 3, Processes(torch.device("cpu"), rank, 2)).batch(5)
+        assert torch.equal(xs, torch.cat([x[:count][rank::2], x[count:][rank::2]]))
+        assert torch.equal(ys, torch.cat([labels[rank::2]] * 2))
+
+
+def test_disagreement_is_the_divergence_from_the_mean():
+    drawn = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 10, dtype=torch.float64, generator=drawn)
+    p = logits.softmax(-1).view(3, 2, 10)
+    expected = sum(F.kl_div(p.mean(0).log(), q, reduction="batchmean") for q in p) / 3
+    assert disagreement(logits, 3).item() == pytest.approx(expected.item(), rel=1e-12)
+    assert disagreement(logits[:2].repeat(3, 1), 3).abs() < 1e-15
+
+
+def test_agreement_trains_and_needs_views():
+    (row,) = images.run(dataclasses.replace(TINY, views=2, agreement=1.0))
+    (plain,) = images.run(dataclasses.replace(TINY, views=2))
+    assert row["curve"][0]["loss"] > plain["curve"][0]["loss"]
+    with pytest.raises(InputError, match="views=1"):
+        images.run(dataclasses.replace(TINY, agreement=1.0))
+    with pytest.raises(InputError, match="views=0"):
+        images.run(dataclasses.replace(TINY, views=0))
 
 
 @pytest.mark.parametrize(("augment", "what"), [("crop:0.5,twist", "unknown augmentation"), ("crop,none", "augment=")])

@@ -54,7 +54,10 @@ class Examples:
         return images[:, None].to(self.processes.device), labels.to(self.processes.device)
 
     def batch(self, step: int, share: float = 0.0) -> tuple[Tensor, Tensor]:
-        """This process's part of the batch of a step, after a share of the training, augmented and normalised."""
+        """This process's part of the batch of a step, after a share of the training, augmented and normalised.
+
+        Of several views of an image each is as far from the next as there are images.
+        """
         epoch, k = divmod(step, self.steps)
         images, labels = self.train
         if epoch != self._epoch:
@@ -62,9 +65,11 @@ class Examples:
             self._order, self._epoch = torch.randperm(len(labels), generator=order).to(images.device), epoch
         chosen = self._order[k * self.config.batch_size : (k + 1) * self.config.batch_size]
         self.noise.manual_seed((self.seed + 1) * 1_000_003 + step)
-        x = augment(images[chosen].float() / 255, current(self.kinds, share), self.config.pad, self.noise)
+        x = images[chosen].repeat(self.config.views, 1, 1, 1).float() / 255
+        x = (augment(x, current(self.kinds, share), self.config.pad, self.noise) - self.mean) / self.std
         mine = slice(self.processes.rank, None, self.processes.count)
-        return ((x - self.mean) / self.std)[mine], labels[chosen][mine]
+        x = x.unflatten(0, (self.config.views, -1))[:, mine].flatten(0, 1)
+        return x, labels[chosen][mine].repeat(self.config.views)
 
     def parts(self, part: tuple[Tensor, Tensor], size: int) -> list[tuple[Tensor, Tensor]]:
         """This process's batches of images to be judged, normalised."""

@@ -204,6 +204,8 @@ class Trainer:
         with self._precision():
             logits = self.wrapped(images).float()
             loss = F.cross_entropy(logits, labels, label_smoothing=c.smoothing)
+            if c.agreement:
+                loss = loss + c.agreement * disagreement(logits, c.views)
         loss.backward()
         if c.clip > 0:
             nn.utils.clip_grad_norm_(self.weights, c.clip)
@@ -315,6 +317,16 @@ class Trainer:
         torch.set_rng_state(state["random"].cpu())
         if self.cuda and state["random_cuda"] is not None:
             torch.cuda.set_rng_state(state["random_cuda"].cpu(), place)
+
+
+def disagreement(logits: Tensor, views: int) -> Tensor:
+    """How far the predictions for the views of an image are from their mean, as Kullback–Leibler divergences.
+
+    Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty", 2020.
+    """
+    each = logits.log_softmax(-1).unflatten(0, (views, -1))
+    mean = each.logsumexp(0) - math.log(views)
+    return (each.exp() * (each - mean)).sum(-1).mean()
 
 
 def side_by_side(trainers: Mapping[str, Trainer], reports: Mapping[str, Report]) -> Iterator[str]:

@@ -72,6 +72,8 @@ class Config:
     ema: float = option(-1.0, "decay of the mean of the weights that is evaluated; 0: the weights; -1: by set")
     augment: str = option("", "crop, flip, affine, bend, elastic, erase joined by + or none; kinds:share,kinds: stages")
     pad: int = option(0, "pixels of padding for the random crop")
+    views: int = option(1, "random changes of each image in one step")
+    agreement: float = option(0.0, "weight in the loss of agreement between the views of an image")
     order: float = option(0.0, "order of the equation, or where it starts")
     learn_order: bool = option(False, "train the order too")
     t: float = option(0.0, "horizon T")
@@ -133,6 +135,8 @@ def fill(config: Config) -> Config:
     """The configuration with the data set's own values where none are given."""
     if config.dataset not in PRESETS:
         raise InputError(f"there is no image set {config.dataset!r}. {nearest(config.dataset, PRESETS)}")
+    if config.views < (2 if config.agreement else 1):
+        raise InputError(f"views={config.views}: it takes one view of each image, and two for agreement= between them.")
     unset = {k: v for k, v in PRESETS[config.dataset].items() if getattr(config, k) == UNSET.get(k, type(v)())}
     if "coarse" in unset and (config.t or config.step):
         unset["coarse"] = ""  # the set's coarser steps belong to its own horizon and step
