@@ -25,10 +25,10 @@ RUNS = {
     "cores, first": "graphs-search-cores-first",
     "cores": "graphs-search-cores",
     "cores, last": "graphs-search-cores-last",
-    "last search": "graphs-search-h200-last",
-    "computers": "graphs-search-h200-computers",
+    "third search": "graphs-search-h200-last",
+    "fourth search": "graphs-search-h200-computers",
     "cores, pubmed": "graphs-search-cores-pubmed",
-    "two": "graphs-search-h200-two",
+    "fifth search": "graphs-search-h200-two",
 }
 COST, EARLY = "graphs-cost-h200", "graphs-tuning"
 #: In the order of the paper's table.
