@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import render_images
 import torch
-from image_trainings import WAYS, machine, probe, train, validate, write
+from image_trainings import CANDIDATES, WAYS, machine, probe, train, validate, write
 from torch.nn import functional as F
 from workloads import ImageField, ImageModel, image_problem
 
@@ -157,6 +157,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--whole", type=float, default=0.0, help="minutes of a training that goes on in a second call")
     parser.add_argument("--resume", default="", help="states.pt of the first call, which the second one ends")
     parser.add_argument("--sets", default=",".join(SETS), help="which sets to probe and train")
+    parser.add_argument("--recipes", default="", choices=["", *CANDIDATES], help="to validate; empty: of the first set")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--way", default="", choices=["", *WAYS], help="how to train; empty: as the probe found")
     parser.add_argument(
