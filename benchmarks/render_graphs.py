@@ -221,9 +221,8 @@ def trials(rows: list[Row], early: list[Row]) -> dict[tuple[str, str], dict[str,
 
 
 def tried_table(tried: dict[tuple[str, str], dict[str, int]]) -> str:
-    runs = [run for run in ("before, CPU", *RUNS) if any(run in own for own in tried.values())]
-    lines = [[*key, *(str(own.get(run, "")) for run in runs)] for key, own in tried.items()]
-    return table(["graph", "variant", *runs], lines)
+    lines = [[*key, "; ".join(f"{run} {count}" for run, count in own.items())] for key, own in tried.items()]
+    return table(["graph", "variant", "settings tried in each run"], lines)
 
 
 def searches(files: dict[str, Row]) -> str:

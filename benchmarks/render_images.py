@@ -39,8 +39,8 @@ def probe(found: Row) -> str:
     for r in found["ways"]:
         cells = [f"{r[c]:.4g}" if isinstance(r.get(c), float) else str(r.get(c, r.get("error", "–"))) for c in columns]
         lines.append(f"| {r['way']} | " + " | ".join(cells) + " |")
-    lines += ["", f"fastest: {found.get('fastest')}; overlap of all trainings: {found.get('overlap', 0):.2f}"]
-    lines += [f"{k}: {1000 * v:.2f} ms a step" for k, v in found.get("stages", {}).items()]
+    lines += ["", f"Fastest: {found.get('fastest')}; overlap of all trainings: {found.get('overlap', 0):.2f}.", ""]
+    lines += [f"- {k}: {1000 * v:.2f} ms a step" for k, v in found.get("stages", {}).items()]
     return "\n".join(lines) + "\n"
 
 
