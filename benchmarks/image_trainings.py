@@ -66,7 +66,7 @@ FIRST = 8
 AIM = 0.86
 #: Seconds at the end of a training for testing and writing, and for the seeds that started while the first compiled.
 TESTING = 40.0
-#: Seconds at the end of a first call for the epochs that are running.
+#: Seconds at the end of a call that is not the last for the epochs that are running.
 SAVING = 12.0
 
 
@@ -239,7 +239,8 @@ def train(given: argparse.Namespace, deadline: float) -> None:
     states = earlier.get("states", {})
     way = given.way or probed.get("fastest", "captured")
     seconds = deadline - time.time() - TESTING
-    whole = max(seconds + max((s["seconds"] for s in states.values()), default=0.0), 60 * given.whole)
+    spent = max((s["seconds"] for s in states.values()), default=0.0)
+    whole = max(spent + seconds, 60 * given.whole)
     epochs = earlier.get("epochs") or epochs_for(given, probed, whole)
     limits = {"minutes": whole / 60, **WAYS[way]}
     configs = {name: recipe(name, given, epochs=epochs[name], **limits) for name in sets}
@@ -247,7 +248,7 @@ def train(given: argparse.Namespace, deadline: float) -> None:
     found["settings"] = {name: dataclasses.asdict(c) for name, c in configs.items()}
     print(f"{way}; epochs {epochs}; {seconds:.0f} of {whole:.0f} s", flush=True)
     trainers = {f"{n}, seed {s}": trainer(c, sets[n], s) for n, c in configs.items() for s in range(given.seeds)}
-    until = deadline - SAVING if given.whole and not given.resume else float("inf")
+    until = deadline - SAVING if whole > spent + seconds else float("inf")  # the rest is for another call
     reports = {key: Told(key, found, given, "images", until, states) for key in trainers}
     weights = {}
     try:

@@ -7,7 +7,7 @@
 
 ``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on training images
 held out; ``train`` takes the fastest way, chooses the number of epochs by the speed found and the time there is, and
-trains all seeds of the sets in turns on their own streams (over two calls with ``--whole``, then ``--resume``);
+trains all seeds of the sets in turns on their own streams (over several calls with ``--whole``, then ``--resume``);
 ``cost`` measures time and memory over T; ``direct`` the memory of direct differentiation for a field that lays out the
 time as a channel, as torchfde's example does;
 ``adjoints`` trains with different gradients; ``smoke`` trains in mixed precision with TensorBoard logs, and in two
@@ -154,8 +154,8 @@ def arguments() -> argparse.Namespace:
         "--parts", default="probe,train,cost,direct,adjoints,smoke", help=f"of {', '.join(PARTS)}, render"
     )
     parser.add_argument("--minutes", type=float, default=13.0, help="time limit of the whole call")
-    parser.add_argument("--whole", type=float, default=0.0, help="minutes of a training that goes on in a second call")
-    parser.add_argument("--resume", default="", help="states.pt of the first call, which the second one ends")
+    parser.add_argument("--whole", type=float, default=0.0, help="minutes of a training over several calls")
+    parser.add_argument("--resume", default="", help="states.pt of the call before")
     parser.add_argument("--sets", default=",".join(SETS), help="which sets to probe and train")
     parser.add_argument("--recipes", default="", choices=["", *CANDIDATES], help="to validate; empty: of the first set")
     parser.add_argument("--seeds", type=int, default=3)

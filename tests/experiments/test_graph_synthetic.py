@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuralfde.errors import InputError
-from neuralfde.experiments.graph_synthetic import SIZES, GraphSize, synthetic_graph
+from neuralfde.experiments.graph_synthetic import SIZES, GraphSize, named_graph, synthetic_graph
 
 pytest.importorskip("torch_geometric")
 
@@ -40,6 +40,14 @@ def test_seed_names_the_graph(graph):
     assert torch.equal(graph.x, again.x)
     assert torch.equal(graph.train_mask, again.train_mask)
     assert not torch.equal(graph.edge_index, other.edge_index)
+
+
+def test_generated_and_loaded_graphs_by_name(graph, tmp_path):
+    again = named_graph("synthetic-arxiv", scale=0.02, seed=3)
+    assert again.name == "synthetic-arxiv"
+    assert torch.equal(again.edge_index, graph.edge_index)
+    with pytest.raises(InputError, match="cora"):
+        named_graph("cora", str(tmp_path))
 
 
 def test_published_sizes():

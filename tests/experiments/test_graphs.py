@@ -34,7 +34,7 @@ def tiny(monkeypatch):
         data.name = name
         return data
 
-    monkeypatch.setattr(graph_training, "load_graph", load)
+    monkeypatch.setattr(graph_training, "named_graph", load)
     graph_training.graph_of.cache_clear()
     yield
     graph_training.graph_of.cache_clear()

@@ -13,7 +13,7 @@ from neuralfde.data.augment import augment, random_crop, random_elastic
 from neuralfde.data.images import load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
 from neuralfde.experiments.image_examples import Examples
-from neuralfde.experiments.image_schedules import learning_rate, stages
+from neuralfde.experiments.image_schedules import learning_rate
 from neuralfde.experiments.image_training import Trainer, disagreement, side_by_side
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport, Report
@@ -244,8 +244,9 @@ def test_time_that_runs_out_ends_the_training_with_a_rate_of_zero(monkeypatch):
 
 @pytest.mark.parametrize("coarse", ["0.5", "0.5:a", "1:0.5,0.5:0.4", "1:1.5"])
 def test_coarse_steps_are_read(coarse):
+    config = images.fill(dataclasses.replace(TINY, coarse=coarse))
     with pytest.raises(InputError, match="coarse="):
-        stages("coarse", coarse, 0.1)
+        Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
 
 
 def test_augmentation_in_stages():

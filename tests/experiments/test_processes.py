@@ -53,7 +53,7 @@ def tiny_graph(name, root=None):
 
 
 def rows_of(name):
-    graph_training.load_graph = tiny_graph
+    graph_training.named_graph = tiny_graph
     graph_training.graph_of.cache_clear()
     module, config = RUNS[name]
     report = Spoken()
@@ -102,7 +102,7 @@ def agree(got, want):
 def test_two_processes_end_where_one_does(name, two, tmp_path, monkeypatch):
     made_up_relaxation(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(graph_training, "load_graph", graph_training.load_graph)  # and back again
+    monkeypatch.setattr(graph_training, "named_graph", graph_training.named_graph)  # and back again
     want = json.loads(json.dumps(rows_of(name)))
     graph_training.graph_of.cache_clear()
     first, second = (without_times(found[name]) for found in two)

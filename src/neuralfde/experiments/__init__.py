@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import InputError, nearest
 from .runtime import FolderReport, Report, option
 
-__all__ = ["EXPERIMENTS", "Experiment", "FolderReport", "Report", "load", "option"]
+__all__ = ["EXPERIMENTS", "Experiment", "FolderReport", "Report", "available", "load", "option"]
 
 #: Names on the command line. A module has ``Config``, ``run`` and, if it likes, ``EXAMPLES`` and ``COLUMNS``;
 #: ``PROCESSES = True`` says that it shares its work between the processes that ``torchrun`` starts.

@@ -18,11 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..data.graphs import load_graph
 from ..data.samplers import NodeSampler, RandomWalkSampler
 from ..errors import InputError, nearest
 from .graph_settings import Settings, canonical, settings_for
-from .graph_synthetic import synthetic_graph
+from .graph_synthetic import named_graph
 from .graph_training import build, optimiser_for
 from .processes import Processes
 from .runtime import Report, Row, option
@@ -108,10 +107,7 @@ def train(config: Config, report: Report, processes: Processes) -> Row:
 
 
 def _graph(config: Config) -> Data:
-    name = canonical(config.dataset)
-    if name.startswith("synthetic-"):
-        return synthetic_graph(name.removeprefix("synthetic-"), scale=config.scale, seed=config.seed)
-    return load_graph(name, config.data, seed=config.seed)
+    return named_graph(canonical(config.dataset), config.data, scale=config.scale, seed=config.seed)
 
 
 def _sampler(config: Config, data: Data, processes: Processes) -> Sampler:

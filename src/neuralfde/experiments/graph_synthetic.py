@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuralfde.data.graphs import data_class
+from neuralfde.data.graphs import data_class, load_graph
 from neuralfde.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -44,6 +44,13 @@ SIZES = {
 }
 TAIL = 2.5
 """Exponent of the degree distribution's power law."""
+
+
+def named_graph(name: str, root: str | None = None, *, scale: float = 1.0, seed: int = 0) -> Data:
+    """A graph by name: ``synthetic-arxiv`` and ``synthetic-products`` are generated, all others are loaded."""
+    if name.startswith("synthetic-"):
+        return synthetic_graph(name.removeprefix("synthetic-"), scale=scale, seed=seed)
+    return load_graph(name, root, seed=seed)
 
 
 def synthetic_graph(like: str | GraphSize, *, scale: float = 1.0, seed: int = 0) -> Data:

@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.graphs import load_graph, normalise_rows, set_random_split
+from ..data.graphs import normalise_rows, set_random_split
 from ..errors import InputError, nearest
 from ..models.graph import FGrand
 from .graph_ensemble import FGrandEnsemble
 from .graph_settings import Settings, has_random_splits
+from .graph_synthetic import named_graph
 from .replay import Replay
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ def graph_of(dataset: str, root: str | None, device: str, rows: bool = False) ->
         data = copy.copy(graph_of(dataset, root, device))
         data.x = normalise_rows(data.x.to_dense())
     else:
-        data = load_graph(dataset, root).to(device)
+        data = named_graph(dataset, root).to(device)
     if torch.count_nonzero(data.x) < SPARSE_BELOW * data.x.numel():
         data.x = data.x.to_sparse()
     return data

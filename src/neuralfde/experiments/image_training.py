@@ -71,6 +71,7 @@ class Trainer:
             raise InputError("minutes= ends a run by its own clock, and several processes have several: use epochs=.")
         torch.manual_seed(seed)
         self.config, self.processes = config, processes
+        self.solver_steps = stages("coarse", config.coarse, config.step)
         self.examples = Examples(config, data, seed, processes)
         self.model = build(config, data).to(processes.device)
         if config.channels_last:
@@ -178,7 +179,7 @@ class Trainer:
             group["lr"] = self.rate if self.cuda else rate
         # the mean of few weights is not held back by the first ones
         self.blend.fill_(1 - min(c.ema, (self.step + 1) / (self.step + 11)))
-        self._choose_solver(current(stages("coarse", c.coarse, c.step), share))
+        self._choose_solver(current(self.solver_steps, share))
         (self.replay or self.update)(*self.examples.batch(self.step, share))
         self.step += 1
         if self.stream is not None:
