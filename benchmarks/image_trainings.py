@@ -11,11 +11,12 @@ from typing import Any
 
 import render_images
 import torch
+from image_turns import Turns, side_by_side
 
 from neuralfde.data.images import ImageData, load_images
 from neuralfde.experiments import images
 from neuralfde.experiments.image_schedules import stages
-from neuralfde.experiments.image_training import Trainer, side_by_side
+from neuralfde.experiments.image_training import Trainer
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import Report, Row, plain
 
@@ -94,18 +95,16 @@ class Speed:
     """
 
     def __init__(self, trainers: list[Trainer], seconds: float) -> None:
-        running = [t.steps(Report(), "probe") for t in trainers]
-        for steps in running:
+        running = [Turns(t, Report(), "probe") for t in trainers]
+        for turns in running:
             for _ in range(FIRST):
-                next(steps)
+                turns.take()
         wait()
         self.loss = float(trainers[0].sums[0] / trainers[0].sums[2])
         start, self.counts = time.perf_counter(), [0] * len(trainers)
         while time.perf_counter() - start < seconds:
-            for k, steps in enumerate(running):
-                if trainers[k].ready:
-                    next(steps)
-                    self.counts[k] += 1
+            for k, turns in enumerate(running):
+                self.counts[k] += turns.ready and turns.take()
         wait()
         self.took = time.perf_counter() - start
 
@@ -170,6 +169,8 @@ def fastest(found: dict[str, Any]) -> str:
 
 def epochs_for(given: argparse.Namespace, found: dict[str, Any], seconds: float) -> dict[str, int]:
     """Epochs that fit: the sets share the device in the ratio of the most epochs that are worth while."""
+    if any(x.startswith("epochs=") for x in given.set):
+        return {name: recipe(name, given).epochs for name in given.sets.split(",")}
     if "overlap" not in found:
         return {name: usual for name, (usual, _) in EPOCHS.items()}
     cost = 0.0
@@ -247,7 +248,8 @@ def train(given: argparse.Namespace, deadline: float) -> None:
     found: dict[str, Any] = {"machine": machine(), "way": way, "rows": [], "curves": {}}
     found["settings"] = {name: dataclasses.asdict(c) for name, c in configs.items()}
     print(f"{way}; epochs {epochs}; {seconds:.0f} of {whole:.0f} s", flush=True)
-    trainers = {f"{n}, seed {s}": trainer(c, sets[n], s) for n, c in configs.items() for s in range(given.seeds)}
+    seeds = range(given.seed, given.seed + given.seeds)
+    trainers = {f"{n}, seed {s}": trainer(c, sets[n], s) for n, c in configs.items() for s in seeds}
     until = deadline - SAVING if whole > spent + seconds else float("inf")  # the rest is for another call
     reports = {key: Told(key, found, given, "images", until, states) for key in trainers}
     weights = {}

@@ -6,8 +6,9 @@
     python benchmarks/images_gpu.py --out OUT --parts render
 
 ``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on training images
-held out; ``train`` takes the fastest way, chooses the number of epochs by the speed found and the time there is, and
-trains all seeds of the sets in turns on their own streams (over several calls with ``--whole``, then ``--resume``);
+held out; ``train`` takes the fastest way, chooses the number of epochs by the speed found and the time there is (or as
+``--set epochs=`` says), and trains all seeds of the sets in turns on their own streams (over several calls with
+``--whole``, then ``--resume``);
 ``cost`` measures time and memory over T; ``direct`` the memory of direct differentiation for a field that lays out the
 time as a channel, as torchfde's example does;
 ``adjoints`` trains with different gradients; ``smoke`` trains in mixed precision with TensorBoard logs, and in two
@@ -158,7 +159,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", default="", help="states.pt of the call before")
     parser.add_argument("--sets", default=",".join(SETS), help="which sets to probe and train")
     parser.add_argument("--recipes", default="", choices=["", *CANDIDATES], help="to validate; empty: of the first set")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each set")
+    parser.add_argument("--seed", type=int, default=0, help="of the first training")
     parser.add_argument("--way", default="", choices=["", *WAYS], help="how to train; empty: as the probe found")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting of every training"

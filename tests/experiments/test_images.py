@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from benchmarks.image_turns import side_by_side
 from neuralfde import InputError, NonFiniteError
 from neuralfde.data.augment import augment, random_crop, random_elastic
 from neuralfde.data.images import load_images
 from neuralfde.experiments import image_adjoints, image_cost, images
 from neuralfde.experiments.image_examples import Examples
 from neuralfde.experiments.image_schedules import learning_rate
-from neuralfde.experiments.image_training import Trainer, disagreement, side_by_side
+from neuralfde.experiments.image_training import Trainer, disagreement
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import FolderReport, Report
 
@@ -295,6 +296,11 @@ def test_agreement_trains_and_needs_views():
         images.run(dataclasses.replace(TINY, agreement=1.0))
     with pytest.raises(InputError, match="views=0"):
         images.run(dataclasses.replace(TINY, views=0))
+
+
+def test_of_several_seeds_each_is_saved(tmp_path):
+    images.run(dataclasses.replace(TINY, repeats=2, seed=4, save=str(tmp_path / "model.pt")))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model-4.pt", "model-5.pt"]
 
 
 @pytest.mark.parametrize(("augment", "what"), [("crop:0.5,twist", "unknown augmentation"), ("crop,none", "augment=")])

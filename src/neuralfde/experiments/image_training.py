@@ -6,8 +6,7 @@ import contextlib
 import copy
 import math
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,6 @@ from .runtime import Report, Row
 if TYPE_CHECKING:
     from .images import Config
 
-#: Steps that may wait on a GPU: enough that it never waits itself, few enough that runs side by side take turns.
-AHEAD = 3
 #: Images judged at once; MNIST's test part and Fashion-MNIST's are whole numbers of these.
 JUDGED_AT_ONCE = 500
 #: Seconds between two lines of progress.
@@ -97,7 +94,6 @@ class Trainer:
         self.best: dict[str, Any] = {"loss": float("inf"), "accuracy": None, "epoch": 0, "weights": []}
         alone = self.cuda and processes.count == 1
         self.stream = torch.cuda.Stream(place) if alone else None
-        self.waiting: deque[torch.cuda.Event] = deque()
         self.replay: Replay | None = None
 
     @property
@@ -147,13 +143,6 @@ class Trainer:
             yield
         log.close()
 
-    @property
-    def ready(self) -> bool:
-        """Whether the next step would find a GPU that is not full of earlier ones."""
-        while self.waiting and self.waiting[0].query():
-            self.waiting.popleft()
-        return len(self.waiting) < AHEAD
-
     @contextlib.contextmanager
     def _on_stream(self) -> Iterator[None]:
         """This training's own stream: it can be captured there, and others run beside it."""
@@ -182,8 +171,6 @@ class Trainer:
         self._choose_solver(current(self.solver_steps, share))
         (self.replay or self.update)(*self.examples.batch(self.step, share))
         self.step += 1
-        if self.stream is not None:
-            self.waiting.append(self.stream.record_event())
 
     def _choose_solver(self, step: float) -> None:
         """Take this step of the solver; another one needs another captured graph."""
@@ -274,8 +261,11 @@ class Trainer:
             tested, _ = self.judge(self.examples.test, self.best["weights"])
         torch._foreach_copy_([p.data for p in self.weights], self.best["weights"])
         if self.config.save and self.processes.rank == 0:
-            Path(self.config.save).parent.mkdir(parents=True, exist_ok=True)
-            torch.save(self.model.state_dict(), self.config.save)
+            path = Path(self.config.save)
+            if self.config.repeats > 1:
+                path = path.with_stem(f"{path.stem}-{self.examples.seed}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(self.model.state_dict(), path)
         return {
             "test_accuracy": tested,
             "test_error": 100 - tested,
@@ -328,22 +318,6 @@ def disagreement(logits: Tensor, views: int) -> Tensor:
     each = logits.log_softmax(-1).unflatten(0, (views, -1))
     mean = each.logsumexp(0) - math.log(views)
     return (each.exp() * (each - mean)).sum(-1).mean()
-
-
-def side_by_side(trainers: Mapping[str, Trainer], reports: Mapping[str, Report]) -> Iterator[str]:
-    """Train several models in turns, each with its report: a GPU overlaps what one of them alone leaves idle.
-
-    Gives the key of each one as it ends.
-    """
-    running = {key: trainer.steps(reports[key], key) for key, trainer in trainers.items()}
-    while running:
-        ready = [key for key in running if trainers[key].ready]
-        for key in ready:
-            if next(running[key], running) is running:
-                del running[key]
-                yield key
-        if not ready:
-            time.sleep(1e-4)
 
 
 class _Said:

@@ -95,7 +95,7 @@ class Config:
     device: str = option("auto", "auto, cpu or cuda")
     threads: int = option(0, "CPU threads; for images as small as the digits one is as fast as two, and never waits")
     checkpoint_every: int = option(200, "steps between checkpoints; one is made after every epoch too")
-    save: str = option("", "file for the best model's weights")
+    save: str = option("", "file for the best model's weights; of several seeds each adds its own to the name")
     tensorboard: str = option("", "folder for TensorBoard logs; empty: none")
     target: float = option(0.0, "accuracy in per cent to be reached, of the mean of the seeds")
     repeats: int = option(1, "how many seeds to run, from --seed on")
