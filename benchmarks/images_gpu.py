@@ -173,6 +173,7 @@ def arguments() -> argparse.Namespace:
         "--probe-reserve", type=float, default=30.0, help="seconds kept for the second half of the probe"
     )
     parser.add_argument("--results", default=str(Path(__file__).parent / "results"), help="where render writes")
+    parser.add_argument("--label", default="h200", help="ends the names of what render writes")
     parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -193,7 +194,7 @@ def main() -> None:
         return
     for k, part in enumerate(parts):
         if part == "render":
-            render_images.render(Path(given.out), Path(given.results))
+            render_images.render(Path(given.out), Path(given.results), given.label)
             continue
         rest = sum(SHARES.get(p, 0.0) for p in parts[k + 1 :])
         left = deadline - time.time() - rest

@@ -30,6 +30,8 @@ PAPER = {"mnist": (0.36, 0.39), "fashion-mnist": (7.95, 7.65)}
 TORCHFDE_DIRECT = {20: 2035, 200: 19154}
 TARGET = {"mnist": 0.33, "fashion-mnist": 7.0}
 NAMES = {"mnist": "MNIST, T=20, β=0.5", "fashion-mnist": "Fashion-MNIST, T=1, β=0.3"}
+#: The step of the solver for which the targets are set, the paper's.
+STEP = 0.1
 
 
 def probe(found: Row) -> str:
@@ -54,9 +56,11 @@ def accuracy(found: Row) -> str:
         rows = sorted((r for r in found["rows"] if r["dataset"] == name), key=lambda r: r["seed"])
         if rows:
             errors = [r["test_error"] for r in rows]
-            target = f"≤ {TARGET[name]:.2f}: {'reached' if statistics.mean(errors) < TARGET[name] + 1e-9 else 'missed'}"
+            step = found["settings"][name]["step"]
+            reached = "reached" if statistics.mean(errors) < TARGET[name] + 1e-9 else "missed"
+            target = f"≤ {TARGET[name]:.2f}: {reached}" if step == STEP else "none"
             lines.append(
-                f"| {NAMES[name]} | {len(rows)} | {', '.join(f'{e:.2f}' for e in errors)} | "
+                f"| {NAMES[name]}, h={step:g} | {len(rows)} | {', '.join(f'{e:.2f}' for e in errors)} | "
                 f"{statistics.mean(errors):.2f} | {target} | {PAPER[name][0]:.2f}, {PAPER[name][1]:.2f} | "
                 f"{statistics.mean(r['epochs'] for r in rows):.1f} | {max(r['seconds'] for r in rows) / 60:.1f} |"
             )
@@ -189,10 +193,6 @@ def render(out: Path, results: Path, label: str = "h200") -> None:
             made, picture = markdown(rows, dataset), figure(rows, dataset)
             note = earlier(rows) + left_out(rows, dataset)
         save(results / f"{stem}-{label}", found, made, picture, note)
-    for stem in ("image-adjoints-mnist", "image-direct", "image-smoke"):
-        path = results / f"{stem}-{label}.md"
-        if not path.is_file():
-            path.write_text("Not measured yet.\n")
 
 
 def render_folder(folder: Path, results: Path) -> None:
