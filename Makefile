@@ -31,7 +31,7 @@ test-lowest:
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m "not gpu" -n auto
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 build: setup
 	rm -rf dist

@@ -39,7 +39,7 @@ CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
         "smoothing 0.1": {"augment": "flip+crop+erase", "smoothing": 0.1},
     },
     "mnist": {
-        label: {"step": 2.0, "coarse": "", **changes}
+        label: {"step": 2.0, "coarse": "", "views": 1, **changes}
         for label, changes in {
             "affine": {"augment": "affine+crop"},
             "bend": {"augment": "bend+crop"},
@@ -47,17 +47,6 @@ CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
             "affine, weight decay 0.1": {"augment": "affine+crop", "weight_decay": 0.1},
             "affine, no smoothing": {"augment": "affine+crop", "smoothing": 0.0},
             "bend, weight decay 0.1": {"augment": "bend+crop", "weight_decay": 0.1},
-        }.items()
-    },
-    "mnist-views": {
-        label: {"step": 2.0, "coarse": "", **changes}
-        for label, changes in {
-            "one view": {},
-            "two views": {"views": 2},
-            "two views, agreement 1": {"views": 2, "agreement": 1.0},
-            "two views, agreement 4": {"views": 2, "agreement": 4.0},
-            "two views, agreement 10": {"views": 2, "agreement": 10.0},
-            "two views, agreement 4, elastic": {"views": 2, "agreement": 4.0, "augment": "elastic+crop"},
         }.items()
     },
 }
@@ -271,13 +260,12 @@ def train(given: argparse.Namespace, deadline: float) -> None:
 
 def validate(given: argparse.Namespace, deadline: float) -> None:
     """Recipes for one of the sets compared on training images held out, all in the same time."""
-    recipes = given.recipes or given.sets.split(",")[0]
-    name, way = recipes.removesuffix("-views"), probed_before(given).get("fastest", "captured")
+    name, way = given.sets.split(",")[0], probed_before(given).get("fastest", "captured")
     data = load_images(name, given.data)
     limits = {"minutes": (deadline - time.time() - 8) / 60, "epochs": 1000, "holdout": 1 / 6, **WAYS[given.way or way]}
     found: dict[str, Any] = {"machine": machine(), "way": way, "rows": [], "curves": {}}
-    runs = {label: trainer(recipe(name, given, **{**limits, **c}), data, 0) for label, c in CANDIDATES[recipes].items()}
-    file = f"validate-{recipes}"
+    runs = {label: trainer(recipe(name, given, **{**limits, **c}), data, 0) for label, c in CANDIDATES[name].items()}
+    file = f"validate-{name}"
     for label in side_by_side(runs, {label: Told(label, found, given, file) for label in runs}):
         found["rows"].append({"recipe": label, **runs[label].curve[-1]})
         print(json.dumps(found["rows"][-1]), flush=True)

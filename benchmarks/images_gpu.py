@@ -1,7 +1,7 @@
 """The paper's image experiments on one GPU: accuracy on MNIST and Fashion-MNIST, gradients compared, cost over T.
 
     python benchmarks/images_gpu.py --data DIR --out OUT --parts probe,validate --minutes 3
-    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.5
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.75 --set epochs=68
     python benchmarks/images_gpu.py --data DIR --out OUT --parts cost,direct,adjoints,smoke --minutes 5.4
     python benchmarks/images_gpu.py --out OUT --parts render
 
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import render_images
 import torch
-from image_trainings import CANDIDATES, WAYS, machine, probe, train, validate, write
+from image_trainings import WAYS, machine, probe, train, validate, write
 from torch.nn import functional as F
 from workloads import ImageField, ImageModel, image_problem
 
@@ -47,11 +47,11 @@ from neuralfde.experiments.runtime import Report, Row
 SETS = ("mnist", "fashion-mnist")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": sys.path[0]}
 ADJOINTS = {"dataset": "mnist", "t": 5.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 4, "limit": 10_000,
-            "lr": 2e-3, "ema": 0.99, "augment": "affine+crop", "holdout": 0.1, "capture": True}  # fmt: skip
+            "lr": 2e-3, "ema": 0.99, "augment": "affine+crop", "views": 1, "holdout": 0.1, "capture": True}  # fmt: skip
 HORIZONS = {"mnist": "20,200,100,50,10,5,1,70,60,40,30", "fashion-mnist": "20,170,100,50,10,1,70,60,40,30"}
 COSTS = "direct,paper,exact,exact-constant"
 #: A short training, and the ways in which it is done.
-SMOKE = {"dataset": "mnist", "limit": 4096, "epochs": 2, "t": 1, "step": 0.1, "ema": 0.9}
+SMOKE = {"dataset": "mnist", "limit": 4096, "epochs": 2, "t": 1, "step": 0.1, "ema": 0.9, "views": 1}
 SMOKE_WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
     "one process": (1, ()),
     "two processes": (2, ()),
@@ -158,7 +158,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--whole", type=float, default=0.0, help="minutes of a training over several calls")
     parser.add_argument("--resume", default="", help="states.pt of the call before")
     parser.add_argument("--sets", default=",".join(SETS), help="which sets to probe and train")
-    parser.add_argument("--recipes", default="", choices=["", *CANDIDATES], help="to validate; empty: of the first set")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each set")
     parser.add_argument("--seed", type=int, default=0, help="of the first training")
     parser.add_argument("--way", default="", choices=["", *WAYS], help="how to train; empty: as the probe found")

@@ -161,7 +161,8 @@ def curves(found: Row) -> Any:
     ):
         for r in found["rows"]:
             style = {"color": "C0" if r["dataset"] == "mnist" else "C1", "linewidth": 1.0}
-            name = NAMES[r["dataset"]] if r["seed"] == 0 else None
+            first = r is next(x for x in found["rows"] if x["dataset"] == r["dataset"])
+            name = NAMES[r["dataset"]] if first else None
             axis.plot([c["epoch"] for c in r["curve"]], [c[field] for c in r["curve"]], label=name, **style)
         axis.set(xlabel="epoch", ylabel=label)
         axis.grid(alpha=0.3, linewidth=0.5)
@@ -180,8 +181,11 @@ def render(out: Path, results: Path, label: str = "h200") -> None:
         elif path.stem.startswith("validate"):
             made = recipes(found)
         elif path.stem == "images":
+            fresh = {r["dataset"] for r in found["rows"]}
             found = with_other_sets(found, results / f"{stem}-{label}.json")
             made, picture = accuracy(found), curves(found)
+            kept = [NAMES[name].split(",")[0] for name in NAMES if name in found["settings"] and name not in fresh]
+            note = "".join(f" {name}: from an earlier run on the same kind of machine." for name in kept)
         elif path.stem in ("direct", "smoke"):
             made = direct(found) if path.stem == "direct" else smoke(found)
         elif path.stem == "adjoints":

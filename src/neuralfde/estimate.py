@@ -35,7 +35,10 @@ def suggest_step(
     the start and the end; p is the order of the method for a solution that is not smooth. An estimate, not a bound.
 
     Args:
-        func, z0, t, order: as in ``fdeint``; of ``t`` only the first and the last time count.
+        func: as in ``fdeint``.
+        z0: the state at the first time.
+        t: times, of which only the first and the last count.
+        order: β.
         tol: the error to stay below, relative to ``1 + |z|``.
         method: the scheme the step is for.
         max_steps: where to give up, with ``ConvergenceError``.

@@ -292,10 +292,16 @@ def test_agreement_trains_and_needs_views():
     (row,) = images.run(dataclasses.replace(TINY, views=2, agreement=1.0))
     (plain,) = images.run(dataclasses.replace(TINY, views=2))
     assert row["curve"][0]["loss"] > plain["curve"][0]["loss"]
-    with pytest.raises(InputError, match="views=1"):
-        images.run(dataclasses.replace(TINY, agreement=1.0))
-    with pytest.raises(InputError, match="views=0"):
-        images.run(dataclasses.replace(TINY, views=0))
+    for wrong in ({"agreement": 1.0}, {"views": 1, "agreement": 1.0}, {"views": -1}):
+        with pytest.raises(InputError, match="two for agreement"):
+            images.run(dataclasses.replace(TINY, **wrong))
+
+
+def test_one_view_of_a_set_that_has_two_agrees_with_itself():
+    both = images.fill(images.Config(dataset="mnist"))
+    one = images.fill(images.Config(dataset="mnist", views=1))
+    assert (both.views, one.views) == (2, 1)
+    assert both.agreement > 0 == one.agreement
 
 
 def test_of_several_seeds_each_is_saved(tmp_path):

@@ -165,8 +165,10 @@ class FGrand(nn.Module):
         start: how attention starts, see ``EdgeAttention``.
         order: β in (0, 1]; with ``learn_order`` its initial value.
         learn_order: train the order too.
-        t, step: the time T and the step h.
-        input_dropout, dropout: in front of the encoder and of the decoder.
+        t: the time T.
+        step: the step h.
+        input_dropout: in front of the encoder.
+        dropout: in front of the decoder.
         node_dropout: share of the nodes that lose all their features at once in training (Feng et al., "Graph random
             neural networks for semi-supervised learning on graphs", NeurIPS 2020).
         source: whether the equation has the term ``b Z_0``.

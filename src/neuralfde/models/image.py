@@ -108,7 +108,10 @@ class ConvFDE(nn.Module):
         depth: convolutions in the field.
         downsamplings: strided convolutions in the stem, each halving the state; default: as many as leave it at least
             3 pixels wide, at most two (28 × 28 gives 6 × 6, as in the paper; 8 × 8 gives 3 × 3).
-        order, learn_order, t, step: as in ``neuralfde.FDEBlock``.
+        order: β; with ``learn_order`` its initial value.
+        learn_order: train the order too.
+        t: the time T.
+        step: the step h.
         time: concatenate the time as a channel in the field.
         channels_last: keep the state with its channels last.
         options: further options of ``neuralfde.FDEBlock``: ``method``, ``adjoint``, ``history``, ``storage``, …
