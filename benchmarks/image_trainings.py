@@ -20,8 +20,6 @@ from neuralfde.experiments.image_training import Trainer
 from neuralfde.experiments.processes import Processes
 from neuralfde.experiments.runtime import Report, Row, plain
 
-#: Epochs without a probe, and the most that are worth while.
-EPOCHS = {"mnist": (60, 300), "fashion-mnist": (40, 60)}
 #: Ways to train, from the safest on; the fastest that gives the losses of the first is taken.
 WAYS: dict[str, dict[str, bool]] = {
     "plain": {},
@@ -52,8 +50,6 @@ CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
 }
 #: Steps before a measurement: warm-up, capture and a few replays.
 FIRST = 8
-#: The part of the time for which epochs are planned.
-AIM = 0.86
 #: Seconds at the end of a training for testing and writing, and for the seeds that started while the first compiled.
 TESTING = 40.0
 #: Seconds at the end of a call that is not the last for the epochs that are running.
@@ -156,23 +152,6 @@ def fastest(found: dict[str, Any]) -> str:
     return min(same, key=lambda r: sum(v for k, v in r.items() if k.endswith("mnist, s")))["way"]
 
 
-def epochs_for(given: argparse.Namespace, found: dict[str, Any], seconds: float) -> dict[str, int]:
-    """Epochs that fit: the sets share the device in the ratio of the most epochs that are worth while."""
-    if any(x.startswith("epochs=") for x in given.set):
-        return {name: recipe(name, given).epochs for name in given.sets.split(",")}
-    if "overlap" not in found:
-        return {name: usual for name, (usual, _) in EPOCHS.items()}
-    cost = 0.0
-    for name in given.sets.split(","):
-        asked, before, most = recipe(name, given), 0.0, EPOCHS[name][1]
-        for step, end in stages("coarse", asked.coarse, asked.step):
-            steps = (end - before) * most * given.seeds * (60_000 // asked.batch_size)
-            cost += steps * found["stages"][f"{name}, h={step:g}"] / max(1.0, found["overlap"])
-            before = end
-    share = min(1.0, AIM * seconds / cost)
-    return {name: max(3, int(share * most)) for name, (_, most) in EPOCHS.items()}
-
-
 class TimeIsUp(Exception):
     """A training has to wait for the next call."""
 
@@ -231,12 +210,14 @@ def train(given: argparse.Namespace, deadline: float) -> None:
     seconds = deadline - time.time() - TESTING
     spent = max((s["seconds"] for s in states.values()), default=0.0)
     whole = max(spent + seconds, 60 * given.whole)
-    epochs = earlier.get("epochs") or epochs_for(given, probed, whole)
-    limits = {"minutes": whole / 60, **WAYS[way]}
-    configs = {name: recipe(name, given, epochs=epochs[name], **limits) for name in sets}
+    configs = {name: recipe(name, given, **WAYS[way]) for name in sets}
+    settings = {name: dataclasses.asdict(c) for name, c in configs.items()}
+    if earlier.get("settings", settings) != settings:
+        raise SystemExit(f"the training in {given.resume} has other settings: resume it with its own.")
     found: dict[str, Any] = {"machine": machine(), "way": way, "rows": [], "curves": {}}
-    found["settings"] = {name: dataclasses.asdict(c) for name, c in configs.items()}
-    print(f"{way}; epochs {epochs}; {seconds:.0f} of {whole:.0f} s", flush=True)
+    found["settings"] = {name: {**asked, "minutes": whole / 60} for name, asked in settings.items()}
+    configs = {name: dataclasses.replace(c, minutes=whole / 60) for name, c in configs.items()}
+    print(f"{way}; epochs {[c.epochs for c in configs.values()]}; {seconds:.0f} of {whole:.0f} s", flush=True)
     seeds = range(given.seed, given.seed + given.seeds)
     trainers = {f"{n}, seed {s}": trainer(c, sets[n], s) for n, c in configs.items() for s in seeds}
     until = deadline - SAVING if whole > spent + seconds else float("inf")  # the rest is for another call
@@ -252,7 +233,7 @@ def train(given: argparse.Namespace, deadline: float) -> None:
             write(given, "images", found)
             print(f"[{key}] test error {found['rows'][-1]['test_error']:.2f} %", flush=True)
     except TimeIsUp:
-        torch.save({"epochs": epochs, "states": states}, Path(given.out) / "states.pt")
+        torch.save({"settings": settings, "states": states}, Path(given.out) / "states.pt")
         print(f"to be resumed: {[(key, s['step']) for key, s in states.items()]}", flush=True)
         return
     print(render_images.accuracy(found), flush=True)

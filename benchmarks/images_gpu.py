@@ -1,20 +1,19 @@
 """The paper's image experiments on one GPU: accuracy on MNIST and Fashion-MNIST, gradients compared, cost over T.
 
     python benchmarks/images_gpu.py --data DIR --out OUT --parts probe,validate --minutes 3
-    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.75 --set epochs=68
+    python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.75
     python benchmarks/images_gpu.py --data DIR --out OUT --parts cost,direct,adjoints,smoke --minutes 5.4
     python benchmarks/images_gpu.py --out OUT --parts render
 
 ``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on training images
-held out; ``train`` takes the fastest way, chooses the number of epochs by the speed found and the time there is (or as
-``--set epochs=`` says), and trains all seeds of the sets in turns on their own streams (over several calls with
-``--whole``, then ``--resume``);
+held out; ``train`` trains all seeds of the sets in the fastest way, in turns on their own streams (over several calls
+with ``--whole``, then ``--resume``), and ends them early, their learning rates too, where the time is short;
 ``cost`` measures time and memory over T; ``direct`` the memory of direct differentiation for a field that lays out the
 time as a channel, as torchfde's example does;
 ``adjoints`` trains with different gradients; ``smoke`` trains in mixed precision with TensorBoard logs, and in two
 processes; ``render`` makes tables and figures of the JSON files, and needs no GPU. Each part is a process of its own,
-so that none can hurt another. The recipes are fixed before any test image is looked at, and the last model is tested,
-chosen by no one.
+so that none can hurt another. No run chooses anything by test images: its recipe is fixed, and its last models
+are tested.
 """
 
 from __future__ import annotations

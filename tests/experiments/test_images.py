@@ -292,7 +292,7 @@ def test_agreement_trains_and_needs_views():
     (row,) = images.run(dataclasses.replace(TINY, views=2, agreement=1.0))
     (plain,) = images.run(dataclasses.replace(TINY, views=2))
     assert row["curve"][0]["loss"] > plain["curve"][0]["loss"]
-    for wrong in ({"agreement": 1.0}, {"views": 1, "agreement": 1.0}, {"views": -1}):
+    for wrong in ({"agreement": 1.0}, {"views": 1, "agreement": 1.0}, {"views": -1}, {"views": 2, "agreement": -2.0}):
         with pytest.raises(InputError, match="two for agreement"):
             images.run(dataclasses.replace(TINY, **wrong))
 
@@ -304,9 +304,13 @@ def test_one_view_of_a_set_that_has_two_agrees_with_itself():
     assert both.agreement > 0 == one.agreement
 
 
-def test_of_several_seeds_each_is_saved(tmp_path):
+def test_of_several_trainings_each_is_saved(tmp_path):
     images.run(dataclasses.replace(TINY, repeats=2, seed=4, save=str(tmp_path / "model.pt")))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model-4.pt", "model-5.pt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model-seed-4.pt", "model-seed-5.pt"]
+    names = [f"model-{name}-seed-0.pt" for name in ("exact", "paper")]
+    compared = {**dataclasses.asdict(TINY), "save": str(tmp_path / "model.pt"), "variants": "exact; paper"}
+    image_adjoints.run(image_adjoints.Config(**compared))
+    assert {*names} < {p.name for p in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize(("augment", "what"), [("crop:0.5,twist", "unknown augmentation"), ("crop,none", "augment=")])

@@ -261,11 +261,8 @@ class Trainer:
             tested, _ = self.judge(self.examples.test, self.best["weights"])
         torch._foreach_copy_([p.data for p in self.weights], self.best["weights"])
         if self.config.save and self.processes.rank == 0:
-            path = Path(self.config.save)
-            if self.config.repeats > 1:
-                path = path.with_stem(f"{path.stem}-{self.examples.seed}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(self.model.state_dict(), path)
+            Path(self.config.save).parent.mkdir(parents=True, exist_ok=True)
+            torch.save(self.model.state_dict(), self.config.save)
         return {
             "test_accuracy": tested,
             "test_error": 100 - tested,

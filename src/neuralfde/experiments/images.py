@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ class Config:
     device: str = option("auto", "auto, cpu or cuda")
     threads: int = option(0, "CPU threads; for images as small as the digits one is as fast as two, and never waits")
     checkpoint_every: int = option(200, "steps between checkpoints; one is made after every epoch too")
-    save: str = option("", "file for the best model's weights; of several seeds each adds its own to the name")
+    save: str = option("", "file for the best model's weights; of several trainings each adds to the name")
     tensorboard: str = option("", "folder for TensorBoard logs; empty: none")
     target: float = option(0.0, "accuracy in per cent to be reached, of the mean of the seeds")
     repeats: int = option(1, "how many seeds to run, from --seed on")
@@ -141,8 +142,11 @@ def fill(config: Config) -> Config:
     if "agreement" in unset and config.views == 1:
         unset["agreement"] = 0.0
     filled = dataclasses.replace(config, **unset)
-    if filled.views < (2 if filled.agreement else 1):
-        raise InputError(f"views={filled.views}: it takes one view of each image, and two for agreement= between them.")
+    if filled.views < (2 if filled.agreement else 1) or filled.agreement < 0:
+        told = f"views={filled.views}, agreement={filled.agreement}"
+        raise InputError(
+            f"{told}: it takes one view of each image, two for agreement between them, a weight from 0 on."
+        )
     return filled
 
 
@@ -155,7 +159,11 @@ def train(
     key: str = "",
 ) -> Row:
     """Train one model and test the one that the held-out images chose, or the last if none are held out."""
+    key = key or f"seed-{seed}"
+    if config.save and (config.repeats > 1 or key != f"seed-{seed}"):
+        path, added = Path(config.save), key.replace(",", "").replace(" ", "-")
+        config = dataclasses.replace(config, save=str(path.with_stem(f"{path.stem}-{added}")))
     trainer = Trainer(config, data, seed, processes or Processes.from_environment(config.device))
-    curve = trainer.fit(report, key or f"seed-{seed}")
+    curve = trainer.fit(report, key)
     settings = dataclasses.asdict(config)
     return {"dataset": config.dataset, "seed": seed, **trainer.result(), "curve": curve, "settings": settings}
