@@ -149,7 +149,8 @@ def _read_idx(name: str, source: _Source, root: Path, stem: str, fetch: bool) ->
     packed = plain.with_name(stem + ".gz")
     if not packed.exists() and not plain.exists():
         if not fetch:
-            raise missing(name, (packed, plain), "Pass download=True to fetch it, or place the file there.")
+            told = "Pass download=True (--download) to fetch it, or place the file there."
+            raise missing(name, (packed, plain), told)
         files.download([mirror + packed.name for mirror in source.mirrors], packed, [packed_sum])
     if not packed.exists():
         return parse_idx(read_checked(plain, [plain_sum]), plain)
