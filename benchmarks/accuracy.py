@@ -16,7 +16,7 @@ import mpmath as mp
 import torch
 
 from neuralfde import FixedPoint, InputError, fdeint, solve, tableaux
-from neuralfde.choices import METHODS
+from neuralfde.door.names import METHODS
 from neuralfde.problems import problem
 
 RESULTS = Path(__file__).parent / "results"

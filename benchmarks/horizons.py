@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from workloads import ImageField, ImageModel, Perceptron, StateModel, image_problem
 
 import neuralfde as nf
-from neuralfde.adjoints.graphs import release
+from neuralfde.solve.steppers.graph_cache import drop as release
 
 ROWS = 294_912  # numbers in a state of the image model
 

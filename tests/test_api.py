@@ -55,7 +55,7 @@ def test_t_arrives_as_a_0d_tensor_of_the_states_dtype():
         assert fdeint(f, torch.ones(3, dtype=dtype), 1.0, 0.5, steps=4).dtype == dtype
 
 
-@pytest.mark.parametrize("method", list(neuralfde.choices.METHODS))
+@pytest.mark.parametrize("method", list(neuralfde.door.names.METHODS))
 def test_output_between_nodes_converges_to_the_solution(method):
     # D^β z = Γ(1+β) has z = t^β; D^β z = -z has E_β
     times = torch.tensor([0.0, 0.123, 0.5001, 0.777, 1.0], dtype=F64)
@@ -77,7 +77,7 @@ def test_output_between_nodes_is_the_schemes_own():
         assert torch.allclose(ys, times**beta, atol=1e-14), method  # constant slopes are integrated exactly
 
 
-@pytest.mark.parametrize("method", list(neuralfde.choices.METHODS))
+@pytest.mark.parametrize("method", list(neuralfde.door.names.METHODS))
 def test_output_between_nodes_meets_the_states_at_the_nodes(method):
     times = torch.tensor([0.0, 0.5 - 1e-5, 0.5, 0.5 + 1e-5, 1.0], dtype=F64)
     ys = fdeint(lambda t, z: torch.cos(3 * z) - z, torch.ones((), dtype=F64), times, 0.8, steps=8, method=method)
@@ -107,14 +107,14 @@ def test_nested_structures_come_back_as_they_went_in():
     assert ys["b"][1][0].shape == (3,)
 
 
-@pytest.mark.parametrize("method", list(neuralfde.choices.METHODS))
+@pytest.mark.parametrize("method", list(neuralfde.door.names.METHODS))
 def test_func_always_sees_the_shape_of_the_state(method):
     def f(t, z):
         assert z.shape == (2, 3)
         return -z
 
     z0 = torch.ones(2, 3, dtype=F64, requires_grad=True)
-    for solver in ("newton", "fixed-point") if neuralfde.choices.METHODS[method].implicit else (None,):
+    for solver in ("newton", "fixed-point") if neuralfde.door.names.METHODS[method].implicit else (None,):
         fdeint(f, z0, 1.0, 0.5, steps=12, method=method, solver=solver).sum().backward()
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from neuralfde.demand import derivative_only, unvalued, value_wanted
+from neuralfde.rhs.demand import derivative_only, unvalued, value_wanted
 from neuralfde.models.csr import Graph
 from neuralfde.models.diffusion import diffuse
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuralfde import FDEBlock, InputTypeError, fdeint, fit, plan, solve, suggest_step
-from neuralfde.foreign import ARGUMENTS
+from neuralfde.door.migration import ARGUMENTS
 from tests.stubs import Net
 
 Z = torch.ones(2)

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuralfde.grid import request
+from neuralfde.base.grid import request
 
 
 @given(st.integers(1, 3000), st.floats(1e-3, 1e3), st.floats(-50, 50))

@@ -37,7 +37,7 @@ def gradients(func, replay, method="predictor", batch=16, steps=100, history="fu
     func.zero_grad()
     y = nf.fdeint(
         func, z0, t, beta, steps=steps, method=method, history=history, graphs=replay,
-        adjoint=nf.Exact(batched=False), **options,
+        adjoint="exact", **options,
     )  # fmt: skip
     (y**2).mean().backward()
     return [y.detach(), z0.grad, beta.grad.reshape(1).cuda(), *[p.grad for p in func.parameters()]]
@@ -174,7 +174,7 @@ def test_inside_ddp(func):
     os.environ.setdefault("MASTER_PORT", "29533")
     dist.init_process_group("nccl", rank=0, world_size=1)
     try:
-        block = nf.FDEBlock(func, order=0.6, t=2.0, steps=100, graphs=True, adjoint=nf.Exact(batched=False)).cuda()
+        block = nf.FDEBlock(func, order=0.6, t=2.0, steps=100, graphs=True, adjoint="exact").cuda()
         z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
         block(z0).square().mean().backward()
         expected = [p.grad.clone() for p in func.parameters()]
@@ -194,7 +194,7 @@ def test_a_solve_inside_the_graph_of_the_caller(func):
 
     def step():
         func.zero_grad(set_to_none=True)
-        y = nf.fdeint(func, z0, 2.0, 0.6, steps=20, history="full", adjoint=nf.Exact(batched=False))
+        y = nf.fdeint(func, z0, 2.0, 0.6, steps=20, history="full", adjoint="exact")
         y.square().mean().backward()
         return y
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import neuralfde as nf
-from neuralfde.automatic import Size, choose
-from neuralfde.choices import METHODS
+from neuralfde.door.cost import Size, choose
+from neuralfde.door.names import METHODS
 from tests.stubs import F64, Net
 
 Z0 = torch.linspace(-1, 1, 6, dtype=F64).view(2, 3)
@@ -29,7 +29,7 @@ def test_pieces_make_the_trajectory_of_one_solve(method, history):
 def test_truncated_gradients(history):
     func, found = Net(), []
     begun = nf.solve(func, Z0, 0.5, 0.6, step=0.01, history=history, resume=True)
-    for adjoint in (nf.Exact(batched=False), nf.Exact(), "direct"):
+    for adjoint in ("exact", nf.Exact(), "direct"):
         func.zero_grad()
         ys = nf.solve(func, Z0, 1.2, 0.6, history=history, resume=begun.state, adjoint=adjoint).ys
         ys.square().sum().backward()
@@ -63,7 +63,7 @@ def test_auto_says_what_it_chose_and_why(monkeypatch):
         (1 << 40, nf.FFT, nf.Device),
         (30 << 30, nf.Exponentials, nf.Checkpoint),
     ):
-        monkeypatch.setattr("neuralfde.automatic._host_free", lambda free=free: free)
+        monkeypatch.setattr("neuralfde.door.cost._host_free", lambda free=free: free)
         past, kept, why = choose(None, None, size, cpu, needs_rows=False)
         assert isinstance(past, history)
         assert isinstance(kept, storage)
@@ -76,7 +76,7 @@ def test_rows_stay_on_the_device_unless_asked_and_the_reason_says_what_else_ther
     assert nf.fdeint.__kwdefaults__["storage"] == "device"
     z0 = torch.ones(1000, requires_grad=True)
     for free, advised in ((1 << 30, False), (1 << 20, True)):
-        monkeypatch.setattr("neuralfde.automatic._host_free", lambda free=free: free)
+        monkeypatch.setattr("neuralfde.door.cost._host_free", lambda free=free: free)
         found = nf.plan(lambda t, z: -z, z0, 1.0, 0.5, steps=1000)
         assert found.storage == nf.Device()
         assert ("try 'auto'" in found.why) == advised

@@ -66,7 +66,7 @@ def warm_up(model, images):
     """As many solves as it takes, with the looks at values switched off one by one."""
     model.fde.options["check_finite"] = False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("neuralfde.solving.capturing", lambda: True)
+        patch.setattr("neuralfde.solver.capturing", lambda: True)
         loss_of(model, images)
 
 

@@ -12,6 +12,7 @@ from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
+from .solve.steppers import CudaGraph, Picard, Single
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
 
@@ -27,6 +28,7 @@ __all__ = [
     "Caputo",
     "Checkpoint",
     "ConvergenceError",
+    "CudaGraph",
     "CustomKernel",
     "Device",
     "Direct",
@@ -46,7 +48,9 @@ __all__ = [
     "NewtonKrylov",
     "NonFiniteError",
     "Paper",
+    "Picard",
     "Predictor",
+    "Single",
     "Solution",
     "Stats",
     "Tempered",

@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from .adjoints import Adjoint
-from .automatic import Prediction, predict
-from .choices import named
-from .foreign import explained, refuse
+from .base.structure import structure_of, tensors_in
+from .base.torch_private import pytree
+from .door.cost import Prediction, predict
+from .door.migration import explained, refuse
+from .door.resume import State
+from .door.validation import Options, named, read, read_params, refuse_surroundings
 from .history import History
 from .orders import Operator
-from .reading import Options, read, read_params, refuse_surroundings
 from .schemes import Scheme, StageSolver
-from .solving import Stats, gain, refuse_estimate, run
+from .solver import Stats, gain, refuse_estimate, run
+from .solve.steppers import Stepper
 from .storage import Storage
-from .streaming import State
-from .structure import structure_of, tensors_in
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def fdeint(
     velocity: Any = None,
     horizon: float | Tensor | Any = None,
     grading: float = 1.0,
-    graphs: bool | str = "auto",
+    stepper: str | Stepper = "auto",
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -95,15 +95,17 @@ def fdeint(
             the weights; it gets the exact gradient.
         grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
             ``steps=`` and ``history='full'``.
-        graphs: replay steps as CUDA graphs: ``'auto'`` (default: where it is safe), ``True`` (an error where it is
-            not) or ``False``. Python code in ``func`` is then run once for all steps, not at every step.
+        stepper: how steps are taken: ``'auto'`` (default), ``'single'`` (one after the other), ``'picard'`` (many steps
+            of a small state at once, ``func`` vectorised over time), ``'cuda-graph'`` (blocks of steps replayed on a
+            GPU), or an object. The numbers are the same; ``solve(...).stats`` says which ran and why. All but
+            ``'single'`` rely on ``func`` being a function of its arguments.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, graphs,
+        horizon, grading, stepper,
     )  # fmt: skip
     return run(func, z0, t, order, given).ys
 
@@ -136,7 +138,7 @@ def solve(
     given = _options("solve", options)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
     solved = run(func, z0, t, order, given, resume, pair == "embedded")
-    wanted, structure = solved.problem.wanted, solved.problem.structure
+    wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
     times = [wanted.grid.at(p) for p in wanted.positions]
     ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
@@ -169,7 +171,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     refuse_surroundings(func)
     problem = read(structure_of(z0), t, order, given, train)
     stages = getattr(problem.scheme, "corrections", 0) + 1
-    return predict(problem.past, problem.kept, problem.size, problem.structure.numel, stages, problem.why)
+    return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)
 
 
 def _options(name: str, options: dict[str, Any]) -> Options:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from .api import difference, fdeint
-from .choices import read_scheme
+from .base.torch_private import pytree
+from .door.validation import read_scheme
 from .errors import ConvergenceError, InputError
 from .schemes import Scheme
-from .solving import gain
+from .solver import gain
 
 _SAMPLES = 16  # the solution is compared at so many times besides the start
 

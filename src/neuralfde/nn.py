@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .api import fdeint
-from .choices import check_names
+from .base.grid import request
+from .door.migration import refuse
+from .door.validation import check_names
 from .errors import InputError, InputTypeError
-from .foreign import refuse
-from .grid import request
 from .orders import Operator
 
 

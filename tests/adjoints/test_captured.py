@@ -14,8 +14,8 @@ import neuralfde as nf
 from neuralfde.adjoints import captured as captured_module
 from neuralfde.adjoints import graphs
 from neuralfde.adjoints.captured_blocks import CapturedBlocks
-from neuralfde.field import Field as Right
-from neuralfde.structure import structure_of
+from neuralfde.rhs.field import Field as Right
+from neuralfde.base.structure import structure_of
 
 
 class FakeGraph:
@@ -58,7 +58,7 @@ def pretend(monkeypatch):
     monkeypatch.setattr(captured_module, "_STREAMS", {})
     monkeypatch.setattr(graphs, "why_not", lambda plan, c, z0: "implicit" if plan.scheme.implicit else None)
     monkeypatch.setattr(
-        "neuralfde.solving.read_graphs", lambda g, how, device: False if isinstance(how, nf.Direct) else g
+        "neuralfde.solver.read_graphs", lambda g, how, device: False if isinstance(how, nf.Direct) else g
     )
     return count
 
@@ -83,7 +83,7 @@ def gradients(func, graphs, method="predictor", steps=100, history="full", t=2.0
     func.zero_grad()
     y = nf.fdeint(
         func, z0, t, order, steps=steps, method=method, history=history, args=(u,), graphs=graphs,
-        adjoint=nf.Exact(batched=False), **options,
+        adjoint="exact", **options,
     )  # fmt: skip
     (y**2).sum().backward()
     used = [p.grad for p in func.net.parameters()]
@@ -213,7 +213,7 @@ def test_two_models_interleaved(pretend):
     expected = [gradients(f, False) for f in (a, b)]
 
     def loss(f):
-        return (nf.fdeint(f, z0, 2.0, 0.6, steps=100, adjoint=nf.Exact(batched=False)) ** 2).sum()
+        return (nf.fdeint(f, z0, 2.0, 0.6, steps=100, adjoint="exact") ** 2).sum()
 
     a.zero_grad()
     first, second = loss(a), loss(b)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from neuralfde import FFT, Exponentials, Full, automatic
-from neuralfde.choices import METHODS
+from neuralfde.door.names import METHODS
 from neuralfde.compat.torchfde import fdeint as torchfde_call
 from neuralfde.experiments import relaxation
 from neuralfde.experiments.graph_settings import settings_for

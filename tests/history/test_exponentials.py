@@ -5,7 +5,7 @@ import torch
 
 import neuralfde as nf
 from neuralfde import tableaux
-from neuralfde.choices import METHODS
+from neuralfde.door.names import METHODS
 from tests.stubs import F64, Net, relative
 
 

@@ -10,7 +10,7 @@ from neuralfde import (
     Tempered,
     VariableOrder,
 )
-from neuralfde.tableaux import rectangle
+from neuralfde.weights.uniform import rectangle
 
 from .gradients import Case
 

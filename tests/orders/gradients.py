@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neuralfde import FixedPoint, fdeint
-from neuralfde.choices import METHODS
+from neuralfde.door.names import METHODS
 
 T64 = torch.float64
 STEPS = 10

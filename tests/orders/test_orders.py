@@ -19,7 +19,7 @@ from neuralfde import (
     solve,
 )
 from neuralfde.special import mittag_leffler
-from neuralfde.structure import grouped, structure_of
+from neuralfde.base.structure import grouped, structure_of
 
 from .cases import METHODS
 
@@ -195,7 +195,7 @@ def test_tempering_is_a_substitution():
 
 
 def test_own_weights():
-    from neuralfde.tableaux import rectangle
+    from neuralfde.weights.uniform import rectangle
 
     plain = fdeint(decay, ONE, 1.0, 0.6, steps=20)
     weights = rectangle(torch.tensor([0.6], dtype=T64), 0.05, 20)[:, 0]
@@ -216,7 +216,7 @@ def test_orders_up_to_two(order, method):
 
 
 def test_float32_states_use_weights_rounded_once():
-    from neuralfde.choices import METHODS as SCHEMES
+    from neuralfde.door.names import METHODS as SCHEMES
 
     z0 = torch.ones(3, dtype=torch.float32)
     for method in METHODS:

@@ -1,8 +1,8 @@
 """Adjoints: how the gradient of a solve is computed."""
 
-from .function import Adjoint, solved
+from ..solve.function import Adjoint
+from .direct import Direct
+from .exact import Exact
 from .paper import Paper
-from .plan import Coefficients, Plan
-from .reverse import Direct, Exact
 
-__all__ = ["Adjoint", "Coefficients", "Direct", "Exact", "Paper", "Plan", "solved"]
+__all__ = ["Adjoint", "Direct", "Exact", "Paper"]

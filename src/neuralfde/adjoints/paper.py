@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..history import precise
-from ..loop import sweep
-from .again import Replay
-from .forward import Record
-from .plan import COEFFICIENTS, Coefficients, Plan
-from .totals import Found
+from ..base.torch_private import vjp
+from ..history import Block
+from ..solve.function import COEFFICIENTS
+from ..solve.loop import Gradients, Record, backward_task, march, reader
+from ..solve.plan import Coefficients, Plan, Run
+from ..solve.steppers import Task
+from ..solve.steppers.single import SingleSteps, Work, leaves, local_weights
+from ..solve.totals import Totals
 
 
 @dataclass(frozen=True)
@@ -27,42 +30,58 @@ class Paper:
     stores_graph = False
 
     def pull(
-        self, plan: Plan, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
-    ) -> Found:
-        """See :class:`Adjoint`."""
-        assert record.tape is not None
+        self, plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
+    ) -> Gradients:
+        """See :class:`~neuralfde.solve.function.Adjoint`."""
         assert plan.backward_weights is not None
-        spare = record.tape.engine if isinstance(record.tape, Replay) else None
-        engine = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, spare, False)
-        node = {n: k for k, n in enumerate(plan.nodes)}
-        wanted = [x for x in plan.leaves if x.requires_grad]
-        totals = [torch.zeros_like(x) for x in wanted]
+        memory = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, record.engine, False)
+        totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, False)
+        read = reader(record, SingleSteps(plan, run))
+        outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
         terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this node and later ones
-        multiplier = terminal
+        multiplier = torch.zeros_like(z0)
 
-        def visit(n: int, past: Tensor | None) -> tuple[Tensor | None, None]:
-            nonlocal multiplier
-            if n in node:
-                terminal.add_(grads[0][node[n]])
-            multiplier = terminal.clone() if past is None else terminal + past[0]
+        def step(task: Task, work: Work, k: int) -> None:
+            n = task.steps[k]
+            work.add(k)
+            if n in outside:
+                terminal.add_(outside[n])
+            torch.add(terminal, task.sums[k, 0], out=multiplier)
+            found: tuple[Tensor | None, ...] = (None,)
+            if n > 0:
+                found = self._products(plan, n, read(n), c, multiplier, totals)
+            slot = work.slots[k][0]
+            slot.zero_() if found[0] is None else slot.copy_(found[0])
             if plan.callback is not None:
                 plan.callback(plan.steps - n, plan.steps)
-            if n == 0:
-                return None, None
-            assert record.tape is not None
-            z, _ = plan.scheme.evaluate(plan.field, n, record.tape.read(n), c.local, slope=False)
-            z = z.detach().requires_grad_()
-            with torch.enable_grad():
-                v = plan.field(n, z)
-            if not v.requires_grad:
-                return torch.zeros_like(z)[None], None
-            found = torch.autograd.grad(v, [z, *wanted], multiplier, allow_unused=True)
-            for t, g in zip(totals, found[1:], strict=True):
-                if g is not None:
-                    t.add_(g, alpha=plan.step)
-            return (torch.zeros_like(z) if found[0] is None else found[0])[None], None
 
-        sweep(precise(engine, z0), range(plan.steps, -1, -1), visit)
-        supply = iter(totals)
+        def take(block: Block, sums: Tensor | None, inner: Tensor) -> tuple[Tensor, None]:
+            sums = z0.new_zeros(block.count, 1, *z0.shape) if sums is None else sums
+            task = backward_task(plan, c, block, sums, inner)
+            work = Work(inner, sums, plan.field.shape)
+            work.take(sums)
+            for k in range(block.count):
+                step(task, work, k)
+            return work.rows(block.count), None
+
+        march(memory, range(plan.steps + 1), z0, take)
+        supply = iter(totals.tensors)
         placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
-        return Found((None,) * COEFFICIENTS, multiplier, placed)
+        return Gradients((None,) * COEFFICIENTS, multiplier, placed)
+
+    def _products(
+        self, plan: Plan, n: int, row: Tensor, c: Coefficients, multiplier: Tensor, totals: Totals
+    ) -> tuple[Tensor | None, ...]:
+        """``λ ∂f/∂z`` at step ``n``; ``h λ ∂f/∂θ`` goes to the totals."""
+        field, shape = plan.field, plan.field.shape
+        x = leaves(row, shape)
+        (w0,) = local_weights(c.local.expand(1, -1), field.structure.groups, weigh=False)
+        z, _ = plan.scheme.evaluate(partial(field, n), [part.detach() for part in x], w0, slope=False)
+        z = z.detach().requires_grad_()
+        with torch.enable_grad():
+            v = field(n, z)
+        if not v.requires_grad:
+            return (None,)
+        found = vjp((v,), (multiplier.view(shape),), (z, *totals.wanted))
+        totals.add([None if g is None else plan.step * g for g in found[1:]])
+        return found

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..structure import Structure, structure_of
+from ..base.structure import Structure, structure_of
 
 #: ``weights(k)``: what rows 0 … k contribute to row k + 1.
 Weights = Callable[[int], Tensor]

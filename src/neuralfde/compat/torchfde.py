@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from ..api import fdeint as _solve
 from ..errors import InputError, nearest
-from ..field import graph_nodes
+from ..rhs.field import graph_nodes
 from ..history import Window
 from ..orders import MultiTerm
 from ..schemes import ABM, GrunwaldLetnikov, Scheme
-from ..structure import tensors_in
+from ..base.structure import tensors_in
 from . import _legacy
 
 _log = logging.getLogger(__name__)

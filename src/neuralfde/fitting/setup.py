@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..api import fdeint
 from ..errors import InputError, InputTypeError
-from ..foreign import refuse
+from ..door.migration import refuse
 from .data import Data
 from .problem import Named, Problem, default_steps
 from .unknowns import INITIAL, ORDER, Bounds, unknowns_from

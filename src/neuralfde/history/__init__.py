@@ -1,27 +1,25 @@
-"""History engines: how the weighted past is summed."""
+"""Histories: how the weighted past is summed."""
 
-from .base import BlockEngine, Engine, History, Snapshots
+from .axpy import add_rows
+from .base import Block, History, Memory
 from .blocked import Blocked
 from .exponentials import Exponentials
-from .fading import Fading
 from .full import FFT, Full
-from .precision import ieee, precise, reduced
-from .thin import add_thin
+from .precision import ieee, reduced
+from .sum_of_exponentials import SumOfExponentials
 from .window import Window
 
 __all__ = [
     "FFT",
-    "BlockEngine",
+    "Block",
     "Blocked",
-    "Engine",
     "Exponentials",
-    "Fading",
     "Full",
     "History",
-    "Snapshots",
+    "Memory",
+    "SumOfExponentials",
     "Window",
-    "add_thin",
+    "add_rows",
     "ieee",
-    "precise",
     "reduced",
 ]

@@ -1,101 +1,141 @@
-"""The contract of a history: a Toeplitz matrix applied to rows that arrive one at a time, and its transpose."""
+"""The contract of a history: the linear part of a solve, ``c = W v``, walked by blocks of steps, and its transpose."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
-class Engine(Protocol):
-    """One sweep. It never sees ``func``, a scheme or autograd."""
+class Block(NamedTuple):
+    """Consecutive steps of a pass; times are counted as the pass meets them, from 0 to N.
 
-    weights_grad: Tensor | None
+    In a forward pass time ``i`` is step ``i``; in a backward pass, which begins at the end, it is step ``N - i``.
+    """
+
+    start: int
+    count: int
 
     @property
+    def stop(self) -> int:
+        """The time after the last."""
+        return self.start + self.count
+
+
+class Memory(ABC):
+    """One pass over the steps: a lower triangular matrix applied to rows that arrive block by block.
+
+    It never sees ``func``, a scheme or autograd. A forward pass takes in one slope a step and gives ``sums`` weighted
+    sums of them; a backward pass takes in ``sums`` rows a step and gives one sum, with the transposed matrix.
+
+    Attributes:
+        block: steps in a block; the last one may be shorter.
+        backward: whether this is the transposed matrix.
+        weights_grad: in a backward pass, the gradient of the weights as the history was given them, if asked for.
+    """
+
+    block: int
+    backward: bool
+    weights_grad: Tensor | None = None
+
+    @abstractmethod
+    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
+        """What everything before the block contributes to its rows: (count, outputs, groups, width); None if nothing.
+
+        It is written to ``out`` where that is given. The caller may overwrite the result.
+        """
+
+    @abstractmethod
+    def inner(self, block: Block) -> Tensor:
+        """What the rows of a block weigh in each other: (groups, row, output, earlier row, input), zero for row ≤ earlier.
+
+        The same object again where the weights are the same.
+        """
+
+    @abstractmethod
+    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """Take in (a copy of) the rows of a block, (count, inputs, groups, width).
+
+        ``slopes`` (count, groups, width): the slopes of these steps, in a backward pass that weighs.
+        """
+
+    @property
+    @abstractmethod
     def bytes(self) -> int:
-        """What it holds, in bytes."""
+        """What it holds on the device of the rows, in bytes."""
 
-    def recall(self, n: int) -> Tensor | None:
-        """What the rows recorded so far contribute to row ``n``; None if nothing."""
+    # A history that says `keeps_slopes` has these three.
 
-    def record(self, n: int, row: Tensor, slope: Tensor | None = None) -> None:
-        """Take in row ``n``."""
+    def replay(self, first: int, count: int) -> Tensor:
+        """After a forward pass: all sums of steps first … first + count - 1 again, (count, outputs, groups, width)."""
+        raise NotImplementedError
 
+    @property
+    def replay_block(self) -> int:
+        """How many steps are best replayed at once."""
+        return self.block
 
-@runtime_checkable
-class Snapshots(Engine, Protocol):
-    """An engine whose past is a state of fixed size, which can be kept and gone back to at the start of a block."""
+    def kept(self, n: int) -> Tensor:
+        """After a forward pass: the slope (groups, width) of step ``n``."""
+        raise NotImplementedError
+
+    # A history that says `snapshots` has these three.
 
     @property
     def snapshot_rows(self) -> int:
         """How many rows a snapshot holds."""
+        raise NotImplementedError
 
     def snapshot(self, n: int) -> tuple[Tensor, ...]:
-        """The state before row ``n``, the first of a block."""
+        """The state before time ``n``, where a block begins: what :meth:`restore` goes back to."""
+        raise NotImplementedError
 
     def restore(self, kept: tuple[Tensor, ...] | None) -> None:
         """Go back to where a snapshot was taken; None: to the beginning."""
-
-
-@runtime_checkable
-class BlockEngine(Engine, Protocol):
-    """An engine whose blocks can be filled by whoever runs the sweep; times are counted as the sweep meets them."""
-
-    @property
-    def single(self) -> bool:
-        """Whether there is one group and one sum, so that the rows of a block are (steps, width)."""
-
-    @property
-    def block(self) -> int:
-        """Steps in a block."""
-
-    @property
-    def latest_first(self) -> bool:
-        """Whether rows lie in memory against the sweep."""
-
-    @property
-    def thin(self) -> Sequence[Tensor]:
-        """For one group: the weights (sums, k) of the k rows before row k of a block, in memory order."""
-
-    def room(self, i: int) -> Tensor:
-        """Where the rows of the block at time ``i``, which has been recalled, are kept: (steps, width)."""
-
-    def recall_block(self, i: int, out: Tensor | None = None) -> Tensor | None:
-        """What the rows before the block at time ``i`` contribute to it: (outputs, steps, groups, width), or None.
-
-        It goes to ``out`` (steps, width) where that is given; otherwise the caller may overwrite the result.
-        """
-
-    def record_block(self, i: int, rows: Tensor, slopes: Tensor | None = None) -> None:
-        """Take in a block of rows (steps, groups, width) in memory order, with their slopes in the sweep's order."""
+        raise NotImplementedError
 
 
 class History(ABC):
-    """How the past is summed: a frozen description that opens engines.
+    """How the past is summed: a frozen description that opens memories.
 
     Attributes:
         block: rows are summed in blocks of this many steps.
-        keeps_rows: the forward engine holds every row, so that past sums can be computed again from them.
+        keeps_slopes: its memory holds every slope of a forward pass, so that sums can be computed again from them.
+        snapshots: its memory has a state of fixed size that can be kept and gone back to, as ``storage='checkpoint'``
+            needs it.
     """
 
     block: int
-    keeps_rows: bool
+    keeps_slopes: bool = False
+    snapshots: bool = False
 
     def tabulate(self, weights: Tensor) -> Tensor:
-        """Lag weights (sums, steps + 1, groups) in float64 as this history's engines take them; differentiable."""
+        """Lag weights (sums, steps + 1, groups) in float64 as this history's memories take them; differentiable."""
         return weights
 
     @abstractmethod
-    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Engine:
-        """An engine for a forward sweep over rows like ``row`` (groups, width)."""
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Memory:
+        """A memory for a forward pass over rows like ``row`` (groups, width)."""
 
     @abstractmethod
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Engine:
-        """The transposed engine, fed from the last row to the first.
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Memory:
+        """The transposed memory, for a backward pass.
 
-        ``spare`` is the forward engine, where its memory may be taken over: row ``n`` of it is free once row ``n`` is
-        recorded.
+        ``spare`` is the memory of the forward pass, where its room may be taken over: slope ``n`` of it is free once
+        step ``n`` is recorded. With ``weigh`` the gradient of the weights is accumulated.
         """
+
+
+def toeplitz_inner(lags: Tensor, count: int, backward: bool) -> Tensor:
+    """The weights inside a block that depend on the lag alone, as :meth:`Memory.inner` has them.
+
+    ``lags`` is (sums, groups, lag) with a zero for lag 0; forward each sum is an output, backward an input.
+    """
+    sums, groups = lags.shape[:2]
+    rows = torch.arange(count, device=lags.device)
+    lag = (rows[:, None] - rows).clamp_(min=0)
+    found = lags[..., lag].permute(1, 2, 3, 0)  # (groups, row, earlier, sums)
+    found = found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)
+    return found.contiguous()

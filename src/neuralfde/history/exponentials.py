@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ..base.caches import Cache
 from ..errors import InputError, InputTypeError
-from .base import Engine, History
-from .fading import Fading
+from .base import History, Memory
+from .sum_of_exponentials import SumOfExponentials
 
 #: More terms than this do not help in float64: the least-squares matrix is numerically singular long before.
 MOST_TERMS = 64
 # All lags are checked up to this many; beyond it the check runs over this many lags, spaced by their logarithm.
 _CHECKED = 100_000
-# Fits of the last solves, by their weights; and how many terms sufficed.
-_KEPT = 8
-_FITTED: OrderedDict[Hashable, Tensor] = OrderedDict()
-_SUFFICED: dict[Hashable, int] = {}
+_FITTED: Cache[Tensor] = Cache("fits of exponentials", 8)
+_SUFFICED: Cache[list[int]] = Cache("terms that sufficed", 256)
+_SOLVERS: Cache[tuple[Tensor, Tensor]] = Cache("factors of fits", 64)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Exponentials(History):
     tol: float = 1e-8
     block: int = 16
     terms: int | None = None
-    keeps_rows = False
+    snapshots = True
 
     def __post_init__(self) -> None:
         for name in ("block", "terms"):
@@ -71,13 +69,7 @@ class Exponentials(History):
         if weights.requires_grad:
             return self._fit(weights)
         key = (self, tuple(weights.shape), tuple(weights.flatten().tolist()))
-        found = _FITTED.get(key)
-        if found is None:
-            found = _FITTED[key] = self._fit(weights)
-        _FITTED.move_to_end(key)
-        while len(_FITTED) > _KEPT:
-            _FITTED.popitem(last=False)
-        return found
+        return _FITTED.get(key, lambda: self._fit(weights))
 
     def _fit(self, weights: Tensor) -> Tensor:
         """As few terms as reach the tolerance, beginning with the number that reached it last time."""
@@ -85,18 +77,19 @@ class Exponentials(History):
         if steps < 2 * size:
             return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
         power = _decay(weights.detach(), size)
-        first = self.terms or _SUFFICED.get((self, steps, power)) or max(4, _guess(self.tol, steps, size))
+        sufficed = _SUFFICED.get((self, steps, power), list)  # how many terms it took last time
+        first = self.terms or (sufficed[0] if sufficed else max(4, _guess(self.tol, steps, size)))
         reached, terms = math.inf, first
         lags = torch.arange(size + 1, 2 * size, dtype=torch.float64)[:, None]
         for terms in [first] if self.terms else range(first, MOST_TERMS + 1, 2):
             rates = self.rates(steps, terms)
             c = weights[:, _samples(size, steps)].transpose(1, 2)
-            for factor in _solver(self, steps, terms, power):
+            for factor in _SOLVERS.get((self, steps, terms, power), partial(_solver, self, steps, terms, power)):
                 c = c @ factor
             c = c.transpose(1, 2)
             reached = min(reached, _worst(c.detach(), weights.detach(), rates, size))
             if reached <= self.tol:
-                _SUFFICED[self, steps, power] = terms
+                sufficed[:] = [terms]
                 shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * rates), c)
                 return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
         raise InputError(
@@ -109,21 +102,21 @@ class Exponentials(History):
         low, high = math.log(0.1 / steps), math.log(30 / self.block)
         return torch.linspace(low, high, terms, dtype=torch.float64).exp()
 
-    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Fading:
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> SumOfExponentials:
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Fading:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> SumOfExponentials:
         """See :class:`History`."""
         return self._open(weights, steps, row, True, weigh)
 
-    def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> Fading:
+    def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> SumOfExponentials:
         terms = weights.shape[1] - 2 * self.block
         rates = self.rates(steps, terms) if terms else torch.empty(0, dtype=torch.float64)
-        return Fading(weights, rates, steps, row, self.block, backward, weigh)
+        return SumOfExponentials(weights, rates, steps, row, self.block, backward, weigh)
 
     def held_rows(self, sums: int, terms: int) -> int:
-        """Rows one forward engine holds: the exponentials, the block before and the block being filled."""
+        """Rows held in a forward pass: the exponentials, the block before and the block being filled."""
         return terms + (1 + sums) * self.block
 
 
@@ -148,7 +141,6 @@ def _decay(weights: Tensor, block: int) -> float:
     return round(min(2.0, max(0.0, float(slope.mean()))), 1)
 
 
-@lru_cache(maxsize=64)
 def _solver(history: Exponentials, steps: int, terms: int, power: float) -> tuple[Tensor, Tensor]:
     """From sampled weights to coefficients: least squares on errors scaled by ``lag^power``.
 

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Engine, History
+from ..base.policy import WIDE_ROW
+from .base import History, Memory
 from .blocked import Blocked, HostBlocked
 from .matrices import Rows, Toeplitz, Triangular
-from .panels import FEWEST_STEPS, Panels, table_for
-
-# Numbers in a row from which on fewer of them make a good matrix product.
-_WIDE = 1 << 16
+from .panels import Panels, fewest_steps, table_for
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Full(History):
     states: bool = False
 
     @property
-    def keeps_rows(self) -> bool:  # type: ignore[override]
+    def keeps_slopes(self) -> bool:  # type: ignore[override]
         """See :class:`History`."""
         return not self.states
 
@@ -44,13 +42,13 @@ class Full(History):
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(row.numel()), host=self.host)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Blocked:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(row.numel()), spare, weigh, backward=True, host=self.host)
 
     def levels(self, width: int) -> tuple[int, ...]:
         """The block size for rows of this many numbers."""
-        return (self.block if width <= _WIDE else max(1, self.block // 4),)
+        return (self.block if width <= WIDE_ROW else max(1, self.block // 4),)
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,13 @@ class FFT(History):
 
     block: int = 64
     growth: int = 8
-    keeps_rows = True
+    keeps_slopes = True
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(steps))
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Blocked:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
         return _open(weights, steps, row, self.levels(steps), spare, weigh, backward=True)
 
@@ -86,7 +84,7 @@ def _open(
     steps: int,
     row: Tensor,
     levels: tuple[int, ...],
-    spare: Engine | None = None,
+    spare: Memory | None = None,
     weigh: bool = False,
     backward: bool = False,
     host: bool = False,
@@ -103,8 +101,8 @@ def _open(
     if host:
         return kind(matrix, inputs, steps, levels, backward, weigh=weigh)
     known = spare.panels[0].table if spare is not None and spare.panels else None
-    if known is None or spare is None or not torch.equal(spare.toeplitz.lags, matrix.lags):
-        known = table_for(matrix.lags, row) if len(levels) == 1 and steps >= FEWEST_STEPS else None
+    if known is None or spare is None or not torch.equal(spare.matrix.lags, matrix.lags):
+        known = table_for(matrix.lags, row) if len(levels) == 1 and steps >= fewest_steps() else None
     panels = []
     if known is not None:
         held = spare.panels[0].buffer if spare is not None and spare.panels else known.buffer(steps, row)

@@ -6,7 +6,7 @@ import triton.language as tl
 
 
 @triton.jit
-def add_thin(row, weights, past, width, count, stride, COLUMNS: tl.constexpr):
+def add_rows(row, weights, past, width, count, stride, COLUMNS: tl.constexpr):
     """``row += Σ_i weights_i past_i`` for ``count`` rows of ``past``, a tile of columns in each program."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width

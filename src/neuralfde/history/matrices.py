@@ -1,19 +1,22 @@
-"""What a sweep by blocks works on: rows in a buffer, and the blocks of the matrix that weighs them."""
+"""What a pass by blocks works on: rows in a buffer, and the blocks of the matrix that weighs them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ..base.policy import FLIPPED_NUMBERS
+from ..base.torch_private import copy_each
+from .base import toeplitz_inner
+
 
 class Rows:
     """Consecutive rows in one buffer of shape (capacity, groups, width).
 
-    Times are counted as the sweep meets them (0, 1, 2, …); ``backward`` says that memory runs the other way, so that
-    forward and reverse sweeps can share one buffer. With ``reach`` only so many of the last rows are kept.
+    Times are counted as the pass meets them (0, 1, 2, …); ``backward`` says that memory runs the other way, so that
+    forward and backward passes can share one buffer. With ``reach`` only so many of the last rows are kept.
     """
 
     def __init__(self, buffer: Tensor, backward: bool = False, reach: int | None = None) -> None:
@@ -37,10 +40,15 @@ class Rows:
             self.offset = i - self.reach
             self.slice(i - self.reach, i).copy_(kept)
 
-    def slots(self, i: int, count: int) -> Sequence[Tensor]:
-        """The places of times i … i+count-1."""
-        slots = self.slice(i, i + count).unbind(0)
-        return slots[::-1] if self.backward else slots
+    def write(self, i: int, rows: Tensor) -> None:
+        """Copy rows (count, groups, width) of times i, i + 1, … to their places."""
+        target = self.slice(i, i + rows.shape[0])
+        if not self.backward:
+            target.copy_(rows)
+        elif rows.numel() <= FLIPPED_NUMBERS:
+            target.copy_(rows.flip(0))
+        else:
+            copy_each(target.unbind(0), rows.unbind(0)[::-1])
 
 
 class Toeplitz:
@@ -49,6 +57,7 @@ class Toeplitz:
     def __init__(self, weights: Tensor, pad: int) -> None:
         self.weights, self.groups = weights, weights.shape[2]
         self.pad = pad  # zeros on both sides: lags that are negative or beyond the last weight
+        self._inner: dict[int, Tensor] = {}
 
     @cached_property
     def lags(self) -> Tensor:
@@ -82,17 +91,17 @@ class Toeplitz:
         start = self.flipped.shape[-1] - self.pad - first - count + a  # column q is time a+q, hence lag r-a-q
         return self.flipped.unfold(-1, b - a, 1)[..., start : start + count, :].flip(-2)
 
-    def near(self, size: int, latest_first: bool) -> list[Tensor]:
-        """For one group: the weights (sums, k) of the k latest rows, in memory order, for k = 0 … size-1."""
-        top = min(size, self.lags.shape[-1])
-        lags = self.lags[:, 0]
-        return [(lags[:, 1 : k + 1] if latest_first else lags[:, 1 : k + 1].flip(-1)).contiguous() for k in range(top)]
+    def inner(self, first: int, count: int, backward: bool) -> Tensor:
+        """The weights inside a block, see :meth:`Memory.inner`."""
+        if count not in self._inner:
+            self._inner[count] = toeplitz_inner(self.lags, count, backward)
+        return self._inner[count]
 
 
 class Triangular:
     """A lower triangular matrix that is not Toeplitz, weights (sums, rows, columns, groups), by the same blocks.
 
-    A reverse sweep counts time from the end, where the transposed matrix is lower triangular again.
+    A backward pass counts time from the end, where the transposed matrix is lower triangular again.
     """
 
     def __init__(self, weights: Tensor, backward: bool) -> None:
@@ -113,3 +122,8 @@ class Triangular:
         size = self.lags.shape[-1] - 1
         inner = torch.where(own[:, None] > times, inner, 0.0)
         grad[:, (size - times)[None, :], (size - own)[:, None]] += inner
+
+    def inner(self, first: int, count: int, backward: bool) -> Tensor:
+        """The weights inside a block, see :meth:`Memory.inner`."""
+        found = self.lags[..., first : first + count, first : first + count].permute(1, 2, 3, 0)
+        return found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)

@@ -10,11 +10,13 @@ weights themselves, and where it does not (kernels with kinks) the rows are summ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..base.caches import Cache
+from ..base.policy import PANELS_FEWEST, PANELS_LONG, PANELS_MANY, PANELS_WIDE
 
 
 class _Sizes(NamedTuple):
@@ -26,22 +28,16 @@ class _Sizes(NamedTuple):
 
 
 _SIZES = {torch.float32: _Sizes(128, 11, 2), torch.float64: _Sizes(256, 22, 64)}
-# Numbers in a row from which on panels are longer: fewer moments beside the rows, at the price of larger products.
-# Steps from which on longer panels are cheaper too.
-_WIDE, _MANY, _LONG = 1 << 16, 4096, 256
-# From this many panels on they save more than they cost.
-_FEWEST = 4
-#: Steps below which there are none.
-FEWEST_STEPS = _FEWEST * min(size.length for size in _SIZES.values()) - 1
+_BASES: Cache[Tensor] = Cache("bases of panels", 8)
 # Lags tabulated at once.
 _CHUNK = 4096
 
 
 class Panels:
-    """Moments of the panels of one input, in a buffer of (panels · r, groups, width) filled along the sweep.
+    """Moments of the panels of one input, in a buffer of (panels · r, groups, width) filled along the pass.
 
-    ``backward`` says that the buffer is filled from its end, so that the panels of a reverse sweep take the place of
-    those of the forward sweep, which it no longer needs.
+    ``backward`` says that the buffer is filled from its end, so that the panels of a backward pass take the place of
+    those of the forward pass, which it no longer needs.
     """
 
     def __init__(self, table: Table, buffer: Tensor, backward: bool) -> None:
@@ -82,24 +78,29 @@ class Table:
         return self.weights[:, :, lag - self.length].flatten(-2)
 
     def buffer(self, steps: int, row: Tensor) -> Tensor:
-        """Room for the moments of all panels of a sweep."""
+        """Room for the moments of all panels of a pass."""
         return row.new_empty(self.count(steps) * self.moments, *row.shape)
+
+
+def fewest_steps() -> int:
+    """Steps below which there are no panels."""
+    return PANELS_FEWEST * min(size.length for size in _SIZES.values()) - 1
 
 
 def table_for(lags: Tensor, row: Tensor) -> Table | None:
     """The table for lag weights (sums, groups, steps + 1), or None where moments do not pay or do not suffice."""
     length, moments, allowed = _SIZES[row.dtype]
-    length = length if row.numel() <= _WIDE and lags.shape[-1] <= _MANY else _LONG
-    if row.device.type != "cpu" or lags.shape[1] > 1 or lags.shape[-1] < _FEWEST * length:
+    length = length if row.numel() <= PANELS_WIDE and lags.shape[-1] <= PANELS_MANY else PANELS_LONG
+    if row.device.type != "cpu" or lags.shape[1] > 1 or lags.shape[-1] < PANELS_FEWEST * length:
         return None
-    basis = _polynomials(length, moments)
+    basis = _BASES.get((length, moments), lambda: _polynomials(length, moments))
     parts = []
     for spread, weights in _tabulated(lags, basis):
         misfit = (weights @ basis.t() - spread).abs().amax(-1)
         if bool((misfit > allowed * torch.finfo(row.dtype).eps * spread.abs().amax(-1)).any()):
             return None
         parts.append(weights.to(row))
-    # the earliest row first, as rows lie in memory in a forward sweep
+    # the earliest row first, as rows lie in memory in a forward pass
     return Table(length, moments, basis.flip(0).t().to(row).contiguous(), torch.cat(parts, dim=2))
 
 
@@ -111,7 +112,6 @@ def _tabulated(lags: Tensor, basis: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield spread, spread @ basis
 
 
-@lru_cache(maxsize=8)
 def _polynomials(length: int, count: int) -> Tensor:
     """Orthonormal polynomials of degree < count on ``length`` points: (length, count), float64."""
     x = torch.linspace(-1, 1, length, dtype=torch.float64)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .base import Engine, History
+from .base import History, Memory
 from .blocked import Blocked
 from .matrices import Rows, Toeplitz
 
@@ -23,7 +23,7 @@ class Window(History):
 
     length: int
     block: int = 64
-    keeps_rows = False
+    snapshots = True
 
     def __post_init__(self) -> None:
         if isinstance(self.length, bool) or not isinstance(self.length, int):
@@ -38,7 +38,7 @@ class Window(History):
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Engine | None, weigh: bool) -> Blocked:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
         return self._open(weights, steps, row, True, weigh)
 
@@ -54,5 +54,4 @@ class Window(History):
             Rows(torch.empty(capacity, *row.shape, dtype=row.dtype, device=row.device), False, kept)
             for _ in range(count)
         ]
-        toeplitz = Toeplitz(held, self.block + 1)
-        return Blocked(toeplitz, inputs, steps, (self.block,), backward, reach, weigh)
+        return Blocked(Toeplitz(held, self.block + 1), inputs, steps, (self.block,), backward, reach, weigh)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from neuralfde.demand import value_wanted
+from neuralfde.rhs.demand import value_wanted
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
@@ -222,7 +222,7 @@ class FGrand(nn.Module):
         if keep_attention not in (False, True, "all"):
             raise InputError(f"keep_attention={keep_attention!r} is neither True, False nor 'all'.")
         if keep_attention:
-            options["graphs"] = False  # a replayed step keeps nothing
+            options["stepper"] = "single"  # a replayed step keeps nothing
         self.encoder = nn.Linear(in_features, hidden)
         self.decoder = nn.Linear(hidden, classes)
         edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)

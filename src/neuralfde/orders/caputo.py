@@ -8,10 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..schemes import Scheme
-from ..tableaux import Kernel
-from .base import Mesh, Operator, plain
+from ..base.caches import Cache
+from ..base.grid import Mesh
+from ..base.policy import WEIGHTS_NUMBERS
+from ..base.torch_private import has_tangent
+from ..errors import InputError, InputTypeError
+from ..schemes import ABM, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
+from ..weights.kernel import Kernel
+from .base import Operator, check_order
+
+#: Schemes whose weights follow from the scheme, the order and the step alone; one of a user's own may hold anything.
+KNOWN = (ABM, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
+_WEIGHTS: Cache[Kernel] = Cache("weights", 32)
+
+
+def read_order(order: Any) -> Operator:
+    """The operator a user gives; numbers, tensors and structures of them are orders of Caputo derivatives."""
+    if isinstance(order, Operator):
+        return order
+    if isinstance(order, bool) or not isinstance(order, int | float | Tensor | tuple | list | dict):
+        raise InputTypeError(
+            f"order must be a number, a tensor, a structure of them like z0, or an operator such as MultiTerm; "
+            f"got {type(order).__name__}."
+        )
+    return Caputo(order)
 
 
 @dataclass(frozen=True)
@@ -30,7 +50,7 @@ class Caputo(Operator):
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
         """See ``Operator``."""
-        return plain(numbers["order"], scheme, mesh)
+        return one_order(numbers["order"], scheme, mesh)
 
 
 @dataclass(frozen=True)
@@ -56,7 +76,7 @@ class Tempered(Operator):
                 f"Tempered(rate={float(rate.detach().min()):g}): the rate must be finite and not negative; "
                 "0 is no tempering."
             )
-        kernel, t = plain(order, scheme, mesh), mesh.times
+        kernel, t = one_order(order, scheme, mesh), mesh.times
         fade = torch.exp(-rate * t)
         weights = kernel.weights * (fade if mesh.uniform else torch.exp(-rate * (t[:, None] - t).clamp(min=0)))
         start = None if kernel.start is None else kernel.start * _late(fade, kernel.start.shape[0])
@@ -83,3 +103,28 @@ def _late(fade: Tensor, starts: int) -> Tensor:
     """``e^{-λ(t_n - t_j)}`` for the slopes j < starts on a uniform grid, (starts, steps + 1, groups)."""
     rows = fade.shape[0]
     return torch.stack([torch.cat([torch.ones_like(fade[:j]), fade[: rows - j]]) for j in range(starts)])
+
+
+def one_order(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
+    """The scheme's own weights for one order in each group, with the initial values it needs."""
+    check_order(order, scheme, mesh.velocity)
+    kernel = _on_uniform(order, mesh, scheme) if mesh.uniform else scheme.kernel_on(order[None], mesh.times)
+    if not mesh.velocity:
+        return kernel
+    second = (order > 1).to(torch.float64)  # an order up to 1 has one initial value
+
+    def line(t: Tensor) -> Tensor:
+        return torch.stack([torch.ones_like(t), t * second])
+
+    return replace(kernel, base=line(mesh.times), dense_base=lambda p: line(mesh.at(p)))
+
+
+def _on_uniform(order: Tensor, mesh: Mesh, scheme: Scheme) -> Kernel:
+    """The scheme's weights; a table of numbers that get no gradient is found again if it was computed before."""
+    step, steps = mesh.step, mesh.steps
+    learned = any(x.requires_grad or has_tangent(x) for x in (order, step))
+    if learned or type(scheme) not in KNOWN or order.numel() * (steps + 1) > WEIGHTS_NUMBERS:
+        return scheme.kernel(order, step, steps)
+    # a tensor made in inference mode is of no use to a later backward pass
+    key = (scheme, tuple(order.tolist()), tuple(step.tolist()), steps, torch.is_inference_mode_enabled())
+    return _WEIGHTS.get(key, lambda: scheme.kernel(order.clone(), step.clone(), steps))

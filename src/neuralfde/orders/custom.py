@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..schemes import Scheme
-from ..tableaux import Kernel
-from .base import Mesh, Operator
+from ..weights.kernel import Kernel
+from ..base.grid import Mesh
+from .base import Operator
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..meshes import gauss_legendre
+from ..weights.meshes import gauss_legendre
 from ..schemes import GrunwaldLetnikov, Scheme
 from ..schemes.differences import convolution
 from ..special import binomial_series, series_product, series_reciprocal
-from ..tableaux import Kernel
-from .base import Mesh, Operator, check_order, items, stacked
+from ..weights.kernel import Kernel
+from ..base.grid import Mesh
+from .base import Operator, check_order, items, stacked
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import InputError, InputTypeError
 from ..schemes import Scheme
-from ..tableaux import Kernel
-from .base import Mesh, Operator, check_order
+from ..weights.kernel import Kernel
+from ..base.grid import Mesh
+from .base import Operator, check_order
 
 
 @dataclass(frozen=True)

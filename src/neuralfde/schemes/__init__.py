@@ -1,9 +1,9 @@
 """Schemes: a formula, a weight table and a local map each."""
 
-from .base import Cotangents, Scheme
+from .base import Pulled, Scheme
 from .differences import L1, GrunwaldLetnikov
-from .implicit import OneStage
-from .krylov import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
+from .one_stage import OneStage
+from .stage_solvers import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
 from .multistep import Multistep
 from .predictor import Predictor
 from .trapezoid import ABM, Trapezoid
@@ -12,7 +12,7 @@ __all__ = [
     "ABM",
     "L1",
     "SOLVERS",
-    "Cotangents",
+    "Pulled",
     "FixedPoint",
     "GrunwaldLetnikov",
     "Multistep",

@@ -9,23 +9,32 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..base.torch_private import vjp
 from ..errors import InputError
-from ..tableaux import Kernel
+from ..weights.kernel import Kernel
 
-#: ``field(n, z)`` evaluates the right-hand side at grid point ``n``.
-Slope = Callable[[int, Tensor], Tensor]
+#: The right-hand side at one time: from a state to its slope.
+Slope = Callable[[Tensor], Tensor]
 
 
-class Cotangents(NamedTuple):
-    """What one step hands back: gradients of its history sums, of its local weight and of further tensors."""
+class Pulled(NamedTuple):
+    """What one step hands back beside the gradients of its sums: those of its local weight and of further tensors.
 
-    sums: Tensor
+    ``by``: where ``func`` was evaluated once, at the state itself, the gradient of its slope; the gradients of many steps
+    can then be computed in one product.
+    """
+
     local: Tensor | None
-    tensors: tuple[Tensor | None, ...]
+    tensors: Sequence[Tensor | None]
+    by: Tensor | None = None
 
 
 class Scheme(ABC):
-    """One step is ``x = locate(c)``, ``(z, v) = evaluate(x)``: ``x`` is what the backward pass starts from.
+    """One step is ``x = locate(c)``, ``(z, v) = evaluate(x)``: ``c`` are the history sums of the step, one tensor each,
+    and ``x``, as many tensors, is what the backward pass starts from.
+
+    Tensors have the shape of the state, or (groups, width) where groups of numbers have orders of their own; the local
+    weight ``w0`` broadcasts to it.
 
     Attributes:
         implicit: the new state appears on both sides and an equation is solved at every step.
@@ -58,61 +67,72 @@ class Scheme(ABC):
     def expected_order(self, order: float, smooth: bool) -> float:
         """The order of convergence at a fixed time, for a smooth solution or a generic one ``c₀ + c₁ t^β``."""
 
-    def locate(self, field: Slope, n: int, c: Tensor, local: Tensor) -> Tensor:
-        """From the history sums (sums, groups, width) to what is stored for the backward pass; no gradients."""
-        return c
+    def locate(self, f: Slope, c: Tensor, w0: Tensor, where: str) -> Tensor:
+        """Implicit schemes: solve for the state from the history sum; no gradients."""
+        raise NotImplementedError
 
-    def restore(self, c: Tensor, v: Tensor, local: Tensor) -> Tensor:
-        """``locate`` again, when the slope ``v`` of the step is already known."""
-        return c
+    def restore(self, c: Tensor, v: Tensor, w0: Tensor) -> Tensor:
+        """Implicit schemes: ``locate`` again, when the slope ``v`` of the step is already known."""
+        raise NotImplementedError
 
     @abstractmethod
-    def evaluate(
-        self, field: Slope, n: int, x: Tensor, local: Tensor, slope: bool = True
-    ) -> tuple[Tensor, Tensor | None]:
-        """State and slope of step ``n`` from ``x``; differentiable. Without ``slope`` the slope is left out."""
+    def evaluate(self, f: Slope, x: Sequence[Tensor], w0: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
+        """State and slope of a step from ``x``; differentiable. Without ``slope`` the slope is left out."""
 
-    def relax(self, sums: Tensor, slopes: Tensor, local: Tensor) -> Tensor:
-        """The states (stages, steps, width) at which ``func`` is evaluated in many steps at once, the last one theirs.
+    def relax(self, sums: Tensor, slopes: Tensor, w0: Tensor) -> Tensor:
+        """The states (stages, steps, …) at which ``func`` is evaluated in many steps at once, the last one theirs.
 
         ``slopes`` are those at all stages as guessed so far; true slopes give the states of ``evaluate``. Sums are
-        (sums, steps, width), ``local`` (steps, 1) or (1, 1).
+        (sums, steps, …), ``w0`` broadcasts to (steps, …).
         """
         raise NotImplementedError
 
     def pull(
         self,
-        n: int,
-        x: Tensor,
+        x: Sequence[Tensor],
         z: Tensor,
         v: Tensor | None,
-        local: Tensor,
+        w0: Tensor,
         grad_z: Tensor | None,
         grad_v: Tensor | None,
         tensors: Sequence[Tensor],
-    ) -> Cotangents:
-        """The vector-Jacobian product of one traced step, from gradients of ``(z, v)`` to those of its inputs."""
-        outputs, grads = [], []
-        for out, grad in ((z, grad_z), (v, grad_v)):
-            if out is not None and grad is not None and out.requires_grad:
-                outputs.append(out)
-                grads.append(grad)
-        wanted = [x, *tensors] + ([local] if local.requires_grad else [])
-        found = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
-        sums = found[0] if found[0] is not None else torch.zeros_like(x)
-        return Cotangents(sums, found[-1] if local.requires_grad else None, found[1 : 1 + len(tensors)])
+        into: Sequence[Tensor],
+    ) -> Pulled:
+        """The vector-Jacobian product of one traced step, from gradients of ``(z, v)`` to those of its inputs.
+
+        The gradients of ``x`` are written ``into`` these tensors, the first of which may be ``grad_z`` itself.
+        """
+        ends = [(o, g) for o, g in ((z, grad_z), (v, grad_v)) if o is not None and g is not None and o.requires_grad]
+        wanted = (*x, *tensors) + ((w0,) if w0.requires_grad else ())
+        found = vjp(tuple(o for o, _ in ends), tuple(g for _, g in ends), wanted) if ends else (None,) * len(wanted)
+        for slot, grad in zip(into, found, strict=False):
+            put(slot, grad, None)
+        return Pulled(found[-1] if w0.requires_grad else None, found[len(x) : len(x) + len(tensors)])
+
+
+def put(slot: Tensor, grad: Tensor | None, more: Tensor | None) -> None:
+    """``slot = grad + more``, where either may be missing and ``more`` may be ``slot`` itself."""
+    if grad is not None and more is not None:
+        slot.add_(grad) if slot.data_ptr() == more.data_ptr() else torch.add(grad, more, out=slot)
+    elif grad is not None:
+        slot.copy_(grad)
+    elif more is None:
+        slot.zero_()
+    else:
+        slot.copy_(more)
 
 
 def explicit_pull(
-    x: Tensor, v: Tensor | None, grad_z: Tensor | None, grad_v: Tensor | None, tensors: Sequence[Tensor]
-) -> Cotangents:
+    x: Tensor,
+    v: Tensor | None,
+    grad_z: Tensor | None,
+    grad_v: Tensor | None,
+    tensors: Sequence[Tensor],
+    into: Tensor,
+) -> Pulled:
     """The product for ``z = x``, ``v = f(x)``: ``ḡ + Jᵀ v̄``, one call of autograd and no graph for ``z``."""
-    found: Sequence[Tensor | None] = (None,) * (1 + len(tensors))
+    grad, found = None, (None,) * len(tensors)
     if v is not None and grad_v is not None and v.requires_grad:
-        found = torch.autograd.grad(v, [x, *tensors], grad_v, allow_unused=True)
-    sums = found[0]
-    if sums is None:
-        sums = torch.zeros_like(x)
-    if grad_z is not None:
-        sums = sums + grad_z
-    return Cotangents(sums, None, tuple(found[1:]))
+        grad, *found = vjp((v,), (grad_v,), (x, *tensors))  # type: ignore[assignment]
+    put(into, grad, grad_z)
+    return Pulled(None, found, grad_v)

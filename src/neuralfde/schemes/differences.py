@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import meshes, tableaux
-from ..tableaux import Kernel
-from .implicit import OneStage
+from ..weights import meshes, uniform
+from ..weights.kernel import Kernel
+from .one_stage import OneStage
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class GrunwaldLetnikov(OneStage):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        return convolution(tableaux.grunwald_letnikov(order, step, steps), self.implicit)
+        return convolution(uniform.grunwald_letnikov(order, step, steps), self.implicit)
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -44,7 +44,7 @@ class L1(OneStage):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        return convolution(tableaux.l1(order, step, steps), self.implicit)
+        return convolution(uniform.l1(order, step, steps), self.implicit)
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
         """See :class:`Scheme`."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import tableaux
+from ..weights import uniform
 from ..errors import InputError
 from ..special import binomial_series, series_product
-from ..starting import starting_weights
-from ..tableaux import Kernel
-from .implicit import OneStage
+from ..weights.starting import starting_weights
+from ..weights.kernel import Kernel
+from .one_stage import OneStage
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Multistep(OneStage):
         """See :class:`Scheme`."""
         w = _coefficients(order, steps + 1, self.rule)
         start = starting_weights(w, order)[:, :, :]
-        gain = torch.exp(order * tableaux.log(step))
+        gain = torch.exp(order * uniform.log(step))
         n = torch.arange(steps + 1)
         own = torch.zeros_like(w)
         early = min(start.shape[0], steps + 1)

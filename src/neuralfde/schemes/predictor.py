@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import meshes, tableaux
-from ..tableaux import Kernel
-from .implicit import OneStage
+from ..weights import meshes, uniform
+from ..weights.kernel import Kernel
+from .one_stage import OneStage
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Predictor(OneStage):
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
         if self.implicit:
-            w = tableaux.rectangle(order, step, steps + 1)[1:]
+            w = uniform.rectangle(order, step, steps + 1)[1:]
             return Kernel(w[None], w[0], first=1, dense=_cells(order, step, steps, shift=1))
         return Kernel(
-            tableaux.rectangle(order, step, steps)[None], torch.zeros_like(order), dense=_cells(order, step, steps, 0)
+            uniform.rectangle(order, step, steps)[None], torch.zeros_like(order), dense=_cells(order, step, steps, 0)
         )
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
@@ -47,7 +47,7 @@ def _cells(order: Tensor, step: float | Tensor, steps: int, shift: int):  # type
         j = torch.arange(steps + 1, dtype=torch.float64)[:, None]
         far = (position - (j - shift)).clamp(min=0)
         near = (position - (j - shift) - 1).clamp(min=0)
-        weights = tableaux.power_or_zero(far, order) - tableaux.power_or_zero(near, order)
-        return tableaux.scale(order, step, 1.0) * torch.where(j - shift < 0, 0.0, weights)
+        weights = uniform.power_or_zero(far, order) - uniform.power_or_zero(near, order)
+        return uniform.scale(order, step, 1.0) * torch.where(j - shift < 0, 0.0, weights)
 
     return row

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .. import meshes, tableaux
+from ..weights import meshes, uniform
 from ..errors import InputError
-from ..tableaux import Kernel
+from ..weights.kernel import Kernel
 from .base import Scheme, Slope
-from .implicit import OneStage
+from .one_stage import OneStage
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Trapezoid(OneStage):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        w, s = tableaux.trapezoid(order, step, steps)
+        w, s = uniform.trapezoid(order, step, steps)
         return Kernel(w[None], w[0], s[None], dense=_hats(order, step, steps))
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
@@ -68,8 +69,8 @@ class ABM(Scheme):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        w, s = tableaux.trapezoid(order, step, steps)
-        both = torch.stack([w, tableaux.rectangle(order, step, steps)])
+        w, s = uniform.trapezoid(order, step, steps)
+        both = torch.stack([w, uniform.rectangle(order, step, steps)])
         return Kernel(both, w[0], s[None], dense=_hats(order, step, steps))
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
@@ -80,26 +81,21 @@ class ABM(Scheme):
         """See :class:`Scheme`."""
         return min(2.0, 1 + order * self.corrections) if smooth else min(2.0, 1 + order)
 
-    def evaluate(
-        self, field: Slope, n: int, x: Tensor, local: Tensor, slope: bool = True
-    ) -> tuple[Tensor, Tensor | None]:
+    def evaluate(self, f: Slope, x: Sequence[Tensor], w0: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
         """See :class:`Scheme`."""
-        c, z = x[0], x[1]
-        if n == 0:
-            z = c
-        else:
-            for _ in range(self.corrections):
-                z = torch.addcmul(c, local[:, None], field(n, z))
-        return z, field(n, z) if slope else None
+        c, z = x
+        for _ in range(self.corrections):
+            z = torch.addcmul(c, w0, f(z))
+        return z, f(z) if slope else None
 
     @property
     def stages(self) -> int:  # type: ignore[override]
         """See :class:`Scheme`."""
         return self.corrections + 1
 
-    def relax(self, sums: Tensor, slopes: Tensor, local: Tensor) -> Tensor:
+    def relax(self, sums: Tensor, slopes: Tensor, w0: Tensor) -> Tensor:
         """See :class:`Scheme`."""
-        return torch.cat([sums[1:], torch.addcmul(sums[0], local, slopes[:-1])])
+        return torch.cat([sums[1:], torch.addcmul(sums[0], w0, slopes[:-1])])
 
 
 def _hats(order: Tensor, step: float | Tensor, steps: int):  # type: ignore[no-untyped-def]
@@ -110,11 +106,11 @@ def _hats(order: Tensor, step: float | Tensor, steps: int):  # type: ignore[no-u
         j = torch.arange(steps + 1, dtype=torch.float64)[:, None]
 
         def power(x: Tensor) -> Tensor:
-            return tableaux.power_or_zero(x.clamp(min=0), a)
+            return uniform.power_or_zero(x.clamp(min=0), a)
 
         inner = power(position - j + 1) - 2 * power(position - j) + power(position - j - 1)
         x = torch.tensor(position, dtype=torch.float64)
         first = power(x - 1) - x**a + a * x**order
-        return tableaux.scale(order, step, 2.0) * torch.cat([first.reshape(1, -1), inner[1:]])
+        return uniform.scale(order, step, 2.0) * torch.cat([first.reshape(1, -1), inner[1:]])
 
     return row

@@ -14,14 +14,11 @@ from ..errors import InputTypeError
 class Tape(Protocol):
     """The rows of one forward pass."""
 
-    def write(self, n: int, row: Tensor) -> None:
-        """Keep row ``n``; called with n = 0, 1, 2, …"""
-
     def write_rows(self, n: int, rows: Tensor) -> None:
-        """Keep rows ``n``, ``n + 1``, …"""
+        """Keep (a copy of) rows ``n``, ``n + 1``, …, (count, *shape); called in the order of the steps."""
 
     def read(self, n: int) -> Tensor:
-        """Give row ``n`` back; called with n descending."""
+        """Give row ``n`` back, until the next one is read; called with n descending."""
 
     @property
     def bytes(self) -> int:

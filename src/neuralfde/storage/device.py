@@ -36,10 +36,6 @@ class DeviceTape:
         self.dtype = dtype
         self.first = first
 
-    def write(self, n: int, row: Tensor) -> None:
-        """See ``Tape``."""
-        self.buffer[n - self.first].copy_(row)
-
     def write_rows(self, n: int, rows: Tensor) -> None:
         """See ``Tape``."""
         first = n - self.first

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.policy import TRANSFER_BYTES
 from ..errors import InputError
 from .base import Storage, Tape, check_dtype
 from .device import DeviceTape
 from .pinned import PinnedTape
-
-# Rows travel in blocks: enough bytes that a transfer is worth its call, few enough that two blocks are little memory.
-_BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Host(Storage):
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """See ``Storage``."""
         stored = self.dtype or dtype
-        rows = max(1, min(count, 16, _BLOCK_BYTES // (torch.Size(shape).numel() * stored.itemsize)))
+        rows = max(1, min(count, 16, TRANSFER_BYTES // (torch.Size(shape).numel() * stored.itemsize)))
         if device.type == "cuda":
             if self.path is not None:
                 raise InputError(
@@ -63,19 +61,15 @@ class FileTape:
         self.held = 0  # the block in the stage
         self.dirty = False
 
-    def write(self, n: int, row: Tensor) -> None:
-        """See ``Tape``."""
-        block, k = divmod(n, self.rows)
-        if block != self.held:
-            self._flush()
-            self.held = block
-        self.stage[k].copy_(row)
-        self.dirty = True
-
     def write_rows(self, n: int, rows: Tensor) -> None:
         """See ``Tape``."""
-        for k, row in enumerate(rows):
-            self.write(n + k, row)
+        for i, row in enumerate(rows, n):
+            block, k = divmod(i, self.rows)
+            if block != self.held:
+                self._flush()
+                self.held = block
+            self.stage[k].copy_(row)
+            self.dirty = True
 
     def read(self, n: int) -> Tensor:
         """See ``Tape``."""

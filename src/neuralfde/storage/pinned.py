@@ -33,10 +33,6 @@ class PinnedTape:
         self.reading = False
         self.coming: set[int] = set()
 
-    def write(self, n: int, row: Tensor) -> None:
-        """See ``Tape``."""
-        self.write_rows(n, row[None])
-
     def write_rows(self, n: int, rows: Tensor) -> None:
         """See ``Tape``."""
         while rows.shape[0] > 0:

@@ -1,0 +1,103 @@
+"""What is found again from one solve to the next: every cache of the package, bounded and with one lock.
+
+A cache may only save work. Each entry is found by everything that it depends on, so that whatever changes is a new entry:
+weights that are changed in place, another mode, dtype or device. ``clear()`` empties all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from torch import nn
+
+_T = TypeVar("_T")
+
+_LOCK = threading.RLock()
+_ALL: list[Cache[Any]] = []
+
+
+class Cache(Generic[_T]):
+    """The last ``size`` values, by key; the oldest goes first."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.size = name, size
+        self.entries: OrderedDict[Hashable, _T] = OrderedDict()
+        _ALL.append(self)
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The value of this key, made if it is not there. Two threads may both make it; one of them is kept."""
+        with _LOCK:
+            if key in self.entries:
+                self.entries.move_to_end(key)
+                return self.entries[key]
+        made = make()
+        with _LOCK:
+            found = self.entries.setdefault(key, made)
+            self.entries.move_to_end(key)
+            while len(self.entries) > self.size:
+                self.entries.popitem(last=False)
+        return found
+
+    def peek(self, key: Hashable) -> _T | None:
+        """The value of this key, or None."""
+        with _LOCK:
+            return self.entries.get(key)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with _LOCK:
+            self.entries.clear()
+
+
+class Verdicts:
+    """For which kinds of state, in which mode, a function was seen to give the same values when it is vectorised."""
+
+    _known: weakref.WeakKeyDictionary[Any, Verdicts] = weakref.WeakKeyDictionary()
+
+    def __init__(self, func: Any) -> None:
+        self.proven: set[Hashable] = set()
+        self.mode: Callable[[], Hashable] = lambda: None
+        if isinstance(func, nn.Module):
+            module = weakref.ref(func)
+            self.mode = lambda: tuple(m.training for m in found.modules()) if (found := module()) is not None else None
+
+    @classmethod
+    def of(cls, func: Any) -> Verdicts:
+        """The verdicts on this function; those on one that cannot be referred to weakly are not kept."""
+        try:
+            with _LOCK:
+                found = cls._known.get(func)
+                if found is None:
+                    found = cls._known[func] = Verdicts(func)
+                return found
+        except TypeError:
+            return Verdicts(func)
+
+    def __contains__(self, structure: Hashable) -> bool:
+        return (structure, self.mode()) in self.proven
+
+    def add(self, structure: Hashable) -> bool:
+        """It gave the same values for a state of this structure."""
+        with _LOCK:
+            if len(self.proven) > 64:
+                self.proven.clear()
+            self.proven.add((structure, self.mode()))
+        return True
+
+
+def listed() -> dict[str, int]:
+    """The name of every cache and how many entries it has."""
+    with _LOCK:
+        return {cache.name: len(cache.entries) for cache in _ALL} | {"vectorised": len(Verdicts._known)}
+
+
+def clear() -> None:
+    """Empty every cache."""
+    for cache in _ALL:
+        cache.clear()
+    with _LOCK:
+        Verdicts._known.clear()

@@ -1,0 +1,217 @@
+"""Uniform and graded grids: where the solver steps, and where the answer is asked for."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError
+from .transfer import to_device
+
+# How far from a whole number of steps still counts as rounding: times may arrive in float32.
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The points ``t_n = start + T (n/N)^r`` for ``n = 0 … N``; r = 1 is the uniform grid, ``start + n * step``."""
+
+    start: float
+    step: float
+    steps: int
+    grading: float = 1.0
+
+    @property
+    def end(self) -> float:
+        """The last point."""
+        return self.start + self.steps * self.step
+
+    @cached_property
+    def elapsed(self) -> Tensor:
+        """The time since the start of all grid points, float64 (steps + 1,)."""
+        n = torch.arange(self.steps + 1, dtype=torch.float64)
+        if self.grading == 1:
+            return n * self.step
+        return self.steps * self.step * (n / self.steps) ** self.grading
+
+    def times(self, like: Tensor) -> Tensor:
+        """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,)."""
+        return to_device(self.start + self.elapsed, like)
+
+    def positions(self, times: list[float]) -> tuple[float, ...]:
+        """Where these times lie: the index of the cell plus the part of it that has passed."""
+        if self.grading == 1:
+            return tuple((x - self.start) / self.step for x in times)
+        points = self.elapsed.tolist()
+        found = []
+        for x in times:
+            k = min(max(bisect.bisect_right(points, x - self.start) - 1, 0), self.steps - 1)
+            found.append(k + (x - self.start - points[k]) / (points[k + 1] - points[k]))
+        return tuple(found)
+
+    def at(self, position: float) -> float:
+        """The inverse of :meth:`positions`."""
+        if self.grading == 1:
+            return self.start + position * self.step
+        k = min(int(position), self.steps - 1)
+        points = self.elapsed
+        return self.start + float(torch.lerp(points[k], points[k + 1], position - k))
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The grid as the weights see it: each group of numbers has its own time, ``horizon · (t - t_0)``.
+
+    Attributes:
+        steps: the number of steps.
+        elapsed: (steps + 1,), the times since the start, before they are multiplied by the horizon.
+        start: the initial time, before it is multiplied.
+        uniform: whether all steps have one length.
+        horizon: (groups,), the factor of each group.
+        velocity: whether ``z'_0`` is given too.
+    """
+
+    steps: int
+    elapsed: Tensor
+    start: float
+    uniform: bool
+    horizon: Tensor
+    velocity: bool
+
+    @property
+    def step(self) -> Tensor:
+        """The (mean) length of a step in each group, (groups,)."""
+        return self.elapsed[-1] / self.steps * self.horizon
+
+    @property
+    def times(self) -> Tensor:
+        """The time since the start of each point in each group, (steps + 1, groups)."""
+        return self.elapsed[:, None] * self.horizon
+
+    def at(self, position: float) -> Tensor:
+        """The time since the start at a position counted in steps, (groups,)."""
+        low = min(int(position), self.steps - 1)
+        between = self.elapsed[low] + (position - low) * (self.elapsed[low + 1] - self.elapsed[low])
+        return between * self.horizon
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller asked for: the grid and the positions of the output times on it, in steps."""
+
+    grid: Grid
+    positions: tuple[float, ...]
+    terminal: bool
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The grid index of each output time that lies on the grid, -1 where it does not."""
+        return tuple(round(p) if _is_whole(p) else -1 for p in self.positions)
+
+    @property
+    def off_grid(self) -> tuple[float, ...]:
+        """The output times between grid points, in steps."""
+        return tuple(p for p in self.positions if not _is_whole(p))
+
+
+def request(t: float | Tensor, step: float | None, steps: int | None, grading: float = 1.0) -> Request:
+    """Read ``t``, ``step`` and ``steps`` as a user gives them, or say what does not fit."""
+    times, terminal = _times(t)
+    start, end = times[0], times[-1]
+    count = _count(start, end, step, steps)
+    grid = Grid(start, (end - start) / count, count, _grading(grading, step))
+    return Request(grid, grid.positions(times[-1:] if terminal else times), terminal)
+
+
+def _grading(grading: float, step: float | None) -> float:
+    if isinstance(grading, bool) or not isinstance(grading, int | float):
+        raise InputTypeError(f"grading must be a number r ≥ 1 in t_k = T (k/N)^r, got {type(grading).__name__}.")
+    if not (math.isfinite(grading) and grading >= 1):
+        raise InputError(
+            f"grading={grading:g} must be at least 1: larger r puts more points next to the start, 1 is uniform."
+        )
+    if grading != 1 and step is not None:
+        raise InputError(
+            "a graded grid has steps of many lengths: give steps= (their number) with grading=, not step=."
+        )
+    return float(grading)
+
+
+def _times(t: float | Tensor) -> tuple[list[float], bool]:
+    if isinstance(t, Tensor):
+        if t.requires_grad:
+            raise InputError(
+                "t requires grad, but the times define the grid and get no gradient. "
+                "Learn a time scale instead: D^β z = T^β f on [0, 1] has the same solution at T. Pass t.detach()."
+            )
+        if t.is_complex() or t.dtype == torch.bool:
+            raise InputTypeError(f"t must be real, got a tensor of dtype {t.dtype}.")
+        if t.ndim > 1:
+            raise InputError(
+                f"t must be a number or a 1-D tensor of times, got a tensor of shape {tuple(t.shape)}. A batch shares "
+                "its times; for an end time of each sample's own pass horizon=."
+            )
+        values = [float(x) for x in t.detach().double().cpu().reshape(-1).tolist()]
+    elif isinstance(t, int | float) and not isinstance(t, bool):
+        values = [float(t)]
+    else:
+        raise InputTypeError(
+            f"t must be a number or a 1-D tensor of times, got {type(t).__name__}. Use torch.as_tensor(t)."
+        )
+    if not all(math.isfinite(x) for x in values):
+        raise InputError("t contains NaN or infinity; every time must be finite.")
+    if not isinstance(t, Tensor) or t.ndim == 0:
+        if values[0] <= 0:
+            raise InputError(
+                f"t={values[0]:g} must be positive: a number T integrates from 0 to T. "
+                "To start elsewhere pass torch.tensor([start, ..., end])."
+            )
+        return [0.0, values[0]], True
+    if len(values) < 2:
+        raise InputError("t needs at least two times, the initial one and one more; a single end time is a number.")
+    for k, (a, b) in enumerate(itertools.pairwise(values)):
+        if b <= a:
+            raise InputError(
+                f"t must increase, but t[{k + 1}]={b:g} comes after t[{k}]={a:g}. "
+                "Sort the times and drop repeats; a Caputo equation runs forward from its initial time."
+            )
+    return values, False
+
+
+def _count(start: float, end: float, step: float | None, steps: int | None) -> int:
+    if (step is None) == (steps is None):
+        raise InputError(
+            "give exactly one of step= (the length h of a step) and steps= (their number); "
+            f"got {'both' if step is not None else 'neither'}."
+        )
+    if steps is not None:
+        if isinstance(steps, bool) or not isinstance(steps, int):
+            raise InputTypeError(f"steps must be a whole number, got {steps!r}.")
+        if steps < 1:
+            raise InputError(f"steps={steps} must be at least 1.")
+        return steps
+    assert step is not None
+    if isinstance(step, bool) or not isinstance(step, int | float):
+        raise InputTypeError(f"step must be a number, got {type(step).__name__}. Use float(step).")
+    if not (math.isfinite(step) and step > 0):
+        raise InputError(f"step={step:g} must be positive and finite.")
+    ratio = (end - start) / step
+    if ratio >= 1 - _SLACK and _is_whole(ratio):
+        return round(ratio)
+    low = max(1, math.floor(ratio))
+    high = low + 1
+    raise InputError(
+        f"step={step:g} does not divide [{start:g}, {end:g}]; a fractional history needs a uniform grid. "
+        f"Use step={(end - start) / high:.6g} ({high} steps) or step={(end - start) / low:.6g} ({low} steps), "
+        "or pass steps=."
+    )
+
+
+def _is_whole(x: float) -> bool:
+    return abs(x - round(x)) <= _SLACK * max(1.0, min(abs(x), 1e3))

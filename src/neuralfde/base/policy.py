@@ -1,0 +1,81 @@
+"""Every threshold of the solver, with the measurement behind it.
+
+A threshold decides how a solve is done, never what it means: on both sides of each the numbers are the same to rounding.
+Sizes count numbers of a state (all elements of ``z0``). "Measured" names the script that shows where the two sides cross.
+"""
+
+from __future__ import annotations
+
+# ---- which stepper `auto` takes -------------------------------------------------------------------------------------
+
+#: States up to this many numbers are stepped by Picard's iteration on the CPU: a step is then mostly calls, and one
+#: vectorised call replaces many. Measured: benchmarks/small_states.py, where 64 numbers gain 2 to 10 times, 256 nothing.
+PICARD_NUMBERS = 64
+#: The same for implicit schemes, whose steps evaluate func some eight times anyway (benchmarks/small_states.py).
+PICARD_NUMBERS_IMPLICIT = 2048
+#: A func with more parameters than this costs more than its calls (a layer of 180 × 180 takes about 10 µs).
+PICARD_PARAMETERS = 1 << 15
+#: CUDA graphs are captured at once from this many steps on: a capture costs about three eager passes over a block.
+GRAPHS_AT_ONCE = 64
+#: Shorter solves are captured when they come for this many times, so that a single call does not pay for a capture.
+GRAPHS_REPEATS = 3
+#: Shapes of a func whose graphs are kept; each holds its static buffers (a block of rows, twice).
+GRAPHS_KEPT = 4
+#: Blocks that are shorter than this are replayed no faster than they run.
+GRAPHS_SHORTEST = 2
+
+# ---- Picard's iteration ---------------------------------------------------------------------------------------------
+
+#: Blocks are this many times longer than those of single steps: a longer block costs few more iterations.
+PICARD_BLOCKS = 2
+#: Numbers in all steps that are iterated together; more of them take longer than the calls that they save.
+PICARD_TOGETHER = 1 << 14
+#: Calls of func in an implicit step, about.
+IMPLICIT_CALLS = 8
+#: Calls that a set of steps must save for an iteration of some twenty to pay.
+PICARD_FEWEST = 40
+#: Iterations before one looks whether they have settled: looking costs as much as a small func.
+PICARD_BLIND = 4
+#: Iterations that may be made beside half of the calls that they replace.
+PICARD_EXTRA = 16
+#: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix.
+NEWTON_NUMBERS = 64
+#: Its iterations, and how exact its differences are.
+NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
+
+# ---- parameter gradients of many steps in one product ---------------------------------------------------------------
+
+#: States up to this many numbers: the graph of a stacked call is that of one step, times the block.
+STACKED_NUMBERS = 1 << 14
+#: Steps from which on it pays: the first block shows whether func means the same when it is vectorised.
+STACKED_STEPS = 256
+
+# ---- histories ------------------------------------------------------------------------------------------------------
+
+#: From this many steps on, `auto` sums distant blocks by FFT (benchmarks/scaling.py: where the two curves cross).
+FFT_STEPS = 8192
+#: A guess of the number of exponentials, for predictions before any weights are known.
+EXPONENTIALS_GUESS = 30
+#: Rows of more numbers make a good matrix product with a quarter of the block, and a quarter of the memory.
+WIDE_ROW = 1 << 16
+#: Blocks of up to this many numbers are turned around in one copy; larger ones row by row, without a second block.
+FLIPPED_NUMBERS = 1 << 18
+#: Numbers alive at once in an FFT product (16 MiB in single precision), and fetched at once from rows on the host.
+FFT_CHUNK = FETCH_CHUNK = 1 << 22
+#: Bytes of the rows that travel between device and host or file in one transfer.
+TRANSFER_BYTES = 8 << 20
+#: Columns in a program of the kernel that adds weighted rows.
+AXPY_COLUMNS = 1024
+#: Panels of distant rows (history/panels.py): from this many on they save more than they cost.
+PANELS_FEWEST = 4
+#: Rows of this many numbers, or solves of this many steps, take panels of this length.
+PANELS_WIDE, PANELS_MANY, PANELS_LONG = 1 << 16, 4096, 256
+
+# ---- what is found again --------------------------------------------------------------------------------------------
+
+#: Small tables are compared by their contents; larger ones are made anew, which takes no longer than comparing.
+TABLE_NUMBERS = 1 << 14
+#: Numbers in all states of a solve whose reading is found again.
+READING_NUMBERS = 1 << 16
+#: Weights of a scheme up to this many numbers are found again.
+WEIGHTS_NUMBERS = 1 << 13

@@ -1,0 +1,218 @@
+"""States of any structure as flat rows: the solver only ever sees tensors of shape (groups, width)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError
+from .caches import Cache
+from .torch_private import pytree
+from .transfer import to_host
+
+_TENSORS: Cache[Structure] = Cache("structures of tensors", 64)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How a tensor, tuple, dict or nesting of them becomes one row of shape (groups, width), and back.
+
+    Numbers of the state that share an order form a group. ``spans`` says for each tensor over which of its axes the
+    order varies: axes ``lo … hi - 1``, so that a tensor of shape (L…, G…, R…) becomes rows (G, L·R). None: one group.
+    """
+
+    spec: pytree.TreeSpec
+    shapes: tuple[torch.Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+    bare: bool = False  # the state is one tensor, not a structure
+    spans: tuple[tuple[int, int], ...] | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.shapes, self.dtype, self.spans))
+
+    @cached_property
+    def numel(self) -> int:
+        """Numbers in one state."""
+        return sum(s.numel() for s in self.shapes)
+
+    @property
+    def groups(self) -> int:
+        """Rows of numbers that share an order."""
+        return self.row_shape[0]
+
+    @cached_property
+    def row_shape(self) -> tuple[int, int]:
+        """The shape of a flat row; the width divides what each tensor has in every one of its groups."""
+        if self.spans is None:
+            return (1, self.numel)
+        counts = [s.numel() // s[lo:hi].numel() for s, (lo, hi) in zip(self.shapes, self.spans, strict=True)]
+        width = math.gcd(*counts)
+        return (self.numel // width, width)
+
+    def pack(self, state: Any) -> Tensor:
+        """Flatten a state of this structure to one row; differentiable."""
+        if self.bare and self.spans is None:
+            row: Tensor = state.reshape(self.row_shape)
+            return row
+        leaves = pytree.tree_leaves(state)
+        if self.spans is None:
+            return torch.cat([leaf.reshape(-1) for leaf in leaves]).reshape(self.row_shape)
+        pairs = zip(leaves, self.shapes, self.spans, strict=True)
+        rows = [_split(leaf, shape, *span).reshape(-1, self.row_shape[1]) for leaf, shape, span in pairs]
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+    def unpack(self, row: Tensor) -> Any:
+        """The inverse of :meth:`pack`; leading axes (times) of ``row`` are kept in every leaf."""
+        lead = row.shape[:-2]
+        if self.bare and self.spans is None:
+            return row.view(lead + self.shapes[0])
+        parts = row.reshape(*lead, -1).split([s.numel() for s in self.shapes], dim=-1)
+        if self.spans is None:
+            leaves = [p.reshape(lead + s) for p, s in zip(parts, self.shapes, strict=True)]
+        else:
+            leaves = [_join(p, lead, s, *span) for p, s, span in zip(parts, self.shapes, self.spans, strict=True)]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+    def spread(self, name: str, numbers: Any) -> Tensor:
+        """Numbers broadcastable to the state as one number per group: float64 (groups,) on the CPU; differentiable."""
+        leaves = _matched(self, name, numbers)
+        if self.spans is None:
+            return leaves[0].reshape(1)
+        rows = []
+        for leaf, shape, (lo, hi) in zip(leaves, self.shapes, self.spans, strict=True):
+            if leaf.numel() == 1:
+                inner = leaf.reshape(1).expand(shape[lo:hi].numel())
+            else:
+                aligned = leaf.reshape((1,) * (len(shape) - leaf.ndim) + leaf.shape)
+                inner = aligned.reshape(aligned.shape[lo:hi]).expand(shape[lo:hi]).reshape(-1)
+            rows.append(inner.repeat_interleave(shape.numel() // inner.numel() // self.row_shape[1]))
+        return torch.cat(rows)
+
+
+def grouped(structure: Structure, numbers: dict[str, Any]) -> Structure:
+    """The structure with groups fine enough that each of these numbers is constant in every group."""
+    if all(isinstance(given, int | float) for given in numbers.values()):
+        return structure
+    found: list[list[int]] = [[] for _ in structure.shapes]
+    several = False
+    for name, given in numbers.items():
+        leaves = _matched(structure, name, given)
+        several |= len({id(leaf) for leaf in leaves}) > 1
+        for axes, leaf, shape in zip(found, leaves, structure.shapes, strict=True):
+            if leaf.numel() > 1:
+                offset = len(shape) - leaf.ndim
+                axes.extend(offset + k for k, size in enumerate(leaf.shape) if size > 1)
+    if not several and not any(found):
+        return structure
+    return replace(structure, spans=tuple((min(a), max(a) + 1) if a else (0, 0) for a in found))
+
+
+def _matched(structure: Structure, name: str, numbers: Any) -> list[Tensor]:
+    """One float64 tensor on the CPU for each tensor of the state; checked to broadcast to it."""
+    if isinstance(numbers, Tensor | int | float):
+        leaves = [_number(name, numbers)] * len(structure.shapes)
+    else:
+        flat, spec = pytree.tree_flatten(numbers)
+        if spec != structure.spec:
+            raise InputTypeError(
+                f"{name} must be a number, a tensor that broadcasts to the state, or one of these for each part of the "
+                f"state in the same structure; got {type(numbers).__name__}. For a list of numbers use torch.tensor."
+            )
+        leaves = [_number(name, x) for x in flat]
+    for leaf, shape in zip(leaves, structure.shapes, strict=True):
+        aligned = leaf.ndim <= len(shape) and all(
+            p in (1, s) for p, s in zip(leaf.shape[::-1], shape[::-1], strict=False)
+        )
+        if leaf.numel() != 1 and not aligned:
+            raise InputError(
+                f"{name} has shape {tuple(leaf.shape)}, which does not broadcast to the state of shape {tuple(shape)}. "
+                "Give one number, one per channel, or one per sample with trailing axes of length 1: (batch, 1, …). "
+                "(Arguments stand as func, z0, t, order.)"
+            )
+    return leaves
+
+
+def _number(name: str, value: Any) -> Tensor:
+    if isinstance(value, bool) or not isinstance(value, Tensor | int | float):
+        raise InputTypeError(f"{name} must be a real number or a tensor, got {type(value).__name__}.")
+    if isinstance(value, Tensor):
+        if not value.is_floating_point():
+            raise InputTypeError(f"{name} must be a real number, got a tensor of dtype {value.dtype}.")
+        return to_host(value)
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def _split(leaf: Tensor, shape: torch.Size, lo: int, hi: int) -> Tensor:
+    """(L…, G…, R…) as (G, L, R)."""
+    return leaf.reshape(shape[:lo].numel(), shape[lo:hi].numel(), -1).transpose(0, 1)
+
+
+def _join(rows: Tensor, lead: torch.Size, shape: torch.Size, lo: int, hi: int) -> Tensor:
+    """The inverse of :func:`_split`, with leading axes."""
+    cut = rows.reshape(*lead, shape[lo:hi].numel(), shape[:lo].numel(), shape[hi:].numel())
+    return cut.transpose(-3, -2).reshape(lead + shape)
+
+
+def structure_of(z0: Any) -> Structure:
+    """Read the structure of an initial state, or say what is wrong with it."""
+    leaves, spec = ([z0], None) if isinstance(z0, Tensor) else pytree.tree_flatten(z0)
+    if not leaves:
+        raise InputError("z0 is empty; the state needs at least one tensor.")
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise InputTypeError(
+                f"z0 must be a tensor or a nesting of tensors, but it contains {type(leaf).__name__}. "
+                "Use torch.as_tensor(...)."
+            )
+    first = leaves[0]
+    for leaf in leaves:
+        if leaf.dtype not in (torch.float32, torch.float64):
+            raise InputTypeError(
+                f"z0 has dtype {leaf.dtype}; a fractional history needs float32 or float64 sums. Use z0.float(), "
+                "torch.view_as_real(z0) if it is complex, and torch.autocast to run func itself in lower precision."
+            )
+        if leaf.dtype != first.dtype:
+            raise InputTypeError(f"z0 mixes {first.dtype} and {leaf.dtype}; convert all of it to one dtype.")
+        if leaf.device != first.device:
+            raise InputTypeError(f"z0 lives on {first.device} and {leaf.device}; move all of it to one device.")
+        if leaf.numel() == 0:
+            raise InputError(f"z0 contains a tensor of shape {tuple(leaf.shape)}, which holds no numbers.")
+    if spec is None:
+        key = (first.shape, first.dtype, first.device)
+        return _TENSORS.get(key, lambda: _of_tensor(*key))
+    return Structure(spec, tuple(leaf.shape for leaf in leaves), first.dtype, first.device)
+
+
+def _of_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Structure:
+    return Structure(pytree.tree_structure(0), (shape,), dtype, device, bare=True)
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether no number is infinite or none at all, in one call: the norm is as bad as the worst of them."""
+    return x.numel() == 0 or math.isfinite(float(torch.linalg.vector_norm(x.detach(), math.inf)))
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """All tensors of a nested structure, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, tuple) and not tree:
+        return []
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def replace_tensors(tree: Any, tensors: list[Tensor]) -> Any:
+    """The same structure with its tensors replaced, in order; everything else is kept."""
+    if not tensors:
+        return tree
+    if isinstance(tree, Tensor):
+        return tensors[0]
+    leaves, spec = pytree.tree_flatten(tree)
+    supply = iter(tensors)
+    return pytree.tree_unflatten([next(supply) if isinstance(x, Tensor) else x for x in leaves], spec)

@@ -1,0 +1,105 @@
+"""Every private name of PyTorch that the package uses: the one file to look at when a new version comes out.
+
+Each is here for a reason that its comment gives. All of them exist in torch 2.11 to 2.13, which CI and the GPU tests run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C import _functorch
+from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
+from torch.autograd.graph import _engine_run_backward
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "TorchDispatchMode",
+    "add_each",
+    "copy_each",
+    "derivatives_are_watched",
+    "has_tangent",
+    "pytree",
+    "sequence_number",
+    "uncompiled",
+    "vectorised",
+    "vjp",
+    "with_parameters",
+    "without_compiler",
+]
+
+#: Decorator: run this outside of any graph that torch.compile is building. ``torch.compiler.disable`` would import the
+#: compiler together with the package.
+without_compiler = _disable_dynamo
+
+
+def vjp(
+    outputs: tuple[Tensor, ...], grads: tuple[Tensor, ...], inputs: tuple[Tensor, ...], keep: bool = False
+) -> tuple[Tensor | None, ...]:
+    """``torch.autograd.grad(..., allow_unused=True)`` without its checks, which take as long as a small layer."""
+    found: tuple[Tensor | None, ...] = _engine_run_backward(
+        outputs, grads, keep, False, inputs, allow_unreachable=True, accumulate_grad=False
+    )
+    return found
+
+
+def vectorised(func: Callable[..., Any], times: Tensor, states: Tensor, *args: Any) -> Any:
+    """``torch.func.vmap(func)(times, states, *args)`` without its checks, which take as long as a small network."""
+    count = times.shape[0]
+    level = _functorch._vmap_increment_nesting(count, "error")
+    try:
+        out = func(_functorch._add_batch_dim(times, 0, level), _functorch._add_batch_dim(states, 0, level), *args)
+        return _functorch._remove_batch_dim(out, level, count, 0)
+    finally:
+        _functorch._vmap_decrement_nesting()
+
+
+def add_each(totals: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+    """``total += part`` for each pair, in one call."""
+    torch._foreach_add_(totals, parts)
+
+
+def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """``target.copy_(source)`` for each pair, in one call."""
+    torch._foreach_copy_(targets, sources)
+
+
+def with_parameters(func: Any, tensors: dict[str, Tensor], tie_weights: bool = False) -> Any:
+    """Within, the module ``func`` has these tensors in place of its parameters and buffers of the same names."""
+    if not tensors:
+        return contextlib.nullcontext()
+    assert isinstance(func, nn.Module)
+    return _reparametrize_module(func, tensors, tie_weights=tie_weights)
+
+
+def uncompiled() -> Any:
+    """Within, compiled functions run as they were written; one that is called under a dispatch mode or under vmap would
+    otherwise be compiled for that, or never again.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def derivatives_are_watched() -> bool:
+    """Whether forward mode or a transform of ``torch.func`` is active around this call."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def has_tangent(x: Tensor) -> bool:
+    """Whether this tensor carries a tangent of forward mode."""
+    return forward_ad.unpack_dual(x).tangent is not None
+
+
+def sequence_number(z: Tensor) -> int:
+    """The number that autograd would give to a node made now; nodes made before have smaller ones."""
+    node = z.view_as(z).grad_fn
+    assert node is not None
+    return int(node._sequence_nr())

@@ -1,0 +1,163 @@
+"""What a solve will take, and what ``auto`` makes of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from ..base.policy import EXPONENTIALS_GUESS, FFT_STEPS
+from ..history import FFT, Exponentials, Full, History, Window
+from ..storage import Checkpoint, Device, Host, Storage
+from ..storage.checkpoint import least_budget
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a problem: steps, bytes of a row, history sums of the scheme, and whether it is trained."""
+
+    steps: int
+    row_bytes: int
+    sums: int
+    train: bool
+    double: bool
+
+
+def choose(
+    history: History | None, storage: Storage | None, size: Size, device: torch.device, needs_rows: bool
+) -> tuple[History, Storage, str]:
+    """Fill in what was left to ``auto`` (None): exact sums up to half of the free memory."""
+    free = free_bytes(device) if history is None or storage is None else 0
+    exact: History = FFT() if size.steps >= FFT_STEPS else Full()
+    if history is None and storage is not None and storage != Device():
+        history, why = _exponentials(size), f"storage={type(storage).__name__} needs a history of fixed size"
+    elif history is None:
+        need = device_bytes(exact, Device(), size)
+        fits = need <= free / 2
+        history = exact if fits or needs_rows else _exponentials(size)
+        why = f"exact sums take {_mib(need)}, {'within' if fits else 'more than'} half of the free {_mib(free)}"
+    else:
+        why = "history as given"
+    if storage is not None:
+        crowded = size.train and device_bytes(history, storage, size) > free / 2 > 0
+        why += "; storage as given" + (", where rows may not fit: try 'auto'" if crowded else "")
+        return history, storage, why
+    if history.keeps_slopes or not size.train:
+        return history, Device(), why + "; rows stay with the history"
+    need = device_bytes(history, Device(), size)
+    if need <= free / 2:
+        return history, Device(), why + f"; all rows fit ({_mib(need)} of {_mib(free)})"
+    storage = Host() if device.type == "cuda" and host_bytes(Host(), size) <= _host_free() / 2 else Checkpoint()
+    return history, storage, why + f"; all rows would take {_mib(need)} of the free {_mib(free)}"
+
+
+def device_bytes(history: History, storage: Storage, size: Size) -> int:
+    """Bytes on the device of the state at the peak of a training step, without what ``func`` itself takes."""
+    count, row, sums = size.steps + 1, size.row_bytes, size.sums
+    engine, kept = _engine_rows(history, size)
+    total = engine
+    if not history.keeps_slopes and size.train:
+        stored = storage.dtype.itemsize * row // (8 if size.double else 4) if storage.dtype is not None else row
+        if isinstance(storage, Checkpoint):
+            least = least_budget(count, kept * row, sums * row, history.block)
+            total = 2 * engine + -(-(storage.budget or least) // row)
+        elif isinstance(storage, Host):
+            total = engine + 32 * sums
+        else:
+            total = engine + count * sums * stored // row
+    return int(total * row)
+
+
+def host_bytes(storage: Storage, size: Size) -> int:
+    """Bytes of host memory, or of a file, that stored rows take."""
+    if not isinstance(storage, Host) or not size.train:
+        return 0
+    width = size.row_bytes * (1 if storage.dtype is None else storage.dtype.itemsize / (8 if size.double else 4))
+    return int((size.steps + 1) * size.sums * width)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device now, counting what the allocator holds without using it."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return _host_free()
+
+
+def _host_free() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 8 << 30
+
+
+def _engine_rows(history: History, size: Size) -> tuple[int, int]:
+    """Rows a backward engine holds, and rows in a snapshot of the forward engine."""
+    sums, count = size.sums, size.steps + 1
+    if isinstance(history, Window):
+        reach = min(history.length, size.steps)
+        return min(count, 2 * reach + 3 * history.block) * sums, reach
+    if isinstance(history, Exponentials):
+        terms = 0 if size.steps < 2 * history.block else history.terms or EXPONENTIALS_GUESS
+        return (terms + 2 * history.block) * sums, terms + history.block
+    if isinstance(history, FFT):
+        levels = history.levels(size.steps)
+    else:
+        levels = history.levels(size.row_bytes // (8 if size.double else 4)) if isinstance(history, Full) else ()
+    kept = 0 if isinstance(history, Full) and history.host else count
+    return kept * sums + 2 * sums * sum(levels), count
+
+
+def _exponentials(size: Size) -> Exponentials:
+    return Exponentials(tol=1e-11 if size.double else 1e-8)
+
+
+def _mib(count: float) -> str:
+    return f"{count / 2**20:.1f} MiB" if count < 2**33 else f"{count / 2**30:.1f} GiB"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a solve will take; printed, it reads as a short table."""
+
+    steps: int
+    numbers: int
+    history: History
+    storage: Storage
+    device_bytes: int
+    host_bytes: int
+    evaluations: int
+    products: int
+    history_flops: float
+    why: str
+
+    def __str__(self) -> str:
+        lines = {
+            "steps": f"{self.steps}, a state of {self.numbers} numbers",
+            "history": str(self.history),
+            "storage": str(self.storage),
+            "memory": f"{_mib(self.device_bytes)} on the device, {_mib(self.host_bytes)} on the host, without func",
+            "work": f"{self.evaluations} evaluations of func, {self.products} vector-Jacobian products, "
+            f"{self.history_flops:.2g} flop in history sums",
+            "why": self.why,
+        }
+        return "\n".join(f"{name:8} {text}" for name, text in lines.items())
+
+
+def predict(history: History, storage: Storage, size: Size, numbers: int, stages: int, why: str) -> Prediction:
+    """Bytes and work of one training step (or of one forward pass)."""
+    steps = size.steps
+    if isinstance(history, Exponentials):
+        per_step = 2 * (history.block + 2 * (history.terms or EXPONENTIALS_GUESS))
+    elif isinstance(history, Window):
+        per_step = 2 * min(history.length, steps)
+    else:
+        per_step = steps if isinstance(history, Full) else 40 * max(1, steps.bit_length()) ** 2 // 4
+    passes = 2 if size.train else 1
+    recomputed = int(size.train and storage.recomputes) + int(size.train)
+    return Prediction(
+        steps, numbers, history, storage, device_bytes(history, storage, size), host_bytes(storage, size),
+        stages * steps * (1 + recomputed), steps if size.train else 0,
+        float(per_step * steps * numbers * size.sums * passes), why,
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""One table of names for each choice of a solve; an object is always accepted in place of a name."""
+
+from __future__ import annotations
+
+from ..adjoints import Adjoint, Direct, Exact, Paper
+from ..history import FFT, Exponentials, Full, History
+from ..schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
+from ..solve.steppers import STEPPERS
+from ..storage import Checkpoint, Device, Host, Storage
+
+__all__ = ["ADJOINTS", "HISTORIES", "METHODS", "ORDINARY", "SOLVERS", "STEPPERS", "STORAGES", "TORCHFDE"]
+
+METHODS: dict[str, Scheme] = {
+    "predictor": Predictor(),
+    "predictor-implicit": Predictor(implicit=True),
+    "abm": ABM(),
+    "trapezoid": Trapezoid(),
+    "gl": GrunwaldLetnikov(),
+    "gl-explicit": GrunwaldLetnikov(implicit=False),
+    "l1": L1(),
+    "l1-explicit": L1(implicit=False),
+    "bdf2": Multistep(),
+    "flmm-trapezoid": Multistep(rule="trapezoid"),
+}
+#: what solvers of ordinary equations call their methods, and what comes nearest here
+ORDINARY: dict[str, str] = {
+    "euler": "predictor",
+    **dict.fromkeys(("midpoint", "heun2", "heun3", "rk4", "bosh3", "dopri5", "dopri8", "explicit_adams"), "abm"),
+    **dict.fromkeys(("adaptive_heun", "fehlberg2"), "abm"),
+    **dict.fromkeys(("implicit_adams", "fixed_adams", "scipy_solver"), "trapezoid"),
+}
+#: torchfde's names that mean nothing here, or something else
+TORCHFDE: dict[str, str] = {
+    "corrector": "method='abm'",
+    "trap": "method='l1-explicit', or better 'trapezoid'",
+    "glmulti": "order=MultiTerm(orders, weights) with method='gl'",
+}
+ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
+HISTORIES: dict[str, History | None] = {
+    "auto": None,
+    "full": Full(),
+    "fft": FFT(),
+    "window": None,
+    "exponentials": Exponentials(),
+}
+STORAGES: dict[str, Storage | None] = {"auto": None, "device": Device(), "host": Host(), "checkpoint": Checkpoint()}

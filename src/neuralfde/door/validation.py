@@ -1,0 +1,322 @@
+"""What was asked for, read and checked: the only place where a bad solve is refused before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..adjoints import Adjoint, Direct, Exact, Paper
+from ..base.grid import Mesh, Request, request
+from ..base.structure import Structure, grouped, structure_of, tensors_in
+from ..base.torch_private import pytree
+from ..errors import InputError, InputTypeError, UnsupportedError, nearest
+from ..history import Full, History
+from ..orders import Caputo, Operator, read_order
+from ..schemes import Scheme, StageSolver
+from ..solve.steppers import Single, Stepper
+from ..storage import Device, Host, Storage
+from .cost import Size, choose
+from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
+from .resume import State
+
+_T = TypeVar("_T")
+
+
+class Options(NamedTuple):
+    """The keyword arguments of ``fdeint``, as given."""
+
+    method: str | Scheme
+    step: float | None
+    steps: int | None
+    adjoint: str | Adjoint
+    history: str | History
+    storage: str | Storage
+    params: Iterable[Tensor] | None
+    args: tuple[Any, ...]
+    solver: str | StageSolver | None
+    callback: Callable[[int, int], None] | None
+    check_finite: bool
+    velocity: Any
+    horizon: Any
+    grading: float
+    stepper: str | Stepper
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Where and how a solve runs; ``known`` are the numbers of its operator by name, one for each group."""
+
+    structure: Structure
+    request: Request
+    scheme: Scheme
+    adjoint: Adjoint
+    operator: Operator
+    known: dict[str, Tensor]
+    history: History
+    storage: Storage
+    why: str
+    size: Size
+
+    def mesh(self, velocity: bool, wanted: Request | None = None) -> Mesh:
+        """The grid in the time of each group."""
+        grid = (wanted or self.request).grid
+        horizon = self.known.get("horizon")
+        if horizon is None:
+            horizon = torch.ones(self.structure.groups, dtype=torch.float64)
+        elif not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
+            raise InputError(f"horizon={float(horizon.detach().min()):g} must be positive and finite.")
+        return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
+
+
+def read(
+    structure: Structure, t: float | Tensor, order: Any, given: Options, train: bool, before: State | None = None
+) -> Problem:
+    """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
+    scheme = read_scheme(given.method, given.solver)
+    if before is None:
+        wanted = request(t, given.step, given.steps, given.grading)
+    else:
+        wanted = before.request(t, given.step, given.steps, scheme)
+    how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
+    operator = read_order(order)
+    row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
+    size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
+    past, kept, why = _memory(given, size, structure, wanted, how, _is_toeplitz(operator, wanted))
+    _refuse_history(past, operator, wanted)
+    numbers = {**operator.numbers(), **({} if given.horizon is None else {"horizon": given.horizon})}
+    structure = grouped(structure, numbers)
+    known = {name: structure.spread(name, x) for name, x in numbers.items()}
+    beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
+    refuse_combinations(how, past, kept, beta, wanted, scheme)
+    _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
+    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size)
+
+
+def _memory(
+    given: Options,
+    size: Size,
+    structure: Structure,
+    wanted: Request,
+    how: Adjoint,
+    toeplitz: bool,
+) -> tuple[History, Storage, str]:
+    """History and storage as given or as chosen, and why; without Toeplitz weights every row and weight is needed."""
+    past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
+    if isinstance(how, Direct):  # which keeps graphs in place of rows
+        kept, size = kept or STORAGES["device"], replace(size, train=False)
+    if not toeplitz and past is None:
+        past = Full()
+    if isinstance(past, Full) and past.keeps_slopes and kept in ((Host(), Device()) if past.host else (Host(),)):
+        past, kept = replace(past, host=True), Host()
+    return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
+
+
+def refuse_surroundings(func: Callable[..., Any]) -> None:
+    """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    if not callable(func):
+        raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        raise UnsupportedError(
+            "a solver cannot be exported: its loop over time and its adjoint are Python. Export func, or the layers "
+            "before and after the solve, and call fdeint where the model is served; torch.compile works around it."
+        )
+    if getattr(func, "_is_replica", False):
+        raise UnsupportedError(
+            "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
+            "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
+        )
+    if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
+        raise UnsupportedError(
+            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
+            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once a pass."
+        )
+
+
+def _is_toeplitz(operator: Operator, wanted: Request) -> bool:
+    """Whether weights depend on the lag alone."""
+    return operator.toeplitz and wanted.grid.grading == 1
+
+
+def _refuse_history(past: History, operator: Operator, wanted: Request) -> None:
+    """A matrix that is not Toeplitz needs a history that keeps all rows and all weights."""
+    if not _is_toeplitz(operator, wanted) and not isinstance(past, Full):
+        cause = f"grading={wanted.grid.grading:g}" if operator.toeplitz else f"order={type(operator).__name__}"
+        raise InputError(
+            f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not. "
+            "Use history='full'."
+        )
+
+
+def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
+    if isinstance(how, Paper) and (
+        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or wanted.grid.grading != 1
+    ):
+        raise InputError(
+            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
+            "and velocity=. Use adjoint='exact'."
+        )
+
+
+def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:
+    """The tensors that get gradients: those given, or the parameters of ``func``."""
+    if params is None:
+        params = func.parameters() if isinstance(func, nn.Module) else ()
+    elif isinstance(params, Tensor):
+        raise InputTypeError("params must be a collection of tensors, got one tensor; write params=[tensor].")
+    found: dict[int, Tensor] = {}
+    for p in params:
+        if not isinstance(p, Tensor):
+            raise InputTypeError(
+                f"params must contain tensors, got {type(p).__name__}. Pass module.parameters() or a list of tensors."
+            )
+        if p.requires_grad:
+            found[id(p)] = p
+    return list(found.values())
+
+
+def read_args(args: Any, structure: Structure) -> tuple[Any, ...]:
+    """What is passed on to ``func``."""
+    if not isinstance(args, tuple | list):
+        raise InputTypeError(f"args must be a tuple passed on to func, got {type(args).__name__}; write args=(value,).")
+    for a in tensors_in(args):
+        if a.device != structure.device and a.ndim > 0:
+            raise InputTypeError(
+                f"args contains a tensor on {a.device}, the state is on {structure.device}; move it there first."
+            )
+    return tuple(args)
+
+
+def read_velocity(velocity: Any, structure: Structure) -> Tensor:
+    """``z'(0)`` as a row."""
+    given = structure_of(velocity)
+    if replace(given, spans=structure.spans) != structure:
+        raise InputTypeError(
+            "velocity must have the structure, shapes, dtype and device of z0: it is z'(0), one number for each of z0."
+        )
+    return structure.pack(velocity)
+
+
+def in_own_time(
+    func: Callable[..., Any], horizon: Any, structure: Structure, args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``func`` of the grid's time; the factors travel among the arguments, where tensors get gradients."""
+    scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(device=structure.device, dtype=structure.dtype), horizon)
+
+    def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
+        return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)
+
+    return scaled, (scales, *args)
+
+
+def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
+    """An object from its name; an object of the right kind is passed through."""
+    if isinstance(given, kinds):
+        return given  # type: ignore[no-any-return]
+    if isinstance(given, str):
+        if given in table:
+            return table[given]
+        raise InputError(f"unknown {kind} {given!r}. {nearest(given, table)}")
+    raise InputTypeError(f"{kind} must be a name or an object, got {type(given).__name__}. {nearest('', table)}")
+
+
+def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Scheme:
+    """The scheme, with another stage solver if one is given."""
+    if isinstance(method, str) and method in ORDINARY:
+        raise InputError(
+            f"method={method!r} is for ordinary equations; one with memory needs weights for its whole past. "
+            f"The nearest is method={ORDINARY[method]!r}, with a fixed step=. At order 1 'predictor' is Euler's method "
+            "and 'abm' is Heun's."
+        )
+    base = method.removesuffix("-f").removesuffix("-o") if isinstance(method, str) else ""
+    if base in TORCHFDE or (base != method and base in METHODS):
+        raise InputError(
+            f"method={method!r} is torchfde's name; here it is {TORCHFDE.get(base, f'method={base!r}')}. "
+            "For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+        )
+    scheme = named("method", method, METHODS, Scheme)
+    if solver is None:
+        return scheme
+    if not scheme.implicit:
+        raise InputError(
+            f"solver={solver!r} is for implicit methods, but {type(scheme).__name__} is explicit. "
+            "Drop solver=, or use an implicit method ('trapezoid', 'gl', 'l1', 'predictor-implicit')."
+        )
+    return replace(scheme, solver=named("solver", solver, SOLVERS, StageSolver))  # type: ignore[type-var, call-arg]
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise where one of the options of a block is no name or object of its kind."""
+    read_scheme(options["method"], options["solver"])
+    read_history(options["history"])
+    named("storage", options["storage"], STORAGES, Storage)
+    read_stepper(options["stepper"], named("adjoint", options["adjoint"], ADJOINTS, (Exact, Direct, Paper)))
+
+
+def read_history(history: str | History) -> History | None:
+    """The history; None where it is left to ``auto``."""
+    if history == "window":
+        raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
+    return named("history", history, HISTORIES, History)
+
+
+def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
+    """The stepper; None where it is left to ``auto``."""
+    found = named("stepper", stepper, STEPPERS, Stepper)
+    if isinstance(how, Direct) and found not in (None, Single()):
+        raise InputError(
+            f"stepper={stepper!r} does not keep the graph of each step, as adjoint='direct' has it. Use adjoint='exact', "
+            "or stepper='single'."
+        )
+    return found
+
+
+def refuse_combinations(
+    how: Adjoint, past: History, kept: Storage, beta: Tensor, wanted: Request, scheme: Scheme
+) -> None:
+    """Raise where two choices make no sense together, naming the alternative."""
+    if isinstance(how, Paper):
+        if beta.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                "adjoint='paper' has no gradient for the order. Use adjoint='exact' to learn it, "
+                "or pass order.detach()."
+            )
+        if wanted.off_grid:
+            raise InputError(
+                "adjoint='paper' is defined on the grid only, but t has times between grid points "
+                f"(step {wanted.grid.step:g}). Use adjoint='exact', or a step that meets every time."
+            )
+    if wanted.off_grid and not past.keeps_slopes:
+        raise InputError(
+            f"history={type(past).__name__} forgets the rows that states between grid points are computed from "
+            f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
+        )
+    _refuse_storage(how, past, kept)
+
+
+def refuse_resume(how: Adjoint, wanted: Request, plain: bool) -> None:
+    """Raise where a solve cannot be gone on with."""
+    if isinstance(how, Paper) or wanted.off_grid or not plain:
+        raise InputError(
+            "a solve that is resumed takes adjoint='exact' or 'direct', output times on a uniform grid "
+            f"(step {wanted.grid.step:g}), no horizon= and no velocity=; solve in one piece otherwise."
+        )
+
+
+def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
+    name = type(kept).__name__
+    if isinstance(how, Direct) and kept != Device():
+        raise InputError(
+            f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
+            "Use adjoint='exact', or storage='device'."
+        )
+    on_host = isinstance(past, Full) and past.host and kept == Host()
+    if past.keeps_slopes and kept != Device() and not on_host:
+        raise InputError(
+            f"history={type(past).__name__} holds every row in the dtype of the state, since each sum needs them all, "
+            f"and storage={kept} could not take them away. Use history='exponentials' (or a Window) with it, or "
+            "storage='device'; history='full' goes with storage='host' too."
+        )

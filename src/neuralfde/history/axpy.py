@@ -1,0 +1,36 @@
+"""``row += Σ_i w_i past_i`` for a few long rows: the product inside a block.
+
+On a GPU matrix libraries take a few times as long for it as reading the rows does, and hold a workspace for every
+stream; where Triton is installed (it comes with CUDA builds of torch) one small kernel reads each row once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from ..base.policy import AXPY_COLUMNS
+from .precision import ieee
+
+
+def add_rows(row: Tensor, weights: Tensor, past: Tensor) -> None:
+    """Add the rows of ``past`` (k, width), each times its weight in ``weights`` (1, k), to ``row`` (1, width)."""
+    width, count = past.shape[1], past.shape[0]
+    kernel = _kernel() if row.device.type == "cuda" and past.stride(0) * count < 2**31 else None
+    if kernel is None:
+        with ieee(row):
+            row.addmm_(weights, past)
+    else:
+        kernel[(-(-width // AXPY_COLUMNS),)](row, weights, past, width, count, past.stride(0), COLUMNS=AXPY_COLUMNS)
+
+
+@cache
+def _kernel() -> Any:
+    """The kernel; None without Triton."""
+    try:
+        from .kernels import add_rows as kernel
+    except ImportError:
+        return None
+    return kernel

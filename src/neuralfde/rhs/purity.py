@@ -1,0 +1,85 @@
+"""Whether ``func`` changes anything when it is called.
+
+A function that keeps a counter, a list of states or a buffer gives other results when a solver evaluates it at many times
+at once, or replays it as a CUDA graph. What it can reach is written down before and after a call: attributes of the module
+and its submodules, buffers, what a closure or a bound object holds, and the global names that its code mentions.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+#: Dictionaries of a module that hold parameters, buffers and hooks: looked at by themselves, or never changed by a call.
+_OWN = frozenset(nn.Module().__dict__) - {"training"}
+# Containers are compared by length and by the identity of their first entries: a change in a call shows there.
+_ENTRIES = 8
+
+
+def reachable(func: Any) -> dict[str, Hashable]:
+    """What a call of ``func`` could change, by name; two calls compare equal unless something was changed."""
+    return dict(_walk(func, "func", 2))
+
+
+def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | None:
+    """The name of something that is not as it was, or None."""
+    if before == after:
+        return None
+    return next((name for name in (*after, *before) if before.get(name) != after.get(name)), None)
+
+
+def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+    if isinstance(thing, nn.Module):
+        yield from _module(thing, name)
+    elif isinstance(thing, types.FunctionType):
+        yield from _function(thing, name, depth)
+    elif isinstance(thing, types.MethodType):
+        yield from _walk(thing.__self__, name, depth)
+        yield from _function(thing.__func__, name, depth)
+    elif depth > 0 and type(thing).__module__ not in ("builtins", "torch") and hasattr(thing, "__dict__"):
+        for key, value in list(vars(thing).items()):
+            yield f"{name}.{key}", _mark(value)
+
+
+def _module(module: nn.Module, name: str) -> Iterator[tuple[str, Hashable]]:
+    for path, part in module.named_modules():
+        where = f"{name}.{path}" if path else name
+        for key, value in part.__dict__.items():
+            if key not in _OWN:
+                yield f"{where}.{key}", _mark(value)
+        for key, buffer in part._buffers.items():
+            if buffer is not None:
+                yield f"{where}.{key}", _mark(buffer)
+
+
+def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue
+        yield key, _mark(value)
+        if depth > 0:
+            yield from _walk(value, key, depth - 1)
+    for key in function.__code__.co_names:
+        value = function.__globals__.get(key)
+        if isinstance(value, int | float | list | dict | set | Tensor):
+            yield key, _mark(value)
+
+
+def _mark(value: Any) -> Hashable:
+    """A value as it is now: numbers and strings themselves, tensors by version, containers by length and first entries."""
+    if isinstance(value, Tensor):
+        return (id(value), 0 if value.is_inference() else value._version)
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if isinstance(value, list | tuple | set | dict):
+        first = list(value.values() if isinstance(value, dict) else value)
+        entries = [*first[:_ENTRIES], *first[-_ENTRIES:]]
+        return (id(value), len(value), tuple(x if isinstance(x, int | float | str) else id(x) for x in entries))
+    if hasattr(value, "__len__"):
+        return (id(value), len(value))
+    return id(value)

@@ -1,0 +1,71 @@
+"""The local map of every scheme with one history sum: ``z = c``, or solve ``z = c + w_0 f(t, z)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..base.torch_private import vjp
+from .base import Pulled, Scheme, Slope, explicit_pull
+from .stage_solvers import NewtonKrylov, StageSolver
+
+_NEWTON = NewtonKrylov()
+
+
+@dataclass(frozen=True)
+class OneStage(Scheme):
+    """Schemes with one history sum: explicit (``z = c``) or implicit (``z = c + w_0 f(t, z)``)."""
+
+    implicit: bool = False
+    solver: StageSolver = _NEWTON
+    stages = 1
+
+    def locate(self, f: Slope, c: Tensor, w0: Tensor, where: str) -> Tensor:
+        """See :class:`Scheme`."""
+        return self.solver.solve(f, c, w0, c, where)
+
+    def restore(self, c: Tensor, v: Tensor, w0: Tensor) -> Tensor:
+        """See :class:`Scheme`."""
+        return torch.addcmul(c, w0, v)
+
+    def evaluate(self, f: Slope, x: Sequence[Tensor], w0: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
+        """See :class:`Scheme`."""
+        z = x[0]
+        return z, f(z) if slope else None
+
+    def relax(self, sums: Tensor, slopes: Tensor, w0: Tensor) -> Tensor:
+        """See :class:`Scheme`."""
+        return torch.addcmul(sums, w0, slopes) if self.implicit else sums
+
+    def pull(
+        self,
+        x: Sequence[Tensor],
+        z: Tensor,
+        v: Tensor | None,
+        w0: Tensor,
+        grad_z: Tensor | None,
+        grad_v: Tensor | None,
+        tensors: Sequence[Tensor],
+        into: Sequence[Tensor],
+    ) -> Pulled:
+        """See :class:`Scheme`; implicit: ``(I - w_0 Jᵀ) μ = ḡ + Jᵀ v̄``, and parameters see ``v̄ + w_0 μ``."""
+        if not self.implicit or v is None or not v.requires_grad:
+            return explicit_pull(x[0], v, grad_z, grad_v, tensors, into[0])
+
+        def transposed(cotangent: Tensor) -> Tensor:
+            (found,) = vjp((v,), (cotangent,), (x[0],), keep=True)
+            return torch.zeros_like(cotangent) if found is None else found
+
+        rhs = torch.zeros_like(z) if grad_v is None else transposed(grad_v)
+        if grad_z is not None:
+            rhs = rhs + grad_z
+        own = w0.detach()
+        mu = self.solver.solve_adjoint(transposed, rhs, own, "the backward pass")
+        by = own * mu if grad_v is None else grad_v + own * mu
+        found = vjp((v,), (by,), tuple(tensors)) if tensors else ()
+        grad_local = (mu * v.detach()).sum_to_size(w0.shape) if w0.requires_grad else None
+        into[0].copy_(mu)
+        return Pulled(grad_local, found, by)

@@ -1,0 +1,242 @@
+"""The only loop over time, and the two passes that are made of it.
+
+A forward pass walks a memory from the first block of steps to the last: the memory says what the past contributes, the
+stepper takes the steps, the memory takes their slopes in. A backward pass is the same walk over the transposed memory.
+Callbacks, output nodes, stored rows and the slopes that nobody needs are known here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ..base.structure import all_finite
+from ..errors import NonFiniteError
+from ..history import Block, Full, History, Memory, ieee
+from ..history.wrappers import assembled, transposed
+from ..storage import Tape
+from .plan import Coefficients, Plan, Run
+from .rows import SegmentRows, SlopeRows
+from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, choose
+from .totals import Totals
+
+#: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.
+Take = Callable[[Block, "Tensor | None", Tensor], "tuple[Tensor, Tensor | None]"]
+
+
+def march(
+    memory: Memory, times: range, like: Tensor, take: Take, room: Callable[[Block], Tensor | None] = lambda block: None
+) -> None:
+    """Walk through these times block by block; the first of them begins a block. Sums have full precision."""
+    for start in range(times.start, times.stop, memory.block):
+        block = Block(start, min(memory.block, times.stop - start))
+        out = room(block)
+        with ieee(like):
+            sums, inner = memory.recall(block, out), memory.inner(block)
+        rows, slopes = take(block, sums, inner)
+        del sums  # or it would live until the next block has made its own
+        with ieee(like):
+            memory.record(block, rows, slopes)
+
+
+@dataclass
+class Record:
+    """What a forward pass leaves for the backward pass; ``spent`` once its rows are overwritten or its graphs used.
+
+    Attributes:
+        tape: where the rows of the steps come from.
+        engine: the forward memory, where the backward pass may take over its room.
+        heads: the first slopes, where starting weights act on them.
+        steps: the stepper, where it has kept the graphs of the steps.
+    """
+
+    tape: Tape | SlopeRows | SegmentRows | None = None
+    engine: Memory | None = None
+    heads: Tensor | None = None
+    steps: Steps | None = None
+    spent: bool = False
+
+    def release(self) -> None:
+        """Give the memory of the rows back."""
+        self.tape = self.engine = self.heads = self.steps = None
+
+
+@dataclass
+class Gradients:
+    """The gradients of one backward pass: of the coefficients, of the initial row or rows, and of ``plan.leaves``."""
+
+    coefficients: tuple[Tensor | None, ...]
+    z0: Tensor
+    tensors: tuple[Tensor | None, ...]
+
+
+def forward(
+    plan: Plan, run: Run, c: Coefficients, z0: Tensor, keep_graphs: bool = False, check: bool = False
+) -> tuple[Tensor, Tensor | None, Record]:
+    """Solve; returns states at the nodes, states between nodes, and the record.
+
+    With ``keep_graphs`` every step keeps its autograd graph; ``check`` raises at the first step that is not finite.
+    """
+    like, run.slopes = z0 if c.base is None else z0[0], []
+    stepper = Single() if keep_graphs or check else choose(plan, run, like)
+    engine = _history(plan, stepper, like).forward(c.weights, plan.steps, like)
+    size = min(engine.block, plan.steps + 1)
+    steps = SingleSteps(plan, run, True) if keep_graphs else stepper.open(plan, run, like, size, backward=False)
+    parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known)
+    tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
+    out = like.new_empty(len(plan.nodes), *like.shape)
+
+    def take(block: Block, sums: Tensor | None, inner: Tensor) -> tuple[Tensor, None]:
+        assert sums is not None
+        task = forward_task(plan, c, block, sums, inner)
+        filled = steps.forward(task)
+        for k in task.idle:
+            filled.slopes[k].zero_()
+        _take_nodes(plan.nodes, block, filled.states, out)
+        if tape is not None:
+            tape.write_rows(block.start, filled.rows)
+        if plan.keep_slopes:
+            run.slopes.append(filled.slopes[: plan.steps - block.start].clone())
+        if check:
+            _check_block(plan, task, filled.states, filled.slopes)
+        if plan.callback is not None:
+            for n in task.steps:
+                plan.callback(n, plan.steps)
+        return filled.slopes.unsqueeze(1), None
+
+    with plan.field.noise.borrowed(), steps:
+        march(parts.memory, range(plan.steps + 1), like, take, lambda block: steps.room(block.count, False))
+    run.history_bytes = engine.bytes + (0 if tape is None else tape.bytes)
+    record = Record(tape, steps=steps if keep_graphs else None)
+    if plan.train and parts.starting is not None:
+        record.heads = parts.starting.heads
+    if plan.train and tape is None and not keep_graphs:
+        record.tape, record.engine = SlopeRows(plan, parts.memory, c.local), engine
+    return out, None if parts.between is None else parts.between.states, record
+
+
+def backward(
+    plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
+) -> Gradients:
+    """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
+    like = z0 if c.base is None else z0[0]
+    totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, plan.weigh)
+    stepper = Single() if record.steps else choose(plan, run, like, backward=True)
+    engine = _history(plan, stepper, like).reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
+    steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
+    parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
+    read = reader(record, steps)
+    outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
+
+    def room(block: Block) -> Tensor | None:
+        steps.prepare(_descending(plan, block), read)
+        return steps.room(block.count, True)
+
+    def take(block: Block, sums: Tensor | None, inner: Tensor) -> tuple[Tensor, Tensor | None]:
+        if sums is None:
+            place = steps.room(block.count, True)
+            sums = like.new_zeros(block.count, 1, *like.shape) if place is None else place.zero_()
+        task = backward_task(plan, c, block, sums, inner)
+        mu, slopes = steps.backward(task, Pull(read, [outside.get(n) for n in task.steps], totals, plan.weigh))
+        if plan.callback is not None:
+            for n in task.steps:
+                plan.callback(plan.steps - n, plan.steps)
+        return mu, slopes
+
+    with steps:
+        march(parts.memory, range(plan.steps + 1), like, take, room)
+        steps.finish(totals)
+    lags = None if engine.weights_grad is None else engine.weights_grad.movedim(1, -1)  # memories keep (sums, groups, …)
+    start, dense = parts.starting and parts.starting.start_grad, parts.between and parts.between.dense_grad
+    supply = iter(totals.tensors)
+    placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
+    return Gradients((lags, totals.local, start, dense, parts.base_grad()), parts.initial_grad(), placed)
+
+
+def reader(record: Record, steps: Steps) -> Callable[[int], Tensor]:
+    """Row ``n`` of the forward pass; rows that are computed again are computed by these steps."""
+    if isinstance(record.tape, SegmentRows):
+        record.tape.use(steps, march, forward_task)
+    return _no_row if record.tape is None else record.tape.read
+
+
+def _no_row(n: int) -> Tensor:
+    raise AssertionError("the graphs of the steps are kept in place of rows")
+
+
+def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor) -> Task:
+    """The steps of a block in a forward pass."""
+    idle = _idle(plan, c, {0: block.start == 0}, {block.count - 1: block.stop > plan.steps})
+    local = c.local.expand(block.count, -1) if c.local.ndim == 1 else c.local[block.start : block.stop]
+    return Task(block, range(block.start, block.stop), sums, inner, local, 0 if block.start == 0 else None, idle)
+
+
+def backward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor) -> Task:
+    """The steps of a block in a backward pass."""
+    steps, last, has_first = _descending(plan, block), block.count - 1, block.stop > plan.steps
+    idle = _idle(plan, c, {last: has_first}, {0: block.start == 0})
+    local = c.local.expand(block.count, -1) if c.local.ndim == 1 else c.local[steps[-1] : steps[0] + 1].flip(0)
+    return Task(block, steps, sums, inner, local, last if has_first else None, idle)
+
+
+def _descending(plan: Plan, block: Block) -> range:
+    return range(plan.steps - block.start, plan.steps - block.stop, -1)
+
+
+def _idle(plan: Plan, c: Coefficients, first: dict[int, bool], last: dict[int, bool]) -> frozenset[int]:
+    """Which steps of a block have a slope that nobody uses: the first of some implicit schemes, the last of explicit."""
+    scheme = plan.scheme
+    found = {k for k, here in first.items() if here and plan.first > 0}
+    if not scheme.implicit and not (c.dense is not None and scheme.uses_next_slope):
+        found |= {k for k, here in last.items() if here}
+    return frozenset(found)
+
+
+def _history(plan: Plan, stepper: Stepper, like: Tensor) -> History:
+    """The history, with the blocks that the stepper likes."""
+    past, longer = plan.history, stepper.longer(like)
+    return replace(past, block=longer * past.block) if longer > 1 and isinstance(past, Full) else past
+
+
+def _open_tape(plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> Tape | SegmentRows | None:
+    """Where rows are written for the backward pass; None where they can be computed again from the slopes."""
+    if plan.history.keeps_slopes:
+        return None
+    if plan.storage.recomputes:
+        return SegmentRows(plan, c, memory, like)
+    return plan.storage.open(plan.steps + 1, (plan.scheme.sums, *like.shape), like.dtype, like.device)
+
+
+def _take_nodes(nodes: tuple[int, ...], block: Block, states: Tensor, out: Tensor) -> None:
+    """Copy the states at output nodes inside this block to their places."""
+    low, high = bisect_left(nodes, block.start), bisect_left(nodes, block.stop)
+    if low < high and nodes[high - 1] - nodes[low] == high - 1 - low:
+        out[low:high] = states[nodes[low] - block.start : nodes[high - 1] + 1 - block.start]
+    else:
+        for i in range(low, high):
+            out[i] = states[nodes[i] - block.start]
+
+
+def check_outputs(
+    plan: Plan, run: Run, c: Coefficients, z0: Tensor, outputs: tuple[Tensor | None, ...]
+) -> None:
+    """Raise if an output is not finite; the solve is repeated to say at which step that began."""
+    if all(o is None or all_finite(o) for o in outputs):
+        return
+    forward(plan, run, c, z0, check=True)
+    raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
+
+
+def _check_block(plan: Plan, task: Task, states: Tensor, slopes: Tensor) -> None:
+    for k, n in enumerate(task.steps):
+        what = "state" if not all_finite(states[k]) else "value of func" if not all_finite(slopes[k]) else None
+        if what is not None:
+            raise NonFiniteError(
+                f"the {what} became NaN or infinite at step {n} of {plan.steps} (t={float(plan.field.times[n]):g}). "
+                "Every earlier step was finite. "
+                "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
+                "or look at func there; a solution that blows up in finite time has no value beyond it."
+            )

@@ -1,0 +1,81 @@
+"""What a solve was asked for (:class:`Plan`, frozen), its numbers (:class:`Coefficients`), and what became of it
+(:class:`Run`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..history import History
+from ..rhs.field import Field
+from ..schemes import Scheme
+from ..storage import Storage
+
+
+class Coefficients(NamedTuple):
+    """The numbers of the scheme; see :class:`~neuralfde.weights.kernel.Kernel`.
+
+    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, groups). Where ``base``
+    is given, the initial values are a stack (initials, groups, width), and the rows of ``base`` beyond the last step
+    belong to those output times: (initials, steps + 1 + times, groups).
+    """
+
+    weights: Tensor
+    local: Tensor
+    start: Tensor | None = None
+    dense: Tensor | None = None
+    base: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One solve: the right-hand side, the scheme and how its history and its rows are kept.
+
+    Attributes:
+        nodes: the grid points at which the state is returned, ascending.
+        first: the first slope that enters the history.
+        train: whether a backward pass may follow.
+        weigh: whether it needs gradients of the coefficients, that is of the order.
+        leaves: the tensors ``func`` depends on: parameters, then the tensors among ``args``, cut off from their graphs.
+        stepper: how blocks of steps are taken, or a name or ``"auto"``.
+        known: the past of a resumed solve, in place of the initial row: (steps + 1, sums, groups, width).
+        keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
+        backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
+    """
+
+    field: Field
+    scheme: Scheme
+    history: History
+    storage: Storage
+    steps: int
+    step: float
+    nodes: tuple[int, ...]
+    first: int
+    train: bool
+    weigh: bool
+    stepper: Any = "auto"
+    callback: Callable[[int, int], None] | None = None
+    check_finite: bool = True
+    backward_weights: Tensor | None = None
+    leaves: tuple[Tensor, ...] = ()
+    known: Tensor | None = None
+    keep_slopes: bool = False
+    tables: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """What became of a solve, as it goes: which stepper ran and why, what was held, what is kept for later.
+
+    Attributes:
+        vectorised: whether ``func`` gave the same values when it was vectorised over time; None: not tried.
+    """
+
+    stepper: str = ""
+    why: str = ""
+    history_bytes: int = 0
+    slopes: list[Tensor] = field(default_factory=list)
+    vectorised: bool | None = None

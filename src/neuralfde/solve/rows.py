@@ -1,0 +1,102 @@
+"""Rows computed again for the backward pass: from kept slopes, or from kept states of the memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..history import Block, Memory, ieee
+from ..storage import Checkpoint, DeviceTape
+from .plan import Coefficients, Plan
+from .steppers.base import Steps
+
+
+class SlopeRows:
+    """Rows computed again, block by block, from the slopes that a memory has kept: no second buffer is needed."""
+
+    def __init__(self, plan: Plan, memory: Memory, local: Tensor) -> None:
+        self.plan, self.memory, self.local = plan, memory, local
+        self.first = plan.steps + 1
+        self.rows: tuple[Tensor, ...] = ()
+
+    def read(self, n: int) -> Tensor:
+        """Row ``n``, (sums, groups, width); rows are asked for in descending order."""
+        if n < self.first:
+            self._compute(n)
+        row = self.rows[n - self.first]
+        if not self.plan.scheme.implicit or n == 0:
+            return row
+        own = self.local if self.local.ndim == 1 else self.local[n]
+        return self.plan.scheme.restore(row[0], self.memory.kept(n).to(row.device), own[:, None])[None]
+
+    def _compute(self, n: int) -> None:
+        """The sums of a block of rows up to row ``n``."""
+        count = min(self.memory.replay_block, n + 1)
+        self.first, self.rows = n + 1 - count, ()  # frees the last block before the next one is made
+        with ieee(self.local):
+            self.rows = self.memory.replay(self.first, count).unbind(0)
+
+    @property
+    def bytes(self) -> int:
+        """What it holds beside the memory."""
+        return 0
+
+
+class SegmentRows:
+    """Rows computed again, segment by segment, from states of the memory kept in the forward pass."""
+
+    def __init__(self, plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> None:
+        assert isinstance(plan.storage, Checkpoint)
+        self.plan, self.c, self.memory, self.like = plan, c, memory, like
+        self.shape = (plan.scheme.sums, *like.shape)
+        self.kept: dict[int, tuple[Tensor, ...]] = {}
+        size = like.element_size()
+        state, row = memory.snapshot_rows * like.numel() * size, torch.Size(self.shape).numel() * size
+        self.starts = plan.storage.starts(plan.steps + 1, state, row, memory.block)
+        self.pending = set(self.starts)
+        self.tape: DeviceTape | None = None
+
+    def write_rows(self, n: int, rows: Tensor) -> None:
+        """Rows themselves are not kept; at the start of a segment the state of the memory is."""
+        if n in self.pending and n > 0:
+            self.kept[n] = self.memory.snapshot(n)
+
+    def use(self, steps: Steps, march: Callable[..., None], task: Callable[..., Any]) -> None:
+        """Compute rows by these steps, in this loop."""
+        self.steps, self.march, self.task = steps, march, task
+
+    def read(self, n: int) -> Tensor:
+        """Row ``n``; rows are asked for in descending order."""
+        if self.tape is None or n < self.tape.first:
+            self._recompute(n)
+        assert self.tape is not None
+        return self.tape.read(n)
+
+    @torch.no_grad()
+    def _recompute(self, n: int) -> None:
+        """The rows of the segment that ends with row ``n``."""
+        first = self.starts.pop()
+        self.tape = None  # gives its memory back before the next one is made
+        tape = self.plan.storage.open(n + 1 - first, self.shape, self.like.dtype, self.like.device)
+        assert isinstance(tape, DeviceTape)
+        tape.first = first
+        self.memory.restore(self.kept.pop(first, None))
+
+        def take(block: Block, sums: Tensor, inner: Tensor) -> tuple[Tensor, None]:
+            filled = self.steps.forward(self.task(self.plan, self.c, block, sums, inner))
+            tape.write_rows(block.start, filled.rows)
+            return filled.slopes.unsqueeze(1), None
+
+        self.march(self.memory, range(first, n + 1), self.like, take, lambda block: self.steps.room(block.count, False))
+        self.tape = tape
+
+    @property
+    def bytes(self) -> int:
+        """Kept states and the rows of one segment."""
+        held = sum(part.numel() * part.element_size() for kept in self.kept.values() for part in kept)
+        spans = [b - a for a, b in itertools.pairwise([*self.starts, self.plan.steps + 1])]
+        return held + max(spans, default=0) * torch.Size(self.shape).numel() * self.like.element_size()

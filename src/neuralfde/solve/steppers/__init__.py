@@ -1,0 +1,49 @@
+"""Steppers: how the steps of a block are taken. ``auto`` chooses one and says why."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...errors import InputError
+from ..plan import Plan, Run
+from .base import Filled, Pull, Stepper, Steps, Task
+from .cuda_graph import CudaGraph
+from .picard import Picard
+from .single import Single, SingleSteps
+
+__all__ = ["STEPPERS", "CudaGraph", "Filled", "Picard", "Pull", "Single", "SingleSteps", "Stepper", "Steps", "Task", "choose"]
+
+#: Names for ``stepper=``.
+STEPPERS: dict[str, Stepper | None] = {
+    "auto": None,
+    "single": Single(),
+    "picard": Picard(),
+    "cuda-graph": CudaGraph(),
+}
+
+
+def choose(plan: Plan, run: Run, like: Tensor, backward: bool = False) -> Stepper:
+    """The stepper of one pass: the one that was asked for, or the one that ``auto`` takes; ``run`` says which and why."""
+    stepper: Stepper | None = plan.stepper
+    if stepper is None:
+        stepper, run.why = _automatic(plan, run, like, backward)
+    else:
+        run.why = "as asked for"
+        refusal = stepper.refusal(plan, like)
+        if refusal is not None:
+            raise InputError(f"stepper={stepper.name!r} cannot take these steps: {refusal}. Use stepper='auto'.")
+    run.stepper = stepper.name
+    return stepper
+
+
+def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Stepper, str]:
+    """What ``stepper="auto"`` takes, and why."""
+    if backward and run.stepper == "single":
+        return Single(), run.why
+    if like.device.type == "cuda":
+        wanted: Stepper = CudaGraph(always=False)
+        why = "a step on a GPU is bound by the launches of its kernels"
+    else:
+        wanted, why = Picard(always=False), "a small state, whose steps cost as much as their calls"
+    refusal = wanted.refusal(plan, like)
+    return (wanted, why) if refusal is None else (Single(), refusal)

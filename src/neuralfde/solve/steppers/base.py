@@ -1,0 +1,118 @@
+"""The contract of a stepper: a block of steps forward, and the same block backward."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...history import Block
+from ..plan import Plan, Run
+from ..totals import Totals
+
+
+@dataclass(frozen=True)
+class Task:
+    """A block of steps, as the loop hands it to a stepper; ``k`` counts its steps in the order of the pass.
+
+    Attributes:
+        block: which steps.
+        steps: their grid points, ascending in a forward pass, descending in a backward pass.
+        sums: forward, the history sums of the steps without what the block itself contributes, (count, sums, groups,
+            width); backward, likewise the gradients of the slopes, (count, 1, groups, width). May be overwritten.
+        inner: what the block itself contributes, see :meth:`neuralfde.history.Memory.inner`.
+        local: the weight of each step's own slope, (count, groups).
+        origin: the ``k`` of the initial row, whose state is given, or None.
+        idle: the ``k`` of the step whose slope nobody uses, or None.
+    """
+
+    block: Block
+    steps: range
+    sums: Tensor
+    inner: Tensor
+    local: Tensor
+    origin: int | None
+    idle: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A block of steps forward: ``rows`` (count, sums, groups, width) is what the backward pass starts from.
+
+    ``states`` and ``slopes`` are (count, groups, width). All three may be overwritten by the next block.
+    """
+
+    rows: Tensor
+    states: Tensor
+    slopes: Tensor
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What a block of steps backward needs beside its task.
+
+    Attributes:
+        read: row ``n`` as the forward pass left it, (sums, groups, width); asked for in descending order.
+        grads: the gradient of each state from outside, (groups, width), or None; one for each step.
+        totals: where gradients of parameters and local weights add up.
+        weigh: whether slopes and gradients of local weights are wanted.
+    """
+
+    read: Callable[[int], Tensor]
+    grads: Sequence[Tensor | None]
+    totals: Totals
+    weigh: bool
+
+
+class Steps(ABC):
+    """A stepper at work in one pass: it takes the steps of a block.
+
+    It never sees the history, the storage or autograd's bookkeeping. As a context it holds what it needs for the pass.
+    """
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """The pass has ended."""
+
+    def room(self, count: int, backward: bool) -> Tensor | None:
+        """Where the loop should put the sums of a block of so many steps; None: anywhere."""
+        return None
+
+    def prepare(self, steps: range, read: Callable[[int], Tensor]) -> None:
+        """A block of a backward pass comes next; its rows may be read now, before anything else is computed."""
+
+    @abstractmethod
+    def forward(self, task: Task) -> Filled:
+        """The steps of a block."""
+
+    @abstractmethod
+    def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
+        """The rows μ (count, sums, groups, width) of a block, and its slopes (count, groups, width) if they are wanted.
+
+        Both may be overwritten by the next block.
+        """
+
+    def finish(self, totals: Totals) -> None:
+        """All blocks of a backward pass are done: add what has been gathered apart from the totals."""
+
+
+class Stepper(ABC):
+    """A way to take steps: a frozen description that opens :class:`Steps`, given as ``stepper=``."""
+
+    name: str
+
+    def longer(self, like: Tensor) -> int:
+        """How many times longer its blocks should be than those of single steps, for rows like this."""
+        return 1
+
+    @abstractmethod
+    def refusal(self, plan: Plan, like: Tensor) -> str | None:
+        """Why it cannot take the steps of this solve, whose rows look like ``like`` (groups, width); None if it can."""
+
+    @abstractmethod
+    def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
+        """The stepper at work in one pass over blocks of up to ``size`` steps."""

@@ -1,0 +1,240 @@
+"""A block of steps as one equation: what Picard's and Newton's iterations work on, forward and backward.
+
+Rows of a block are (steps, width) here, or (groups, steps, width) where groups of numbers have orders of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...base.policy import IMPLICIT_CALLS, NEWTON_ITERATIONS, NEWTON_ROUGH, PICARD_BLIND, PICARD_EXTRA
+from ...base.torch_private import vjp
+from ...history import Block
+from ...schemes import Scheme
+from ..plan import Plan
+from .base import Filled, Pull, Task
+from .stacked import largest
+
+
+class BlockOfSteps:
+    """The steps of a block forward: their slopes, states and rows as far as they are known."""
+
+    def __init__(self, task: Task, plan: Plan) -> None:
+        count, self.outs, groups, width = task.sums.shape
+        self.task, self.field, self.one = task, plan.field, groups == 1
+        self.lead = () if self.one else (groups,)
+        self.product = torch.addmm if self.one else torch.baddbmm
+        inner = task.inner[..., 0].transpose(1, 2)  # (groups, outputs, row, earlier)
+        if self.one:
+            self.sums, self.inner, self.w0 = task.sums[:, :, 0].transpose(0, 1), inner[0], task.local
+        else:
+            self.sums, self.inner, self.w0 = task.sums.permute(2, 1, 0, 3), inner, task.local.t().unsqueeze(2)
+        self.slopes = task.sums.new_empty(*self.lead, count, width)
+        self.states = torch.empty_like(self.slopes)
+        self.rows = self.states.unsqueeze(0) if self.outs == 1 else torch.empty_like(self.slopes.expand(self.outs, *self.slopes.shape))
+        self.latest = self.slopes[..., :1, :]
+
+    def begin(self, initial: Callable[[int, Tensor], Tensor]) -> None:
+        """The initial row, whose state is given; the first guess of all slopes is the slope there."""
+        task = self.task
+        self.rows[..., 0, :] = self.task.sums[0] if not self.one else self.task.sums[0, :, 0]
+        self.states[..., 0, :] = self.rows[0, ..., 0, :]
+        slope = initial(task.steps[0], self.row(self.states, 0)) if 0 not in task.idle else None
+        self.slopes[..., 0, :] = 0.0 if slope is None else slope.reshape(*self.lead, -1)
+        if slope is None:
+            self.latest = torch.zeros_like(self.latest)
+
+    def base(self, a: int, b: int) -> Tensor:
+        """The sums of steps a … b-1 with what the steps before ``a`` contribute, (…, outputs · steps, width)."""
+        sums = self.sums[..., a:b, :].flatten(-3, -2)
+        if a == 0:
+            return sums
+        return self.product(sums, self.inner[..., a:b, :a].flatten(-3, -2), self.slopes[..., :a, :])
+
+    def weights(self, a: int, b: int) -> Tensor:
+        """What these steps weigh in each other, (…, outputs · steps, steps)."""
+        return self.inner[..., a:b, a:b].flatten(-3, -2)
+
+    def times(self, a: int, b: int) -> Tensor:
+        """Their times."""
+        steps = self.task.steps
+        return self.field.times[steps[a] : steps[b - 1] + 1]
+
+    def by_sums(self, sums: Tensor) -> Tensor:
+        """(…, outputs · steps, width) as (outputs, …, steps, width)."""
+        found = sums.view(*self.lead, self.outs, -1, sums.shape[-1])
+        return found if self.one else found.transpose(0, 1)
+
+    def evaluate(self, times: Tensor, stages: Tensor) -> Tensor:
+        """The slopes at states (stages, …, steps, width)."""
+        times = times.repeat(stages.shape[0]) if stages.shape[0] > 1 else times
+        if self.one:
+            return self.field.batch(times, stages.reshape(-1, *self.field.shape)).reshape(stages.shape)
+        rows = stages.transpose(1, 2)
+        return self.field.batch(times, rows.reshape(-1, *self.field.shape)).view(rows.shape).transpose(1, 2)
+
+    def row(self, rows: Tensor, k: int) -> Tensor:
+        """Row ``k`` as the right-hand side takes it."""
+        return rows[..., k, :].reshape(self.field.shape)
+
+    def keep(self, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor) -> None:
+        """Steps a … a+count-1 are these."""
+        place = slice(a, a + count)
+        self.slopes[..., place, :], self.states[..., place, :] = slopes[..., :count, :], states[..., :count, :]
+        if self.outs > 1:
+            self.rows[..., place, :] = sums[..., :count, :]
+        self.latest = self.slopes[..., a + count - 1 : a + count, :]
+
+    def keep_rows(self, a: int, rows: Tensor, states: Tensor, slopes: Tensor) -> None:
+        """The steps from ``a`` on are these, (steps, …, groups, width) each."""
+        if self.one:
+            parts = rows[:, :, 0].transpose(0, 1), states[:, 0], slopes[:, 0]
+        else:
+            parts = rows.permute(1, 2, 0, 3), states.transpose(0, 1), slopes.transpose(0, 1)
+        self.keep(a, states.shape[0], *parts)
+
+    def rest(self, a: int) -> Task:
+        """The steps from ``a`` on as a task of their own."""
+        task = self.task
+        count = task.block.count - a
+        sums = self.base(a, task.block.count).view(*self.lead, self.outs, count, -1)
+        sums = sums.transpose(0, 1).unsqueeze(2) if self.one else sums.permute(2, 1, 0, 3)
+        idle = frozenset(k - a for k in task.idle if k >= a)
+        return replace(
+            task, block=Block(task.block.start + a, count), steps=task.steps[a:], sums=sums.contiguous(),
+            inner=task.inner[:, a:, :, a:], local=task.local[a:], origin=None, idle=idle,
+        )  # fmt: skip
+
+    def filled(self) -> Filled:
+        """All steps, as the loop wants them."""
+        if self.one:
+            return Filled(self.rows.transpose(0, 1).unsqueeze(2), self.states.unsqueeze(1), self.slopes.unsqueeze(1))
+        return Filled(self.rows.permute(2, 0, 1, 3), self.states.transpose(0, 1), self.slopes.transpose(0, 1))
+
+
+def newton(
+    block: BlockOfSteps, base: Tensor, weights: Tensor, times: Tensor, tol: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """Newton's method for ``v = f(t, base + W v)``, all steps at once; states, slopes, and a pair (put, got); or None.
+
+    The call of ``func`` that gives the slopes gives the differences, too, from which the Jacobians are made.
+    """
+    count, width = base.shape
+    one = torch.eye(count * width, dtype=base.dtype, device=base.device).view(count, width, count, width)
+    unit = torch.eye(width + 1, dtype=base.dtype, device=base.device)[:, 1:].unsqueeze(1)
+    slopes = block.evaluate(times, torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
+    states = torch.addmm(base, weights, slopes)
+    top, size = largest(states) or 1.0, 0.0
+    reach = top * math.sqrt(torch.finfo(base.dtype).eps)
+    for k in range(NEWTON_ITERATIONS):
+        found = block.evaluate(times, states + unit * reach)
+        here = found[0]
+        jacobians = (found[1:] - here).permute(1, 2, 0).unsqueeze(2)
+        matrix = torch.addcmul(one, jacobians, weights[:, None, :, None], value=-1 / reach).reshape(count * width, -1)
+        update, _ = torch.linalg.solve_ex(matrix, (here - slopes).reshape(-1, 1))
+        slopes = slopes + update.view(count, width)
+        before, states = states, torch.addmm(base, weights, slopes)
+        last, size = size, largest(states - before) / top
+        if not math.isfinite(size):
+            return None
+        # the change that would follow is the smaller the more this one is smaller than the last
+        if size == 0 or (k > 0 and size * max((size / last) ** 1.5, NEWTON_ROUGH) <= tol):
+            return states, slopes, before, here
+    return None
+
+
+def most_iterations(scheme: Scheme, count: int) -> int:
+    """Iterations that so many steps may take: half of the calls that they replace, and some."""
+    return PICARD_EXTRA + count * (IMPLICIT_CALLS if scheme.implicit else scheme.stages) // 2
+
+
+class BlockBackward:
+    """The steps of a block backward, from the graph of all of them: one call of ``func``, vectorised over time.
+
+    Args:
+        task: the block.
+        pull: gradients from outside, and where those of parameters go.
+        rows: what the steps started from, (count, sums, groups, width).
+        plan: the solve.
+    """
+
+    def __init__(self, task: Task, pull: Pull, rows: Tensor, plan: Plan) -> None:
+        self.task, self.pull, self.scheme, field = task, pull, plan.scheme, plan.field
+        self.count, self.sums, self.groups, self.width = rows.shape
+        self.local = task.local.clone()
+        if task.origin is not None:
+            self.local[task.origin] = 0.0  # the first state is given: no stage
+        shape = (self.count, self.groups, 1) if self.groups > 1 else (self.count, *(1,) * len(field.shape))
+        self.w0 = self.local.view(shape).requires_grad_(pull.weigh and not self.scheme.implicit)
+        self.x = tuple(part.reshape(self.count, *field.shape).requires_grad_() for part in rows.detach().unbind(1))
+        times = field.times[task.steps[-1] : task.steps[0] + 1].flip(0)
+        with torch.enable_grad():
+            self.z, v = self.scheme.evaluate(lambda states: field.batch(times, states), self.x, self.w0)
+        assert v is not None
+        self.v = v
+        self.grad_z = torch.zeros_like(self.z)
+        for k, grad in enumerate(pull.grads):
+            if grad is not None:
+                self.grad_z[k] = grad.view(field.shape)
+
+    def products(self, by: Tensor, wanted: tuple[Tensor, ...], keep: bool) -> tuple[Tensor | None, ...]:
+        """Products with the transposed Jacobians of all steps, for these gradients of their slopes."""
+        ends = [(o, g) for o, g in ((self.z, self.grad_z), (self.v, by)) if o.requires_grad]
+        return vjp(tuple(o for o, _ in ends), tuple(g for _, g in ends), wanted, keep)
+
+    def solve(self) -> tuple[Tensor, Tensor] | None:
+        """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle."""
+        far, weights = self._system()
+        bars, before, shape = far, None, (self.count, self.groups, self.width)
+        for k in range(2 * most_iterations(self.scheme, self.count)):
+            found = self.products(bars.transpose(0, 1).reshape(self.v.shape), self.x, keep=True)
+            parts = [far.new_zeros(shape) if g is None else g.reshape(shape) for g in found]
+            mu = parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
+            by_groups = mu.permute(2, 0, 1, 3).reshape(self.groups, -1, self.width)
+            if before is not None and k > PICARD_BLIND and k % 2 and _excess(before, by_groups, self.tol) <= 0:
+                return mu, bars.transpose(0, 1).reshape(self.v.shape)
+            before, bars = by_groups, torch.baddbmm(far, weights, by_groups)
+        return None
+
+    @property
+    def tol(self) -> float:
+        """What counts as rounding."""
+        return 4 * torch.finfo(self.v.dtype).eps
+
+    def _system(self) -> tuple[Tensor, Tensor]:
+        """``c`` and ``Wᵀ`` of ``v̄ = c + Wᵀ μ``: (groups, count, width) and (groups, count, count · sums)."""
+        far = self.task.sums[:, 0].transpose(0, 1).contiguous()
+        weights = self.task.inner[:, :, 0].flatten(2).clone()
+        if self.scheme.implicit:
+            weights.diagonal(dim1=1, dim2=2).add_(self.local.t())
+        for k in self.task.idle:
+            weights[:, k], far[:, k] = 0.0, 0.0
+        return far, weights
+
+    def collect(self, mu: Tensor, by: Tensor) -> Tensor | None:
+        """Add what these steps give to the totals; returns their slopes where they are wanted."""
+        totals, weighed = self.pull.totals, self.w0.requires_grad
+        wanted = (*totals.wanted, *((self.w0,) if weighed else ()))
+        found = self.products(by, wanted, keep=False) if wanted else ()
+        totals.add(found[: len(totals.wanted)])
+        if not self.pull.weigh:
+            return None
+        slopes = self.v.detach().reshape(self.count, self.groups, self.width).clone()
+        grad = found[-1] if weighed else (mu[:, 0] * slopes).sum(-1) if self.scheme.implicit else None
+        for k, n in enumerate(self.task.steps):
+            if grad is not None and k != self.task.origin:
+                totals.add_local(n, grad[k])
+        for k in self.task.idle:
+            slopes[k] = 0.0
+        return slopes
+
+
+def _excess(before: Tensor, now: Tensor, tol: float) -> float:
+    """By how much a change is larger than what counts as none, relative to the largest value of each column."""
+    change = (now - before).abs_().amax(-2)
+    return float(change.sub_(now.abs().amax(-2), alpha=tol).max())

@@ -1,0 +1,211 @@
+"""Many steps at once: for small states, where a step costs as much as its calls.
+
+The slopes of a block obey ``v = f(t, c + W v)``: W holds the weights inside the block and is strictly lower triangular,
+``c`` is all that was known before. Picard's iteration puts a guess of all slopes into the right-hand side, with ``func``
+vectorised over time. Each iteration makes at least one more step exact; on a short interval about a digit in all of them,
+so that some twenty iterations give a hundred steps as the scheme defines them, to rounding. Stages inside a step are
+iterated along with the rest: see :meth:`Scheme.relax`. Where the iteration does not settle soon, steps are taken singly.
+
+Backward, the states are known and one call of ``func`` gives the graph of all steps. What remains is linear,
+``v̄ = c + Wᵀ μ``, ``μ = Jᵀ (z̄, v̄)``, and is iterated in the same way; an implicit step adds ``w_0 μ`` to its own ``v̄``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ...base.caches import Verdicts
+from ...base.policy import (
+    IMPLICIT_CALLS,
+    NEWTON_NUMBERS,
+    PICARD_BLIND,
+    PICARD_BLOCKS,
+    PICARD_FEWEST,
+    PICARD_NUMBERS,
+    PICARD_NUMBERS_IMPLICIT,
+    PICARD_PARAMETERS,
+    PICARD_TOGETHER,
+)
+from ...errors import InputError
+from ...schemes import NewtonKrylov
+from ..plan import Plan, Run
+from .base import Filled, Pull, Stepper, Steps, Task
+from .block import BlockBackward, BlockOfSteps, most_iterations, newton
+from .single import SingleSteps
+from .stacked import same
+
+log = logging.getLogger("neuralfde")
+
+
+@dataclass(frozen=True)
+class Picard(Stepper):
+    """Many steps of a small state at once, with ``func`` vectorised over time.
+
+    Args:
+        always: whatever the size of the state; otherwise only where it pays.
+    """
+
+    always: bool = True
+    name = "picard"
+
+    def refusal(self, plan: Plan, like: Tensor) -> str | None:
+        """See :class:`Stepper`."""
+        field, func = plan.field, plan.field.func
+        if plan.scheme.stages == 0:
+            return f"{type(plan.scheme).__name__} does not say how its stages are iterated (relax)"
+        if not self.always and like.numel() > (PICARD_NUMBERS_IMPLICIT if plan.scheme.implicit else PICARD_NUMBERS):
+            return f"a state of {like.numel()} numbers"
+        if field.noise.active:
+            return "func draws random numbers, which belong to single steps"
+        if field.impure is not None:
+            return f"func changes {field.impure} when it is called"
+        if isinstance(func, nn.Module):
+            if any(m._forward_hooks or m._forward_pre_hooks for m in func.modules()):
+                return "func has hooks, which act on single steps"
+            if not self.always and sum(p.numel() for p in func.parameters()) > PICARD_PARAMETERS:
+                return "func has many parameters"
+        return None
+
+    def longer(self, like: Tensor) -> int:
+        """See :class:`Stepper`."""
+        return PICARD_BLOCKS if like.numel() <= PICARD_NUMBERS else 1
+
+    def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
+        """See :class:`Stepper`."""
+        return PicardSteps(plan, run, like, self.always)
+
+
+class PicardSteps(Steps):
+    """Blocks of steps by Picard's iteration, single steps where it does not settle."""
+
+    def __init__(self, plan: Plan, run: Run, like: Tensor, always: bool) -> None:
+        self.plan, self.run, self.scheme, self.always = plan, run, plan.scheme, always
+        self.single = SingleSteps(plan, run)
+        eps = torch.finfo(like.dtype).eps
+        self.most = max(1, PICARD_TOGETHER // like.numel())  # steps that may be iterated together
+        self.calls = IMPLICIT_CALLS if plan.scheme.implicit else plan.scheme.stages
+        solver = getattr(plan.scheme, "solver", None)
+        self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
+        self.by_newton = plan.scheme.implicit and isinstance(solver, NewtonKrylov) and like.shape[0] == 1
+        self.vectorises = Verdicts.of(plan.field.func)
+        self.proven = plan.field.structure in self.vectorises
+        self.scale: Tensor | None = None  # the largest states so far
+
+    def forward(self, task: Task) -> Filled:
+        """See :class:`Steps`."""
+        block = BlockOfSteps(task, self.plan)
+        k, count = 0, task.block.count
+        if task.origin is not None:
+            block.begin(self.single.initial)
+            k = 1
+        while k < count:
+            size = min(self.most, count - k)
+            if size * self.calls < PICARD_FEWEST:
+                self._singly(block, k)
+                break
+            done = self._iterate(block, k, k + size)
+            if done < size:
+                self.most = min(self.most, size // 2)
+            k += done
+        return block.filled()
+
+    def _singly(self, block: BlockOfSteps, a: int) -> None:
+        """The rest of the block, step by step."""
+        filled = self.single.forward(block.rest(a))
+        block.keep_rows(a, filled.rows, filled.states, filled.slopes)
+
+    def _iterate(self, block: BlockOfSteps, a: int, b: int) -> int:
+        """Steps a … b-1 together; returns how many of them have settled: all, the first half, or none."""
+        base, weights, times = block.base(a, b), block.weights(a, b), block.times(a, b)
+        if self.by_newton and (b - a) * base.shape[-1] <= NEWTON_NUMBERS:
+            return self._newton(block, a, b, base, weights, times)
+        scheme, w0 = self.scheme, block.w0[..., a:b, :]
+        slopes = block.latest.expand(scheme.stages, *block.lead, b - a, -1)
+        states = before = slopes[-1]
+        for k in range(most_iterations(scheme, b - a)):
+            sums = block.by_sums(block.product(base, weights, slopes[-1]))
+            stages = scheme.relax(sums, slopes, w0)
+            try:
+                slopes = block.evaluate(times, stages)
+            except Exception as error:
+                return self._give_up(error)
+            before, states = states, stages[-1]
+            if k > PICARD_BLIND and k % 2:
+                settled = self._settled(before, states)
+                if settled is None:
+                    return 0
+                if settled:
+                    return self._take(block, a, b - a, sums, states, slopes[-1], states, slopes[-1])
+        half = (b - a) // 2
+        if self._settled(before[..., :half, :], states[..., :half, :]):
+            return self._take(block, a, half, sums, states, slopes[-1], states, slopes[-1])
+        return 0
+
+    def _newton(self, block: BlockOfSteps, a: int, b: int, base: Tensor, weights: Tensor, times: Tensor) -> int:
+        """Few implicit steps of a tiny state by Newton's method for the same equation, which does not mind stiffness."""
+        try:
+            found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.tol)
+        except Exception as error:
+            return self._give_up(error)
+        return 0 if found is None else self._take(block, a, b - a, base, *found)
+
+    def _settled(self, before: Tensor, now: Tensor) -> bool | None:
+        """Whether no state changes beyond rounding, relative to the largest one up to it; None: it never will.
+
+        Later states do not count: what happens at the end of a block must not end the iteration for its beginning.
+        """
+        size = now.abs().cummax(-2).values
+        if self.scale is not None:
+            size = torch.maximum(size, self.scale)
+        excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
+        return None if not math.isfinite(excess) else excess <= 0
+
+    def _take(
+        self, block: BlockOfSteps, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor, put: Tensor, got: Tensor
+    ) -> int:
+        """Keep the first ``count`` steps from ``a`` on.
+
+        The first time for this ``func`` only if it, which was ``put`` states and gave the slopes ``got`` when it was
+        vectorised, says the same of the last of them when it is not.
+        """
+        if not self.proven:
+            n, last = block.task.steps[a + count - 1], count - 1
+            if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
+                return self._give_up(None)
+            self.proven = self.vectorises.add(self.plan.field.structure)
+        block.keep(a, count, sums, states, slopes)
+        top = states[..., :count, :].abs().amax(-2, keepdim=True)
+        self.scale = top if self.scale is None else torch.maximum(self.scale, top)
+        return count
+
+    def _give_up(self, error: Exception | None) -> int:
+        """Take all further steps one by one."""
+        self.run.vectorised, self.most = False, 0
+        reason = "it gives other values" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+        self.run.stepper, self.run.why = "single", f"func cannot be vectorised over time: {reason}"
+        if self.always:
+            raise InputError(f"stepper='picard' cannot take these steps: {self.run.why}. Use stepper='auto'.") from error
+        log.debug("steps one by one, since %s", self.run.why)
+        return 0
+
+    def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
+        """See :class:`Steps`; where the block does not settle, or func has a checkpoint inside, steps are single."""
+        rows = task.sums.new_empty(task.block.count, self.scheme.sums, *task.sums.shape[2:])
+        for k, n in enumerate(task.steps):
+            rows[k] = pull.read(n)
+        if self.most > 0 and self.run.vectorised is not False:
+            try:
+                block = BlockBackward(task, pull, rows, self.plan)
+                found = block.solve()
+                if found is not None:
+                    return found[0], block.collect(*found)
+                self.most = 0
+            except Exception as error:
+                self._give_up(error)
+        high = task.steps[0]
+        return self.single.backward(task, replace(pull, read=lambda n: rows[high - n]))

@@ -1,0 +1,317 @@
+"""One step after the other: the algorithm as it is written down, and the reference for every other stepper.
+
+Forward, with ``c_n`` the history sum of step n::
+
+    x_n = locate(c_n),   (z_n, v_n) = evaluate(x_n)            explicit: z_n = c_n,  v_n = f(t_n, z_n)
+
+Backward, from the last step to the first, with ``ḡ_n`` the gradient of ``z_n`` from outside and ``v̄_n`` that of ``v_n``,
+which is the history sum of the transposed matrix::
+
+    (x̄_n, θ̄) += evaluate's vector-Jacobian product of (ḡ_n, v̄_n)      explicit: μ_n = ḡ_n + Jᵀ v̄_n,  θ̄ += (∂f/∂θ)ᵀ v̄_n
+
+``adjoint="direct"`` is the same with the graph of every step kept from the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import ConvergenceError
+from ...history import add_rows, ieee
+from ...rhs.demand import derivative_only, unvalued
+from ...schemes.base import Pulled, Scheme, explicit_pull
+from ..plan import Plan, Run
+from .base import Filled, Pull, Stepper, Steps, Task
+from .stacked import Stacked
+
+Rhs = Callable[[int, Tensor], Tensor]
+
+
+class Lane:
+    """Where steps of a backward pass are computed: a right-hand side and the tensors that get gradients through it.
+
+    Entering it and joining the step before do nothing here; a capture has lanes on streams of their own.
+    """
+
+    def __init__(self, field: Rhs, wanted: Sequence[Tensor]) -> None:
+        self.field, self.wanted = field, wanted
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def join(self) -> None:
+        """From here on this step needs the one before."""
+
+
+class Trace(NamedTuple):
+    """One step with its autograd graph: inputs ``x`` and ``w0``, outputs ``z`` and ``v``."""
+
+    x: tuple[Tensor, ...]
+    w0: Tensor
+    z: Tensor
+    v: Tensor | None
+
+
+@dataclass(frozen=True)
+class Single(Stepper):
+    """One step after the other: always possible, and what every other stepper is held to."""
+
+    name = "single"
+
+    def refusal(self, plan: Plan, like: Tensor) -> str | None:
+        """See :class:`Stepper`."""
+        return None
+
+    def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> SingleSteps:
+        """See :class:`Stepper`."""
+        return SingleSteps(plan, run)
+
+
+class SingleSteps(Steps):
+    """Steps one by one; with ``keep_graphs`` each step's graph is kept for the backward pass."""
+
+    def __init__(self, plan: Plan, run: Run, keep_graphs: bool = False) -> None:
+        self.plan, self.run = plan, run
+        self.traces: list[Trace] | None = [] if keep_graphs else None
+        self._work: dict[bool, Work] = {}
+        self._stacked: Stacked | None = None
+
+    def work(self, task: Task, backward: bool) -> Work:
+        """The rows of the block; views of them are made once, as long as the weights inside a block are the same."""
+        known = self._work.get(backward)
+        if known is None or known.inner is not task.inner:
+            past = None if known is None or known.past.shape[1] < task.block.count else known.past
+            known = self._work[backward] = Work(task.inner, task.sums, self.plan.field.shape, past)
+        return known
+
+    def forward(self, task: Task) -> Filled:
+        """See :class:`Steps`."""
+        scheme, field, work = self.plan.scheme, self.plan.field, self.work(task, backward=False)
+        work.take(task.sums)
+        states = task.sums[:, 0] if scheme.sums == 1 else torch.empty_like(task.sums[:, 0])
+        local = self.weights(task, self.plan.weigh and self.traces is not None)
+        fill(scheme, field, task, work, local, self.initial, states, self.traces)
+        return Filled(task.sums, states, work.rows(task.block.count)[:, 0])
+
+    def initial(self, n: int, z: Tensor) -> Tensor:
+        """The slope at the initial row; the check at the door has often computed it."""
+        field = self.plan.field
+        if field.first_slope is None:
+            return field(n, z)
+        v, field.first_slope = field.first_slope, None  # a row less until the backward pass has ended
+        return v
+
+    def weights(self, task: Task, weigh: bool = False) -> list[Tensor]:
+        """The local weight of each step, as it broadcasts to the state; one leaf each where it gets a gradient."""
+        return local_weights(task.local, self.plan.field.structure.groups, weigh)
+
+    def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
+        """See :class:`Steps`."""
+        plan, work, count = self.plan, self.work(task, backward=True), task.block.count
+        if self._stacked is None:
+            self._stacked = Stacked(plan, self.run, pull.totals.wanted, self.traces is not None)
+        work.take(task.sums)
+        keep = pull.weigh or self._stacked.undecided
+        slopes = task.sums.new_zeros(count, *task.sums.shape[2:]) if keep else None
+        lanes = [Lane(plan.field, () if self._stacked.on else pull.totals.wanted)]
+        local, stacked = self.weights(task, pull.weigh), self._stacked.states(task)
+        with torch.enable_grad(), derivative_only(slopes is None):
+            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, stacked)
+        self._stacked.end_block(plan, task, stacked, slopes, pull.totals)
+        return work.rows(count), slopes
+
+
+def fill(
+    scheme: Scheme,
+    field: Rhs,
+    task: Task,
+    work: Work,
+    local: Sequence[Tensor],
+    initial: Rhs,
+    states: Tensor,
+    traces: list[Trace] | None = None,
+) -> None:
+    """The steps of a block: ``task.sums`` become the rows x, ``work`` their slopes; states go to ``states``."""
+    apart = None if scheme.sums == 1 else states.view(len(local), *work.shape)
+    for k, n in enumerate(task.steps):
+        work.add(k)
+        x, slope = work.x[k], k not in task.idle
+        if k == task.origin:
+            z, v = x[0], initial(n, x[0]) if slope else None
+            if traces is not None:
+                z, v = kept(traces, scheme, partial(field, n), x[:1], local[k], slope, start=True)
+        else:
+            f = partial(field, n)
+            if scheme.implicit:
+                x[0].copy_(scheme.locate(f, x[0], local[k], f"step {n}"))
+            if traces is None:
+                z, v = scheme.evaluate(f, x, local[k], slope)
+            else:
+                z, v = kept(traces, scheme, f, x, local[k], slope)
+        if v is None:
+            work.slots[k][0].zero_()
+        else:
+            work.slots[k][0].copy_(v)
+        if apart is not None:
+            apart[k].copy_(z)
+
+
+def pull_back(
+    scheme: Scheme,
+    task: Task,
+    work: Work,
+    local: Sequence[Tensor],
+    pull: Pull,
+    lanes: Sequence[Lane],
+    slopes: Tensor | None = None,
+    traces: list[Trace] | None = None,
+    stacked: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """The steps of a block, backward: ``work`` becomes the rows μ; gradients of parameters go to the totals.
+
+    ``stacked``: room for the states and the gradients of the slopes at them, where many steps share a product.
+    """
+    shape = work.shape
+    for k, n in enumerate(task.steps):
+        lane, start, slope = lanes[k % len(lanes)], k == task.origin, k not in task.idle
+        with lane:
+            if traces:
+                x, w0, z, v = traces.pop()  # the last steps come first, and let their graphs go
+            else:
+                x, w0, z, v = traced(scheme, partial(lane.field, n), leaves(pull.read(n), shape), local[k], slope, start)
+            lane.join()
+            work.add(k)
+            grad_z, grad_v = pull.grads[k], work.x[k][0] if slope else None
+            grad_z = None if grad_z is None else grad_z.view(shape)
+            if start:
+                found = explicit_pull(x[0], v, grad_z, grad_v, lane.wanted, work.slots[k][0])
+                for slot in work.slots[k][1:]:
+                    slot.zero_()
+            else:
+                found = _pulled(scheme, n, (x, z, v, w0, grad_z, grad_v, lane.wanted, work.slots[k]))
+            pull.totals.add(found.tensors)
+            pull.totals.add_local(n, found.local)
+            if slopes is not None and v is not None:
+                slopes[k].view(shape).copy_(v.detach())
+            if stacked is not None:
+                stacked[0][k].view(shape).copy_(z.detach())
+                by = found.by if slope else None
+                stacked[1][k].view(shape).copy_(by) if by is not None else stacked[1][k].zero_()
+
+
+def _pulled(scheme: Scheme, n: int, given: tuple[Any, ...]) -> Pulled:
+    try:
+        return scheme.pull(*given)
+    except ConvergenceError as error:
+        error.add_note(f"This was step {n}.")
+        raise
+
+
+def leaves(row: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    """A row (sums, groups, width) as one leaf of the state's shape for each sum."""
+    if row.shape[0] == 1:
+        return (row.detach().view(shape).requires_grad_(),)
+    return tuple(part.view(shape).requires_grad_() for part in row.detach().unbind(0))
+
+
+def traced(scheme: Scheme, f: Any, x: tuple[Tensor, ...], w0: Tensor, slope: bool, start: bool) -> Trace:
+    """A step with its autograd graph; the initial row is its own state."""
+    if start:
+        return Trace(x, w0, x[0], f(x[0]) if slope else None)
+    return Trace(x, w0, *scheme.evaluate(f, x, w0, slope))
+
+
+def kept(
+    traces: list[Trace], scheme: Scheme, f: Any, x: Sequence[Tensor], w0: Tensor, slope: bool, start: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """State and slope of a step whose graph is kept; it holds no more than the graph needs."""
+    own = tuple(part.detach().clone().requires_grad_() for part in x)  # a view would hold the sums of a whole block
+    with torch.enable_grad():
+        trace = traced(scheme, f, own, w0, slope, start)
+        v = trace.v
+        if v is not None and not w0.requires_grad:
+            trace = trace._replace(v=_Graph.apply(v))  # type: ignore[no-untyped-call]
+    traces.append(trace)
+    return trace.z.detach(), None if v is None else v.detach()
+
+
+class _Graph(torch.autograd.Function):
+    """The graph of a value without the value, which the history keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        return unvalued(v)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def local_weights(local: Tensor, groups: int, weigh: bool) -> list[Tensor]:
+    """(count, groups) as one tensor for each step that broadcasts to the state, a leaf each where it gets a gradient."""
+    rows = local.detach()
+    if rows.stride(0) == 0:  # one weight for all steps
+        one = rows[0, 0] if groups == 1 else rows[0].unsqueeze(1)
+        return [one.requires_grad_(weigh)] * local.shape[0]
+    return [(row[0] if groups == 1 else row.unsqueeze(1)).requires_grad_(weigh) for row in rows.unbind(0)]
+
+
+class Work:
+    """The rows of the block being filled, with the product inside a block: what its earlier steps contribute to the next.
+
+    ``past`` (groups, count, inputs, width) holds the rows that the steps give; ``slots[k]`` are those of step ``k``, one
+    for each input, and ``x[k]`` its sums, one for each output, all in the shape of the state.
+    """
+
+    def __init__(self, inner: Tensor, sums: Tensor, shape: torch.Size, past: Tensor | None = None) -> None:
+        groups, count, outs, _, ins = inner.shape
+        self.inner, self.shape, self.groups, width = inner, shape, groups, sums.shape[-1]
+        self.past = sums.new_empty(groups, count, ins, width) if past is None else past
+        self.slots = [[self._view(slot) for slot in self.past[:, k].unbind(1)] for k in range(count)]
+        table = inner.reshape(groups, count, outs, count * ins)
+        flat = self.past.flatten(1, 2)
+        if groups == 1:
+            table, flat = table[0], flat[0]
+        self.weights = [table[..., k, :, : k * ins] for k in range(count)]
+        self.before = [flat[..., : k * ins, :] for k in range(count)]
+        self.x: Sequence[Sequence[Tensor]] = ()
+        self.lines: Sequence[Tensor] = ()
+        self.on_gpu = sums.device.type == "cuda"
+
+    def _view(self, row: Tensor) -> Tensor:
+        return row.view(self.shape) if self.groups == 1 else row
+
+    def take(self, sums: Tensor) -> None:
+        """Begin a block with these sums, (count, outputs, groups, width)."""
+        count, outs, groups, width = sums.shape
+        if groups == 1:
+            self.lines = sums.view(count, outs, width).unbind(0)
+            viewed = sums.view(count, outs, *self.shape)
+        else:
+            self.lines, viewed = sums.transpose(1, 2).unbind(0), sums
+        self.x = [(x,) for x in viewed.squeeze(1).unbind(0)] if outs == 1 else [x.unbind(0) for x in viewed.unbind(0)]
+
+    def add(self, k: int) -> None:
+        """Add what the first ``k`` steps of the block contribute to the sums of step ``k``."""
+        if k == 0:
+            return
+        line, weights, before = self.lines[k], self.weights[k], self.before[k]
+        if self.groups > 1:
+            with ieee(line):
+                line.baddbmm_(weights, before)
+        elif not self.on_gpu:
+            line.addmm_(weights, before)
+        else:
+            for own, weight in zip(line.split(1), weights.split(1), strict=True):
+                add_rows(own, weight, before)
+
+    def rows(self, count: int) -> Tensor:
+        """The rows of the first ``count`` steps, (count, inputs, groups, width)."""
+        return self.past[:, :count].permute(1, 2, 0, 3)

@@ -1,0 +1,34 @@
+"""The numbers of one scheme on one grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The numbers of one scheme on one grid.
+
+    Attributes:
+        weights: (sums, steps + 1, groups); ``weights[k, m]`` multiplies the slope ``m`` steps back in sum ``k``.
+            Or (sums, steps + 1, steps + 1, groups): row ``n``, slope ``j``, where the weights depend on both.
+        local: (groups,), the weight ``w_0`` of the slope at the new point, zero for explicit schemes; or one for each
+            row, (steps + 1, groups).
+        start: (starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the first sum.
+        first: the first slope that enters the history: 1 where ``v_0`` does not.
+        dense: row weights of the scheme's own continuous output, or None where it is linear between nodes.
+        base: (initials, steps + 1, groups) or None; ``base_n = Σ_i base[i, n] z_0^{(i)}`` of the initial values
+            ``z_0``, ``z'_0``; None means ``z_0`` alone.
+        dense_base: the same at a position between nodes, (initials, groups).
+    """
+
+    weights: Tensor
+    local: Tensor
+    start: Tensor | None = None
+    first: int = 0
+    dense: Callable[[float], Tensor] | None = None
+    base: Tensor | None = None
+    dense_base: Callable[[float], Tensor] | None = None

@@ -1,0 +1,91 @@
+"""Weights on any increasing grid: one row and one column for each point, differentiable in the order.
+
+``t`` is (steps + 1, groups); orders are (1 or steps + 1, groups), so that each row may have its own. All results are
+(rows, columns, groups), lower triangular; the diagonal is the weight of a row's own slope.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .kernel import Kernel
+from .uniform import power_or_zero
+
+# Gauss-Legendre points for cells at least their own length away from the row: the error is below 6^{-2·points}.
+_POINTS = 10
+
+
+def kernel_of(*matrices: Tensor, first: int = 0) -> Kernel:
+    """A kernel of full matrices, one for each sum; the diagonal of the first is the local weight."""
+    local = matrices[0].diagonal(dim1=0, dim2=1).T
+    return Kernel(torch.stack(matrices), local, first=first)
+
+
+def rectangle(order: Tensor, times: Tensor, implicit: bool) -> Tensor:
+    """``[(t_n - t_j)^β - (t_n - t_{j+1})^β] / Γ(β+1)``, for the slope at the left or (implicit) right end of a cell."""
+    cells = _integrals(order, times)[0] / torch.exp(torch.lgamma(order + 1))[:, None]
+    empty = torch.zeros_like(cells[:, :1])
+    return torch.cat([empty, cells] if implicit else [cells, empty], dim=1)
+
+
+def trapezoid(order: Tensor, times: Tensor) -> Tensor:
+    """The integral of ``(t_n - s)^{β-1}/Γ(β)`` against the piecewise linear hat of each point."""
+    whole, left = _integrals(order, times)
+    gain = torch.exp(-torch.lgamma(order + 1))[:, None]
+    empty = torch.zeros_like(whole[:, :1])
+    return gain * (torch.cat([left, empty], dim=1) + torch.cat([empty, whole - left], dim=1))
+
+
+def l1(order: Tensor, times: Tensor) -> Tensor:
+    """The inverse of the L1 matrix ``Σ_j (z_{j+1}-z_j)/τ_j · [(t_n-t_j)^{1-β} - (t_n-t_{j+1})^{1-β}]/Γ(2-β)``."""
+    cells = _integrals(1 - order, times)[0][1:] * torch.exp(-torch.lgamma(2 - order))[-times.shape[0] + 1 :, None]
+    slopes = cells / (times[1:] - times[:-1])
+    matrix = slopes - torch.cat([slopes[:, 1:], torch.zeros_like(slopes[:, :1])], dim=1)
+    lower = matrix.permute(2, 0, 1)
+    eye = torch.eye(lower.shape[-1], dtype=lower.dtype).expand_as(lower)
+    inverse = torch.linalg.solve_triangular(lower, eye, upper=False)
+    return torch.nn.functional.pad(inverse, (1, 0, 1, 0)).permute(1, 2, 0)
+
+
+def _integrals(power: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """``q ∫ x^{q-1} dx`` and ``q ∫ x^{q-1} (x-B)/(A-B) dx`` over [B, A] = [t_n - t_{j+1}, t_n - t_j], zero for j ≥ n.
+
+    Next to the row the powers are subtracted as they stand; farther away that would cancel, and the integrand is so
+    smooth that a few Gauss points give it to rounding.
+    """
+    n = torch.arange(times.shape[0])
+    past = (n[:, None] > n[None, :-1])[..., None]
+    gap = times[:, None] - times[None]
+    far_end = torch.where(past, gap[:, :-1], 2.0)
+    near_end = torch.where(past, gap[:, 1:], 1.0)
+    length = torch.where(past, times[1:] - times[:-1], 1.0)  # not far_end - near_end: a tiny first cell would vanish
+    q = power[:, None]
+    close = near_end < length
+    low = torch.where(close, near_end, 0.0)
+    high = torch.where(close, far_end, 1.0)
+    whole = high**q - power_or_zero(low, q)
+    left = (q / (q + 1) * (high ** (q + 1) - power_or_zero(low, q + 1)) - low * whole) / torch.where(close, length, 1.0)
+    safe = torch.where(close, 1.0, near_end)
+    quad, quad_left = _quadrature(q, safe, torch.where(close, 1.0, length))
+    whole = torch.where(close, whole, quad)
+    left = torch.where(close, left, quad_left)
+    return torch.where(past, whole, 0.0), torch.where(past, left, 0.0)
+
+
+def _quadrature(q: Tensor, start: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    nodes, weights = gauss_legendre(_POINTS)
+    whole, left = torch.zeros_like(q * start), torch.zeros_like(q * start)
+    for x, w in zip(nodes.tolist(), weights.tolist(), strict=True):
+        value = w * q * length * (start + x * length) ** (q - 1)
+        whole = whole + value
+        left = left + x * value
+    return whole, left
+
+
+def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the Gauss-Legendre rule on [0, 1] (Golub and Welsch 1969)."""
+    k = torch.arange(1, count, dtype=torch.float64)
+    off = k / torch.sqrt(4 * k**2 - 1)
+    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    return (nodes + 1) / 2, vectors[0] ** 2
