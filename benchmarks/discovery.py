@@ -18,9 +18,9 @@ from statistics import median
 
 import torch
 
-from neuralfde.experiments import lotka_volterra as lv
-from neuralfde.experiments import relaxation
-from neuralfde.experiments.runtime import plain
+from neuralfde.cli.experiment import plain
+from neuralfde_experiments import lotka_volterra as lv
+from neuralfde_experiments import relaxation
 
 RESULTS = Path(__file__).parent / "results"
 #: Order unknown: eight noisy trajectories made on a grid four times finer than the fit uses.

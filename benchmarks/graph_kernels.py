@@ -26,10 +26,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neuralfde.experiments import graph_cost
 from neuralfde.models import fused
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.message_passing import Graph, attention
+from neuralfde_experiments import graph_cost
 
 TESTS = Path(__file__).parents[1] / "tests" / "models" / "test_fused.py"
 METHODS = {

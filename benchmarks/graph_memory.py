@@ -23,9 +23,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from neuralfde.experiments.graph_cost import Config, methods, model_of
-from neuralfde.experiments.graph_synthetic import SIZES, synthetic_graph
 from neuralfde.models.message_passing import Graph
+from neuralfde_experiments.graph_cost import Config, methods, model_of
+from neuralfde_experiments.graph_synthetic import SIZES, synthetic_graph
 
 HERE = Path(__file__).name
 ADJOINTS = "direct,loop,exact,exact+attention,exact+columns,exact+recompute,exact+states,paper"

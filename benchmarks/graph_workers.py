@@ -20,7 +20,7 @@ from graph_space import Job, Row
 
 def train(job: Job, data: str, device: str, workers: int) -> list[Row]:
     """Do a job: one row for each of the settings and each split."""
-    from neuralfde.experiments.graph_training import graph_of, side_by_side, train_splits
+    from neuralfde_experiments.graph_training import graph_of, side_by_side, train_splits
 
     each = [s for s in job.settings for _ in job.seeds]
     seeds = list(job.seeds) * len(job.settings)

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from neuralfde.data.graphs import data_class
-from neuralfde.experiments import graph_cost
-from neuralfde.experiments.runtime import Report
+from neuralfde.cli.experiment import Report
 from neuralfde.models.message_passing import Graph
+from neuralfde_experiments import graph_cost
+from neuralfde_experiments.data.graphs import data_class
 
 SHARES = {"arxiv": 40.0, "profile": 10.0, "products": 22.0, "largest": 66.0}
 """Seconds after which a part begins nothing new; the last has what is left."""

@@ -13,12 +13,12 @@ import render_images
 import torch
 from image_turns import Turns, side_by_side
 
-from neuralfde.data.images import ImageData, load_images
-from neuralfde.experiments import images
-from neuralfde.experiments.image_schedules import stages
-from neuralfde.experiments.image_training import Trainer
-from neuralfde.experiments.processes import Processes
-from neuralfde.experiments.runtime import Report, Row, plain
+from neuralfde.cli.experiment import Report, Row, plain
+from neuralfde_experiments import images
+from neuralfde_experiments.data.images import ImageData, load_images
+from neuralfde_experiments.image_schedules import stages
+from neuralfde_experiments.image_training import Trainer
+from neuralfde_experiments.processes import Processes
 
 #: Ways to train, from the safest on; the fastest that gives the losses of the first is taken.
 WAYS: dict[str, dict[str, bool]] = {
