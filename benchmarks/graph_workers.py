@@ -39,10 +39,12 @@ def work(pipe: Connection, data: str, device: str, workers: int) -> None:
     """A worker: takes jobs until there are none; a job that fails says so."""
     import torch
 
+    from neuralfde.cli.measuring import machine
+
     torch.set_num_threads(1)
     cuda, notes = device != "cpu", logging.handlers.BufferingHandler(1000)
     logging.getLogger("neuralfde").addHandler(notes)
-    pipe.send({"device": torch.cuda.get_device_name() if cuda else "cpu", "torch": torch.__version__})
+    pipe.send(machine(torch.device(device)))
     while (job := pipe.recv()) is not None:
         began = time.time()
         try:

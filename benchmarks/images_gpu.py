@@ -32,12 +32,13 @@ from typing import Any
 
 import render_images
 import torch
-from image_trainings import WAYS, machine, probe, train, validate, write
+from image_trainings import WAYS, probe, train, validate, write
+from torch import nn
 from torch.nn import functional as F
-from workloads import ImageField, ImageModel, image_problem
+from workloads import image_model, image_problem
 
 from neuralfde.cli.experiment import Report, Row
-from neuralfde.cli.measuring import peak_mib
+from neuralfde.cli.measuring import machine, peak_mib
 from neuralfde_experiments import image_adjoints, image_cost
 from neuralfde_experiments.processes import Processes
 
@@ -93,9 +94,9 @@ def direct(given: argparse.Namespace, deadline: float) -> None:
     images_, labels = image_problem(place, given.batch_size)
     found: dict[str, Any] = {"machine": machine(), "rows": []}
     for t in (int(x) for x in (given.horizons or "20,200").split(",")):
-        model = ImageModel(ImageField(), order=0.5, t=float(t), step=0.1, adjoint="direct").to(place)
+        model = image_model(order=0.5, t=float(t), step=0.1, adjoint="direct").to(place)
 
-        def step(model: ImageModel = model) -> None:
+        def step(model: nn.Module = model) -> None:
             model.zero_grad(set_to_none=True)
             F.cross_entropy(model(images_), labels).backward()
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from neuralfde.cli.measuring import clock, machine, peak_mib, resident_mib
+from neuralfde.cli.measuring import clock, least_seconds, machine, peak_mib, resident_mib
 
 CPU = torch.device("cpu")
 
@@ -15,6 +15,13 @@ def test_the_clock_goes_forward():
     began = clock(CPU)
     time.sleep(0.01)
     assert 0.01 <= clock() - began < 1
+
+
+def test_the_least_time_of_jobs_in_turns():
+    done, ticks = [], iter([0, 3, 3, 4, 4, 6, 6, 12])  # a: 3, then 2; b: 1, then 6
+    jobs = {"a": lambda: done.append("a"), "b": lambda: done.append("b")}
+    assert least_seconds(jobs, 2, now=lambda: next(ticks)) == {"a": 2, "b": 1}
+    assert done == ["a", "b", "a", "b"]
 
 
 def test_the_peak_counts_what_is_alive_at_once():

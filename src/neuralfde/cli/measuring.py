@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -23,7 +24,26 @@ def clock(device: torch.device | None = None) -> float:
     return time.perf_counter()
 
 
-def peak_mib(work: Callable[[], None], device: torch.device) -> float:
+def least_seconds(
+    jobs: Mapping[str, Callable[[], object]], repeats: int, now: Callable[[], float] = clock
+) -> dict[str, float]:
+    """The least time of each job over repeats in turns, so that all see the same moods of a shared machine.
+
+    Args:
+        jobs: what is measured, by name.
+        repeats: how often each is done.
+        now: the clock; ``time.process_time`` counts the seconds of the processor.
+    """
+    least = dict.fromkeys(jobs, math.inf)
+    for _ in range(repeats):
+        for name, job in jobs.items():
+            start = now()
+            job()
+            least[name] = min(least[name], now() - start)
+    return least
+
+
+def peak_mib(work: Callable[[], object], device: torch.device) -> float:
     """Run ``work`` once and return its peak in MiB.
 
     On CUDA all that tensors occupied (``torch.cuda.max_memory_allocated``); on a CPU the largest sum of what was
