@@ -73,7 +73,7 @@ def _line() -> str:
     frame = sys._getframe(2)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if "neuralfde" in path.parts or path.name == HERE:
+        if {"neuralfde", "neuralfde_experiments"} & set(path.parts) or path.name == HERE:
             return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "?"
