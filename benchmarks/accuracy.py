@@ -18,6 +18,7 @@ import torch
 from neuralfde import FixedPoint, InputError, fdeint, solve, tableaux
 from neuralfde.door.names import METHODS
 from neuralfde.problems import problem
+from neuralfde_experiments.tables import markdown
 
 RESULTS = Path(__file__).parent / "results"
 ORDERS = (0.2, 0.5, 0.8, 1.0)
@@ -205,12 +206,6 @@ def gradients() -> list[dict]:
     return rows
 
 
-def table(rows: list[dict]) -> str:
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    return "\n".join(lines + ["| " + " | ".join(str(r[k]) for k in head) + " |" for r in rows]) + "\n"
-
-
 PARTS = {"orders": orders, "dff": dff, "weights": weights, "gradients": gradients, "estimates": estimates}
 
 
@@ -220,7 +215,9 @@ def main() -> None:
         start = time.perf_counter()
         rows = PARTS[name]()
         (RESULTS / f"accuracy-{name}.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-        (RESULTS / f"accuracy-{name}.md").write_text(table(rows))
+        (RESULTS / f"accuracy-{name}.md").write_text(
+            markdown(list(rows[0]), [list(row.values()) for row in rows]) + "\n"
+        )
         print(f"{name}: {len(rows)} rows in {time.perf_counter() - start:.0f} s")
 
 

@@ -11,20 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
-import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-import neuralfde
 from neuralfde import FFT, Full, Window, choices, fdeint
+from neuralfde.cli.measuring import least_seconds, machine, resident_mib
+from neuralfde_experiments import tables
 
 RESULTS = Path(__file__).parent / "results"
 F64 = torch.float64
@@ -42,17 +39,6 @@ class MLP(nn.Module):
     def forward(self, t: Tensor, z: Tensor, u: Tensor | float = 0.0) -> Tensor:
         """The slope at z, plus a control input."""
         return self.net(z) + u
-
-
-def best_of(repeats: int, *jobs: Callable[[], object]) -> list[float]:
-    """The least time of each job over interleaved repeats, so that all see the same machine."""
-    best = [math.inf] * len(jobs)
-    for _ in range(repeats):
-        for k, job in enumerate(jobs):
-            start = time.perf_counter()
-            job()
-            best[k] = min(best[k], time.perf_counter() - start)
-    return best
 
 
 def gradient_errors() -> dict:
@@ -157,8 +143,8 @@ def speed() -> dict:
         textbook(net, z0.clone().requires_grad_(), beta, h, steps).sum().backward()
 
     ours(), bare()
-    t_bare, t_ours = best_of(5, bare, ours)
-    (t_loop,) = best_of(1, loop)
+    t_bare, t_ours = least_seconds({"bare": bare, "ours": ours}, 5).values()
+    t_loop = least_seconds({"loop": loop}, 1)["loop"]
     row = {
         "bare kernels s": t_bare, "ours s": t_ours, "textbook loop s": t_loop,
         "ours / bare": t_ours / t_bare, "loop / ours": t_loop / t_ours, "threads": torch.get_num_threads(),
@@ -179,7 +165,7 @@ def _fdeint_pypi(net: MLP, z0: Tensor, beta: float, h: float, ours: Callable[[],
         FDEint(lambda t, y: net(t, y), grid, z0.clone().requires_grad_(), beta, h=h)[:, -1].sum().backward()
 
     try:
-        t_peer, t_ours = best_of(2, peer, ours)
+        t_peer, t_ours = least_seconds({"peer": peer, "ours": ours}, 2).values()
     except Exception as error:  # the peer's call changes between releases; a failure is a finding, not a crash
         return {"FDEint / ours at N=1000": f"failed: {error!r}"}
     return {"FDEint s at N=1000": t_peer, "ours s at N=1000": t_ours, "FDEint / ours at N=1000": t_peer / t_ours}
@@ -195,7 +181,7 @@ def growth() -> dict:
             fdeint(lambda t, z: -z, z0.clone().requires_grad_(), 1.0, 0.5, steps=steps, history="fft").sum().backward()
 
         job() if steps == 1000 else None
-        rows.append({"N": steps, "s": best_of(2 if steps < 50_000 else 1, job)[0]})
+        rows.append({"N": steps, "s": least_seconds({"solve": job}, 2 if steps < 50_000 else 1)["solve"]})
     x = torch.log(torch.tensor([float(r["N"]) for r in rows]))
     y = torch.log(torch.tensor([r["s"] for r in rows]))
     slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
@@ -204,29 +190,25 @@ def growth() -> dict:
 
 MEMORY = """
 import sys, torch
-sys.path[:0] = {path!r}
+sys.path.insert(0, {path!r})
 from neuralfde import fdeint
+from neuralfde.cli.measuring import resident_mib
 from core import MLP
 steps, batch = {steps}, 4096
 net = MLP(); z0 = torch.randn(batch, 32)
 
-def peak():  # of this program; getrusage would begin with that of the one that started it
-    line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-    return 1024 * int(line.split()[1])
-
 fdeint(net, z0.clone().requires_grad_(), 1.0, 0.5, steps=8, history="full", storage="device").sum().backward()
-before = peak()
+before = resident_mib()
 fdeint(net, z0.clone().requires_grad_(), 1.0, 0.5, steps=steps, history="full", storage="device").sum().backward()
-print(peak() - before, steps * z0.numel() * 4)
+print((resident_mib() - before) * 2**20, steps * z0.numel() * 4)
 """
 
 
 def memory() -> dict:
     """Growth of the peak resident size over one training step with full + device, in a process of its own."""
-    here = Path(__file__).parent
-    code = MEMORY.format(path=[str(here), str(here.parent / "src")], steps=2000)
+    code = MEMORY.format(path=str(Path(__file__).parent), steps=2000)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    extra, rows = int(out[0]), int(out[1])
+    extra, rows = round(float(out[0])), int(out[1])
     return {"N·d·itemsize bytes": rows, "extra bytes": extra, "ratio": extra / rows, "target": 1.1}
 
 
@@ -246,43 +228,28 @@ def imports() -> dict:
 PARTS = {f.__name__: f for f in (gradient_errors, analytic, speed, growth, memory, imports)}
 
 
-def machine() -> dict:
-    """Date, hardware and versions."""
-    cpu = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
-    )
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"), "cpu": cpu, "cores": torch.get_num_threads(),
-        "python": platform.python_version(), "torch": torch.__version__, "neuralfde": neuralfde.__version__,
-    }  # fmt: skip
-
-
 def markdown(found: dict) -> str:
     """The table of benchmarks/README.md."""
-    lines = ["| figure | target | measured |", "| --- | --- | --- |"]
+    rows: list[tuple[str, str, str]] = []
     if g := found.get("gradient_errors"):
         w = g["worst relative error"]
-        lines.append(
-            f"| exact vs direct, float64, {g['cases']} cases | ≤ 1e-12 (implicit ≤ 1e-10) "
-            f"| {w['explicit']:.1e} (implicit {w['implicit']:.1e}) |"
-        )
+        measured = f"{w['explicit']:.1e} (implicit {w['implicit']:.1e})"
+        rows.append((f"exact vs direct, float64, {g['cases']} cases", "≤ 1e-12 (implicit ≤ 1e-10)", measured))
     if a := found.get("analytic"):
         gap = max(abs(r - row["declared"]) for row in a["rows"] for r in row["observed (z, ∂λ, ∂β)"])
-        lines.append(f"| observed order of z, ∂z/∂λ, ∂z/∂β of E_β(λt^β) | the scheme's order | largest gap {gap:.2f} |")
+        rows.append(("observed order of z, ∂z/∂λ, ∂z/∂β of E_β(λt^β)", "the scheme's order", f"largest gap {gap:.2f}"))
     if s := found.get("speed"):
-        lines.append(f"| N=2000, MLP, forward + backward: textbook loop / ours | ≥ 12 | {s['loop / ours']:.1f} |")
-        lines.append(f"| the same: ours / bare N·f + N·(f + VJP) | ≤ 1.4 | {s['ours / bare']:.2f} |")
+        rows.append(("N=2000, MLP, forward + backward: textbook loop / ours", "≥ 12", f"{s['loop / ours']:.1f}"))
+        rows.append(("the same: ours / bare N·f + N·(f + VJP)", "≤ 1.4", f"{s['ours / bare']:.2f}"))
         peer = s["FDEint / ours at N=1000"]
-        lines.append(
-            f"| N=1000: FDEint (PyPI) / ours | ≥ 20 | {peer if isinstance(peer, str) else format(peer, '.0f')} |"
-        )
+        rows.append(("N=1000: FDEint (PyPI) / ours", "≥ 20", peer if isinstance(peer, str) else f"{peer:.0f}"))
     if g := found.get("growth"):
-        lines.append(f"| growth of the cost with `fft`, N = 10³ … 10⁵ | slope ≤ 1.15 | {g['log-log slope']:.2f} |")
+        rows.append(("growth of the cost with `fft`, N = 10³ … 10⁵", "slope ≤ 1.15", f"{g['log-log slope']:.2f}"))
     if m := found.get("memory"):
-        lines.append(f"| extra memory of a training step, full + device | ≤ 1.1 N·d | {m['ratio']:.2f} N·d |")
+        rows.append(("extra memory of a training step, full + device", "≤ 1.1 N·d", f"{m['ratio']:.2f} N·d"))
     if i := found.get("imports"):
-        lines.append(f"| import: packages beside torch and the standard library | none | {i['further packages']} |")
-    return "\n".join(lines)
+        rows.append(("import: packages beside torch and the standard library", "none", i["further packages"]))
+    return tables.markdown(("figure", "target", "measured"), rows)
 
 
 def main() -> None:
@@ -296,12 +263,12 @@ def main() -> None:
         print(f"{name} …", flush=True)
         found[name] = PARTS[name]()
         print(json.dumps(found[name], indent=1, default=str, ensure_ascii=False), flush=True)
-    found["machine"] = machine()
+    found["machine"] = machine(torch.device("cpu"))
     options.out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1, default=str, ensure_ascii=False) + "\n")
     (options.out / "core.md").write_text(markdown(found) + "\n")
     print(markdown(found))
-    print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    print(f"peak memory of this process: {resident_mib():.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,10 @@ from statistics import median
 
 import torch
 
-from neuralfde.experiments import lotka_volterra as lv
-from neuralfde.experiments import relaxation
-from neuralfde.experiments.runtime import plain
+from neuralfde.cli.experiment import plain
+from neuralfde.cli.measuring import machine
+from neuralfde_experiments import lotka_volterra as lv
+from neuralfde_experiments import relaxation, tables
 
 RESULTS = Path(__file__).parent / "results"
 #: Order unknown: eight noisy trajectories made on a grid four times finer than the fit uses.
@@ -101,38 +101,33 @@ def muscle(path: str) -> dict:
 
 
 def markdown(found: dict) -> str:
-    lines = ["# Discovery", "", "Written by `python benchmarks/discovery.py`; as measured.", ""]
-    lines += ["| figure | target | measured |", "| --- | --- | --- |"]
+    rows: list[tuple[str, str, str]] = []
     if "clean" in found:
         c = found["clean"]
         for adjoint, target in (("exact", "≤ 1 %"), ("paper", "reported")):
             r = c[adjoint]
-            lines.append(
-                f"| clean data, {adjoint} adjoint, worst parameter error of {len(r['errors'])} seeds | {target} | "
-                f"{100 * r['worst_error']:.2g} % (median {100 * r['median_error']:.2g} %), "
-                f"{r['cpu_seconds_per_run']:.0f} s CPU a run |"
-            )
+            what = f"clean data, {adjoint} adjoint, worst parameter error of {len(r['errors'])} seeds"
+            worst = f"{100 * r['worst_error']:.2g} % (median {100 * r['median_error']:.2g} %)"
+            rows.append((what, target, f"{worst}, {r['cpu_seconds_per_run']:.0f} s CPU a run"))
     if "order" in found:
         o = found["order"]
-        lines.append(
-            f"| order unknown, 1 % noise: median order error | ≤ 0.01 | {o['median_order_error']:.4f} "
-            f"(worst {o['worst_order_error']:.4f}) |"
-        )
-        lines.append(f"| the same: worst parameter error | ≤ 3 % | {100 * o['worst_parameter_error']:.2f} % |")
-        lines.append("| the same, paper adjoint | reported | has no gradient for the order |")
+        measured = f"{o['median_order_error']:.4f} (worst {o['worst_order_error']:.4f})"
+        rows.append(("order unknown, 1 % noise: median order error", "≤ 0.01", measured))
+        rows.append(("the same: worst parameter error", "≤ 3 %", f"{100 * o['worst_parameter_error']:.2f} %"))
+        rows.append(("the same, paper adjoint", "reported", "has no gradient for the order"))
     if "intervals" in found:
         i = found["intervals"]
         each = ", ".join(f"{n} {100 * v:.0f} %" for n, v in i["coverage"].items())
-        lines.append(
-            f"| 95 % intervals cover the truth, {i['repeats']} repeats | 90 to 98 % | mean "
-            f"{100 * i['mean_coverage']:.1f} % ({each}) |"
-        )
+        measured = f"mean {100 * i['mean_coverage']:.1f} % ({each})"
+        rows.append((f"95 % intervals cover the truth, {i['repeats']} repeats", "90 to 98 %", measured))
     for name, r in found.get("relaxation", {}).items():
-        lines.append(
-            f"| fish muscle, {name} | order within 0.02 of the slope, R² ≥ 0.995 | order {r['order']:.4f}, R² "
-            f"{r['r_squared_log']:.5f}; {r['difference']:.4f} from the slope of the power-law range, "
-            f"{r['difference_all']:.4f} from that of all times |"
+        measured = (
+            f"order {r['order']:.4f}, R² {r['r_squared_log']:.5f}; {r['difference']:.4f} from the slope of the "
+            f"power-law range, {r['difference_all']:.4f} from that of all times"
         )
+        rows.append((f"fish muscle, {name}", "order within 0.02 of the slope, R² ≥ 0.995", measured))
+    lines = ["# Discovery", "", "Written by `python benchmarks/discovery.py`; as measured.", ""]
+    lines.append(tables.markdown(("figure", "target", "measured"), rows))
     if "relaxation" in found:
         lines += ["", _of_the_muscle(list(found["relaxation"].values()))]
     for part in ("clean", "order", "intervals"):
@@ -175,7 +170,8 @@ def main() -> None:
         }[part]()
         RESULTS.mkdir(exist_ok=True)
         found = json.loads(kept.read_text()) if kept.is_file() else {}
-        found["machine"] = f"{platform.machine()} CPU, one thread, torch {torch.__version__.split('+')[0]}"
+        at = machine(torch.device("cpu"))
+        found["machine"] = f"{at['cpu']}, one thread, torch {at['torch']}, {at['date']}"
         found[part] = plain(made)
         kept.write_text(json.dumps(found, indent=2) + "\n")
         (RESULTS / "discovery.md").write_text(markdown(found))

@@ -26,10 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neuralfde.experiments import graph_cost
+from neuralfde.cli.experiment import Row, write_json
+from neuralfde.cli.measuring import machine
 from neuralfde.models import fused
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.message_passing import Graph, attention
+from neuralfde_experiments import graph_cost
 
 TESTS = Path(__file__).parents[1] / "tests" / "models" / "test_fused.py"
 METHODS = {
@@ -38,7 +40,6 @@ METHODS = {
     "direct+replay,exact+blocks+attention+replay,exact+blocks+queries+replay",
 }
 PROFILED = (("l", "direct"), ("l", "exact+blocks"), ("nl", "direct"), ("nl", "exact+blocks+queries"))
-Row = dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -190,8 +191,7 @@ def main() -> None:
     def add(row: Row) -> None:
         rows.append(row)
         print(f"[{end - time.monotonic():5.0f} s left]", json.dumps(row)[:200], flush=True)
-        head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-        (args.out / "graph-kernels.json").write_text(json.dumps({**head, "rows": rows}, indent=1))
+        write_json(args.out / "graph-kernels.json", {**machine(), "rows": rows}, indent=1)
 
     if "tests" not in skip:
         add(tests())

@@ -23,9 +23,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from neuralfde.experiments.graph_cost import Config, methods, model_of
-from neuralfde.experiments.graph_synthetic import SIZES, synthetic_graph
 from neuralfde.models.message_passing import Graph
+from neuralfde_experiments.graph_cost import Config, methods, model_of
+from neuralfde_experiments.graph_synthetic import SIZES, synthetic_graph
 
 HERE = Path(__file__).name
 ADJOINTS = "direct,loop,exact,exact+attention,exact+columns,exact+recompute,exact+states,paper"
@@ -73,7 +73,7 @@ def _line() -> str:
     frame = sys._getframe(2)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if "neuralfde" in path.parts or path.name == HERE:
+        if {"neuralfde", "neuralfde_experiments"} & set(path.parts) or path.name == HERE:
             return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "?"

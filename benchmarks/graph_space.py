@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from neuralfde.experiments.graph_settings import Settings, settings_for
-from neuralfde.experiments.graphs import PAPER_ACCURACY
+from neuralfde_experiments.graph_settings import Settings, settings_for
+from neuralfde_experiments.graphs import PAPER_ACCURACY
 
 DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "computers", "photo", "coauthor-physics")
 REPORTED = tuple(range(10))

@@ -20,7 +20,7 @@ from graph_space import Job, Row
 
 def train(job: Job, data: str, device: str, workers: int) -> list[Row]:
     """Do a job: one row for each of the settings and each split."""
-    from neuralfde.experiments.graph_training import graph_of, side_by_side, train_splits
+    from neuralfde_experiments.graph_training import graph_of, side_by_side, train_splits
 
     each = [s for s in job.settings for _ in job.seeds]
     seeds = list(job.seeds) * len(job.settings)
@@ -39,10 +39,12 @@ def work(pipe: Connection, data: str, device: str, workers: int) -> None:
     """A worker: takes jobs until there are none; a job that fails says so."""
     import torch
 
+    from neuralfde.cli.measuring import machine
+
     torch.set_num_threads(1)
     cuda, notes = device != "cpu", logging.handlers.BufferingHandler(1000)
     logging.getLogger("neuralfde").addHandler(notes)
-    pipe.send({"device": torch.cuda.get_device_name() if cuda else "cpu", "torch": torch.__version__})
+    pipe.send(machine(torch.device(device)))
     while (job := pipe.recv()) is not None:
         began = time.time()
         try:

@@ -16,7 +16,6 @@ import argparse
 import gc
 import json
 import operator
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +24,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from neuralfde.data.graphs import data_class
-from neuralfde.experiments import graph_cost
-from neuralfde.experiments.runtime import Report
+from neuralfde.cli.experiment import Report, Row, write_json
+from neuralfde.cli.measuring import machine
 from neuralfde.models.message_passing import Graph
+from neuralfde_experiments import graph_cost
+from neuralfde_experiments.data.graphs import data_class
 
 SHARES = {"arxiv": 40.0, "profile": 10.0, "products": 22.0, "largest": 66.0}
 """Seconds after which a part begins nothing new; the last has what is left."""
@@ -49,7 +49,6 @@ LARGEST = (
     ("l", "direct"), ("l", "exact+recompute"), ("nl", "direct"), ("nl", "exact+recompute+host"),
     ("l", "exact+columns+host"), ("nl", "exact+recompute"), ("nl", "exact"), ("l", "exact"),
 )  # fmt: skip
-Row = dict[str, Any]
 
 
 class Out(Report):
@@ -59,8 +58,7 @@ class Out(Report):
         super().__init__()
         self.path, self.end = path, time.monotonic() + 60 * minutes - RESERVE
         self.deadline = self.end
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        self.head = {"device": device, "torch": torch.__version__, "python": sys.version.split()[0]}
+        self.head = machine()
 
     def begin(self, part: str) -> None:
         """Start the clock of a part."""
@@ -86,9 +84,7 @@ class Out(Report):
 
     def row(self, row: Row) -> None:
         """Write everything so far, and show this one."""
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1, default=str))
-        part.replace(self.path)
+        write_json(self.path, {**self.head, "rows": self.rows}, indent=1)
         brief = {k: v for k, v in row.items() if k != "settings"}
         print(f"[{self.end - time.monotonic():6.0f} s left]", json.dumps(brief, default=str), flush=True)
 

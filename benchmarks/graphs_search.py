@@ -21,12 +21,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 from graph_space import DATASETS, ENDS, STAGES, TRACKS, Case, Row
 from graph_workers import Workers, share_the_gpu, stop_sharing
+
+from neuralfde.cli.experiment import write_json
 
 
 class Results:
@@ -37,9 +38,7 @@ class Results:
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1, default=str))
-        part.replace(self.path)
+        write_json(self.path, {**self.head, "rows": self.rows}, indent=1)
         brief = {k: v for k, v in row.items() if k not in ("settings", "splits", "tried", "dataset", "variant")}
         print(f"[{time.time() - self.began:5.0f} s]", json.dumps(brief), flush=True)
 
@@ -121,7 +120,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     shared = args.device != "cpu" and args.mps and share_the_gpu()
     print(f"MPS: {shared}", flush=True)
-    head = {"python": sys.version.split()[0], "workers": args.workers, "mps": shared, "minutes": args.minutes}
+    head = {"workers": args.workers, "mps": shared, "minutes": args.minutes}
     out = Results(args.out, head)
     workers = Workers(args)
     try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -24,10 +23,11 @@ from typing import Any
 import torch
 from horizons_report import Report, merge
 from torch import Tensor, nn
-from workloads import ImageField, ImageModel, Perceptron, StateModel, image_problem
+from workloads import Perceptron, image_model, image_problem
 
 import neuralfde as nf
 from neuralfde.solve.steppers.graph_cache import drop as release
+from neuralfde.cli.measuring import clock, peak_mib, resident_mib
 
 ROWS = 294_912  # numbers in a state of the image model
 
@@ -146,45 +146,33 @@ class Row:
         return {**asdict(self.case), "steps": self.case.steps, **found}
 
 
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def train_step(model: nn.Module, inputs: Tensor, labels: Tensor | None) -> tuple[float, float]:
     """Seconds of the forward and of the backward pass."""
     model.zero_grad(set_to_none=True)
-    synchronise(inputs.device)
-    start = time.perf_counter()
+    start = clock(inputs.device)
     out = model(inputs)
     loss = (out**2).mean() if labels is None else nn.functional.cross_entropy(out, labels)
-    synchronise(inputs.device)
-    middle = time.perf_counter()
+    middle = clock(inputs.device)
     loss.backward()
-    synchronise(inputs.device)
-    return middle - start, time.perf_counter() - middle
+    return middle - start, clock(inputs.device) - middle
 
 
 def measure(case: Case, model: nn.Module, inputs: Tensor, labels: Tensor | None) -> Row:
     """A first step with everything that is done once, then the timed ones."""
-    row, device = Row(case), inputs.device
-    cuda = device.type == "cuda"
-    if cuda:
-        torch.cuda.reset_peak_memory_stats(device)
-    row.first_s = sum(train_step(model, inputs, labels))
-    row.first_peak_mib = torch.cuda.max_memory_allocated(device) / 2**20 if cuda else None
+    row, times = Row(case), list[tuple[float, float]]()
+
+    def steps(count: int) -> None:
+        times[:] = [train_step(model, inputs, labels) for _ in range(count)]
+
+    row.first_peak_mib = peak_mib(lambda: steps(1), inputs.device)
+    row.first_s = sum(times[0])
     if case.steps < 64:  # few steps are captured when they come a third time
-        for _ in range(3):
-            train_step(model, inputs, labels)
-    if cuda:
-        torch.cuda.reset_peak_memory_stats(device)
-    times = [train_step(model, inputs, labels) for _ in range(case.repeats)]
+        steps(3)
+    row.peak_mib = peak_mib(lambda: steps(case.repeats), inputs.device)
     row.forward_s, row.backward_s = min(times, key=sum)
     row.total_s = row.forward_s + row.backward_s
-    if cuda:
-        row.peak_mib = torch.cuda.max_memory_allocated(device) / 2**20
-        if case.reference or case.name.startswith("exact, full + device"):
-            in_full_precision(model, inputs, labels)
+    if case.reference or case.name.startswith("exact, full + device"):
+        in_full_precision(model, inputs, labels)
     row.gradient = [p.grad.detach().cpu().double() for p in model.parameters() if p.grad is not None]
     return row
 
@@ -202,9 +190,10 @@ def in_full_precision(model: nn.Module, inputs: Tensor, labels: Tensor | None) -
 
 def run_gpu_case(case: Case, device: torch.device) -> Row:
     torch.manual_seed(0)
-    func = ImageField().to(device)
-    used = torch.compile(func) if case.compiled else func
-    model = ImageModel(used, **case.options()).to(device)
+    model = image_model(**case.options()).to(device)
+    func = model.fde.func
+    if case.compiled:
+        func.compile()
     inputs, labels = image_problem(device)
     if case.double:
         model, inputs = model.double(), inputs.double()
@@ -212,13 +201,13 @@ def run_gpu_case(case: Case, device: torch.device) -> Row:
         return measure_peer(case, func, device)
     try:
         row = measure(case, model, inputs, labels)
-        replayed = any(x is not None and not isinstance(x, int) for x in _captured(used))
+        replayed = any(x is not None and not isinstance(x, int) for x in _captured(func))
         row.note = "graphs" if replayed else "eager"
         if "Fashion" in case.name and row.total_s is not None:
             row.note += f"; 468 batches: {468 * row.total_s:.0f} s"
         return row
     finally:
-        release(used)
+        release(func)
 
 
 def _captured(func: Any) -> list[Any]:
@@ -235,24 +224,23 @@ def measure_peer(case: Case, func: nn.Module, device: torch.device) -> Row:
     else:
         from FDEint import fdeint_adjoint  # type: ignore[no-redef]
     z0 = torch.randn(128, 64, 6, 6, device=device)
-    synchronise(device)
-    start = time.perf_counter()
+    start = clock(device)
     out = fdeint_adjoint(func, z0, torch.tensor(case.order), t=case.t, step_size=case.step, method="predictor")
     out = out if isinstance(out, Tensor) else out[-1]
     (out**2).mean().backward()
-    synchronise(device)
-    row.total_s = time.perf_counter() - start
+    row.total_s = clock(device) - start
     return row
 
 
 def bare_kernels(device: torch.device, compiled: bool) -> dict[str, float]:
     """Milliseconds a step of f, and of f with its VJP, replayed as graphs: what no solver can be faster than."""
     torch.manual_seed(0)
-    func = ImageField().to(device)
-    call = torch.compile(func) if compiled else func
+    call = image_model().fde.func.to(device)
+    if compiled:
+        call.compile()
     z = torch.randn(128, 64, 6, 6, device=device)
     bar, t = torch.randn_like(z), torch.zeros((), device=device)
-    params = list(func.parameters())
+    params = list(call.parameters())
 
     def f() -> Tensor:
         with torch.no_grad():
@@ -273,12 +261,10 @@ def bare_kernels(device: torch.device, compiled: bool) -> dict[str, float]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()
-        synchronise(device)
-        start = time.perf_counter()
+        start = clock(device)
         for _ in range(300):
             graph.replay()
-        synchronise(device)
-        found[name] = (time.perf_counter() - start) / 300 * 1e3
+        found[name] = (clock(device) - start) / 300 * 1e3
         del graph
     return found
 
@@ -290,13 +276,13 @@ def run_cpu_case(case: Case, folder: str, quick: bool) -> Row:
     inputs = torch.randn(64, 64)
     short = {**case.options(), "storage": storage, "t": 512 * case.step}  # long enough for all that is done once
     field_ = Perceptron()
-    train_step(StateModel(field_, **short), inputs, None)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    model = StateModel(field_, **{**case.options(), "storage": storage})
+    train_step(nf.FDEBlock(field_, **short), inputs, None)
+    before = resident_mib()
+    model = nf.FDEBlock(field_, **{**case.options(), "storage": storage})
     row = Row(case)
     row.forward_s, row.backward_s = train_step(model, inputs, None)
     row.total_s = row.forward_s + row.backward_s
-    row.peak_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    row.peak_mib = resident_mib() - before
     rows_mib = case.steps * inputs.numel() * 4 / 2**20
     row.note = f"{row.peak_mib / rows_mib:.3f} of N·d ({rows_mib:.0f} MiB)"
     row.gradient = [p.grad.detach().double() for p in model.parameters() if p.grad is not None]
@@ -381,7 +367,7 @@ def main() -> None:
         return
     cuda = torch.cuda.is_available() if given.device == "auto" else given.device == "cuda"
     name = torch.cuda.get_device_name().replace(" ", "-").lower() if cuda else "cpu"
-    report = Report(given.out, name)
+    report = Report(given.out, name, torch.device("cuda" if cuda else "cpu"))
     (on_gpu if cuda else on_cpu)(report, given)
     report.flush()
     report.plot()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from neuralfde.cli.measuring import machine
+from neuralfde_experiments import tables
 
 
 def _command(words: list[str]) -> str:
@@ -35,15 +37,12 @@ def merge(report: Report, files: list[Path]) -> None:
 class Report:
     """Rows as they come; the files are written after each."""
 
-    def __init__(self, out: Path, name: str) -> None:
+    def __init__(self, out: Path, name: str, device: torch.device | None = None) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.path = out / f"horizons-{name}"
         self.rows: list[dict[str, Any]] = []
         self.bare: dict[str, dict[str, float]] = {}
-        self.about: dict[str, Any] = {
-            "torch": torch.__version__, "device": name, "date": time.strftime("%Y-%m-%d"),
-            "command": _command(sys.argv[1:]),
-        }  # fmt: skip
+        self.about: dict[str, Any] = {**machine(device), "command": _command(sys.argv[1:])}
 
     def add(self, row: dict[str, Any]) -> None:
         """Take a row in and write the files."""
@@ -64,15 +63,14 @@ class Report:
         lines = [f"{about['device']}, torch {about['torch']}, {about['date']}. `{about['command']}`", ""]
         for name, found in self.bare.items():
             lines.append(f"Bare kernels, {name}: " + ", ".join(f"{k} {v:.3f} ms" for k, v in found.items()) + "  ")
-        lines += ["", "| case | T | N | forward s | backward s | total s | peak MiB | gradient error | |"]
-        lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        body = []
         for r in self.rows:
             cells = [f"{r[k]:.3f}" if r[k] is not None else "" for k in ("forward_s", "backward_s", "total_s")]
             peak = "" if r["peak_mib"] is None else f"{r['peak_mib']:.0f}"
             error = "" if r["gradient_error"] is None else f"{r['gradient_error']:.1e}"
-            where = [r["name"], f"{r['t']:g}", str(r["steps"])]
-            lines.append("| " + " | ".join([*where, *cells, peak, error, r["note"]]) + " |")
-        return "\n".join(lines) + "\n"
+            body.append([r["name"], f"{r['t']:g}", r["steps"], *cells, peak, error, r["note"]])
+        head = ("case", "T", "N", "forward s", "backward s", "total s", "peak MiB", "gradient error", "")
+        return "\n".join([*lines, "", tables.markdown(head, body)]) + "\n"
 
     def plot(self) -> None:
         """Time and memory over N, with the bare kernels."""

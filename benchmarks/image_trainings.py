@@ -13,12 +13,13 @@ import render_images
 import torch
 from image_turns import Turns, side_by_side
 
-from neuralfde.data.images import ImageData, load_images
-from neuralfde.experiments import images
-from neuralfde.experiments.image_schedules import stages
-from neuralfde.experiments.image_training import Trainer
-from neuralfde.experiments.processes import Processes
-from neuralfde.experiments.runtime import Report, Row, plain
+from neuralfde.cli.experiment import Report, Row, write_json
+from neuralfde.cli.measuring import clock, machine
+from neuralfde_experiments import images
+from neuralfde_experiments.data.images import ImageData, load_images
+from neuralfde_experiments.image_schedules import stages
+from neuralfde_experiments.image_training import Trainer
+from neuralfde_experiments.processes import Processes
 
 #: Ways to train, from the safest on; the fastest that gives the losses of the first is taken.
 WAYS: dict[str, dict[str, bool]] = {
@@ -84,25 +85,18 @@ class Speed:
         for turns in running:
             for _ in range(FIRST):
                 turns.take()
-        wait()
+        device = trainers[0].processes.device
         self.loss = float(trainers[0].sums[0] / trainers[0].sums[2])
-        start, self.counts = time.perf_counter(), [0] * len(trainers)
-        while time.perf_counter() - start < seconds:
+        start, self.counts = clock(device), [0] * len(trainers)
+        while clock() - start < seconds:
             for k, turns in enumerate(running):
                 self.counts[k] += turns.ready and turns.take()
-        wait()
-        self.took = time.perf_counter() - start
+        self.took = clock(device) - start
 
     @property
     def step(self) -> float:
         """Seconds of a step of the first training."""
         return self.took / max(1, self.counts[0])
-
-
-def wait() -> None:
-    """Until the device has done all it was told."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def probe(given: argparse.Namespace, deadline: float) -> None:
@@ -253,17 +247,9 @@ def validate(given: argparse.Namespace, deadline: float) -> None:
     write(given, file, found)
 
 
-def machine() -> dict[str, str]:
-    """What the figures were measured on."""
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {"device": name, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-
-
 def write(given: argparse.Namespace, name: str, found: dict[str, Any]) -> None:
     """Put a JSON file into the folder."""
-    part = Path(given.out) / f"{name}.json.part"
-    part.write_text(json.dumps(plain(found), indent=1) + "\n")
-    part.replace(part.with_suffix(""))
+    write_json(Path(given.out) / f"{name}.json", found, indent=1)
 
 
 def probed_before(given: argparse.Namespace) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from neuralfde.experiments.image_training import Trainer
-from neuralfde.experiments.runtime import Report
+from neuralfde.cli.experiment import Report
+from neuralfde_experiments.image_training import Trainer
 
 #: Steps that may wait on a GPU: enough that it never waits itself, few enough that the others have their turn.
 AHEAD = 3

@@ -30,21 +30,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
 import render_images
 import torch
-from image_trainings import WAYS, machine, probe, train, validate, write
+from image_trainings import WAYS, probe, train, validate, write
+from torch import nn
 from torch.nn import functional as F
-from workloads import ImageField, ImageModel, image_problem
+from workloads import image_model, image_problem
 
-from neuralfde.experiments import image_adjoints, image_cost
-from neuralfde.experiments.memory import peak_mib
-from neuralfde.experiments.processes import Processes
-from neuralfde.experiments.runtime import Report, Row
+from neuralfde.cli.experiment import Report, Row
+from neuralfde.cli.measuring import machine, peak_mib
+from neuralfde_experiments import image_adjoints, image_cost
+from neuralfde_experiments.processes import Processes
 
 SETS = ("mnist", "fashion-mnist")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": sys.path[0]}
 ADJOINTS = {"dataset": "mnist", "t": 5.0, "step": 0.1, "order": 0.5, "batch_size": 128, "epochs": 4, "limit": 10_000,
             "lr": 2e-3, "ema": 0.99, "augment": "affine+crop", "views": 1, "holdout": 0.1, "capture": True}  # fmt: skip
 HORIZONS = {"mnist": "20,200,100,50,10,5,1,70,60,40,30", "fashion-mnist": "20,170,100,50,10,1,70,60,40,30"}
@@ -96,9 +94,9 @@ def direct(given: argparse.Namespace, deadline: float) -> None:
     images_, labels = image_problem(place, given.batch_size)
     found: dict[str, Any] = {"machine": machine(), "rows": []}
     for t in (int(x) for x in (given.horizons or "20,200").split(",")):
-        model = ImageModel(ImageField(), order=0.5, t=float(t), step=0.1, adjoint="direct").to(place)
+        model = image_model(order=0.5, t=float(t), step=0.1, adjoint="direct").to(place)
 
-        def step(model: ImageModel = model) -> None:
+        def step(model: nn.Module = model) -> None:
             model.zero_grad(set_to_none=True)
             F.cross_entropy(model(images_), labels).backward()
 
@@ -117,12 +115,10 @@ def smoke(given: argparse.Namespace, deadline: float) -> None:
             settings = [f"--{name.replace('_', '-')}={value}" for name, value in SMOKE.items()]
             settings += [f"--{x.replace('_', '-')}" for x in given.set]
             settings += [f"--data={given.data}", f"--device={given.device}", f"--out={folder}/{k}", "--quiet", *options]
-            asked = [sys.executable, "-m", *launch, "neuralfde.cli", "run", "images", *settings]
+            asked = [sys.executable, "-m", *launch, "neuralfde", "run", "images", *settings]
             asked = [x.replace("FOLDER", folder) for x in asked]
             with Path(folder, f"{k}.log").open("w") as log:
-                running[way] = subprocess.Popen(
-                    asked, stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT, start_new_session=True
-                )
+                running[way] = subprocess.Popen(asked, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         found: dict[str, Any] = {"machine": machine(), "settings": SMOKE, "rows": []}
         for k, (way, process) in enumerate(running.items()):
             row: Row = {"way": way, "status": None}

@@ -28,7 +28,8 @@ def rows(name: str, start: str = "") -> list[list[str]]:
 def core() -> str:
     """The table of the core, with the machine it was measured on."""
     machine = json.loads((RESULTS / "core.json").read_text())["machine"]
-    where = f"{machine['cpu']}, {machine['cores']} threads, torch {machine['torch']}, {machine['date']}"
+    threads = machine.get("threads", machine["cores"])  # results of earlier versions have no "threads"
+    where = f"{machine['cpu']}, {threads} threads, torch {machine['torch']}, {machine['date']}"
     return (RESULTS / "core.md").read_text() + f"\nMeasured by `python benchmarks/core.py` on: {where}."
 
 

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from neuralfde.experiments.graph_cost import PAPER
-from neuralfde.experiments.graphs import PAPER_ACCURACY
+from neuralfde_experiments.graph_cost import PAPER
+from neuralfde_experiments.graphs import PAPER_ACCURACY
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = RESULTS / "graphs-h200.md"

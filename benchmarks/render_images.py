@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from neuralfde.experiments import image_adjoints
-from neuralfde.experiments.image_cost_table import PAPER_MEMORY, figure, markdown
+from neuralfde_experiments import image_adjoints
+from neuralfde_experiments.image_cost_table import PAPER_MEMORY, figure, markdown
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"

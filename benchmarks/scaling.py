@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import socket
 import statistics
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -28,6 +28,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neuralfde import FDEBlock
+from neuralfde.cli.measuring import machine
+from neuralfde_experiments import tables
 
 WIDTH, BATCH, STEPS = 256, 512, 50
 COLLECTIVES = {
@@ -128,7 +130,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scaling-cpu.json")
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for world in options.processes:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -137,28 +139,24 @@ def main() -> None:
         mp.spawn(worker, (world, port, options.rounds, part), nprocs=world)
         rows += json.loads(Path(part).read_text())
         os.remove(part)
-    found = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
+    found = machine(torch.device("cpu"))
     options.out.write_text(json.dumps({"machine": found, "rows": rows}, indent=1) + "\n")
     table = markdown(found, rows)
     options.out.with_suffix(".md").write_text(table)
     print(table)
 
 
-def markdown(machine: dict[str, object], rows: list[dict[str, object]]) -> str:
+def markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """The rows as a table, with the machine beneath it."""
-    lines = [
-        "| | processes | CPU time | wall time | sent or received | parameters held |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    names = {"alone": "alone", "ddp": "DDP", "fsdp2": "FSDP2"}
+    names, lines = {"alone": "alone", "ddp": "DDP", "fsdp2": "FSDP2"}, []
     for r in rows:
-        calls = ", ".join(f"{count} {COLLECTIVES.get(k, k)}" for k, count in sorted(r["collectives"].items()))  # type: ignore[attr-defined]
-        moved = f"{r['bytes'] / 1000:.0f} kB: {calls}" if calls else "nothing"  # type: ignore[operator]
-        lines.append(
-            f"| {names[str(r['how'])]} | {r['processes']} | {r['cpu_seconds']} s | {r['wall_seconds']} s | {moved} "
-            f"| {r['parameter_bytes'] / 1000:.0f} kB |"  # type: ignore[operator]
-        )
-    return "\n".join([*lines, "", f"*{machine['cores']} cores, torch {machine['torch']}, gloo.*", ""])
+        calls = ", ".join(f"{count} {COLLECTIVES.get(k, k)}" for k, count in sorted(r["collectives"].items()))
+        moved = f"{r['bytes'] / 1000:.0f} kB: {calls}" if calls else "nothing"
+        seconds = f"{r['cpu_seconds']} s", f"{r['wall_seconds']} s"
+        lines.append([names[r["how"]], r["processes"], *seconds, moved, f"{r['parameter_bytes'] / 1000:.0f} kB"])
+    head = ("", "processes", "CPU time", "wall time", "sent or received", "parameters held")
+    about = f"*{machine['cores']} cores, torch {machine['torch']}, gloo.*"
+    return f"{tables.markdown(head, lines)}\n\n{about}\n"
 
 
 if __name__ == "__main__":

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import neuralfde as nf
+from neuralfde.cli.measuring import least_seconds, machine
 
 
 class LotkaVolterra(nn.Module):
@@ -54,17 +52,6 @@ def train(func: nn.Module, z0: Tensor, steps: int, order: Tensor | float, adjoin
     return [p.grad.clone() for p in func.parameters()]
 
 
-def least_times(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Processor seconds of each, measured in turns: the speed of a shared machine changes."""
-    least = dict.fromkeys(calls, math.inf)
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            least[name] = min(least[name], time.process_time() - start)
-    return least
-
-
 def solve(func: nn.Module, z0: Tensor, steps: int) -> None:
     """The forward pass alone."""
     with torch.no_grad():
@@ -83,18 +70,18 @@ def main() -> None:
     one, all_ = OneByOne().double(), LotkaVolterra().double()
     slow, fast = (train(func, z0, given.steps, 0.8, nf.Exact()) for func in (one, all_))
     difference = max(float((a - b).norm() / b.norm()) for a, b in zip(fast, slow, strict=True))
-    times = least_times(
+    times = least_seconds(
         {
             "step by step": lambda: train(one, z0, given.steps, 0.8, nf.Exact()),
             "vectorised": lambda: train(all_, z0, given.steps, 0.8, nf.Exact()),
             "forward only": lambda: solve(all_, z0, given.steps),
         },
         given.repeats,
+        time.process_time,
     )
     result = {**times, "ratio": times["vectorised"] / times["step by step"], "gradient difference": difference}
-    device = f"{platform.machine()}, one thread"
-    about = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "device": device}
-    text = json.dumps({**about, "steps": given.steps, "trajectories": given.trajectories, **result}, indent=1)
+    about = {**machine(torch.device("cpu")), "steps": given.steps, "trajectories": given.trajectories}
+    text = json.dumps({**about, **result}, indent=1)
     (Path(__file__).parent / "results" / "small-states.json").write_text(text + "\n")
     print(text)
 

@@ -45,6 +45,7 @@ from torch import Tensor  # noqa: E402
 
 from neuralfde import ABM, FixedPoint, NewtonKrylov, fdeint, mittag_leffler  # noqa: E402
 from neuralfde.problems import problem  # noqa: E402
+from neuralfde_experiments import tables  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 STEPS = (5, 7, 10, 14, 20, 50, 100, 200, 400, 800)
@@ -222,7 +223,7 @@ def cases_in(rows: list[dict]) -> list[dict]:
 def markdown(rows: list[dict]) -> str:
     """Milliseconds to reach an error with each solver's quickest method, and where ours is ahead of the others."""
     heads = ["members", "problem", "error", *SOLVERS, "quickest"]
-    lines, wins = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"], []
+    lines, wins = [], []
     for case in cases_in(rows):
         for error in LEVELS:
             found = {s: quickest(rows, s, error, **case) for s in SOLVERS}
@@ -230,9 +231,8 @@ def markdown(rows: list[dict]) -> str:
             first = min(found, key=lambda s: found[s])
             own = found["neuralfde"][0]
             wins += [(case["members"], s) for s in SOLVERS if error < 1e-3 and own < found[s][0]]
-            row = [str(case["members"]), case["problem"], f"{error:.0e}", *cells, first]
-            lines.append("| " + " | ".join(row) + " |")
-    return "\n".join([*summary(rows, wins), "", *lines, "", made_with(), ""])
+            lines.append([case["members"], case["problem"], f"{error:.0e}", *cells, first])
+    return "\n".join([*summary(rows, wins), "", tables.markdown(heads, lines), "", made_with(), ""])
 
 
 def summary(rows: list[dict], wins: list[tuple[int, str]]) -> list[str]:

@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-import neuralfde as nf
+from neuralfde.models.image import ConvFDE
 
 
-class ConcatConv(nn.Module):
-    """A 3×3 convolution that sees the time as one more channel."""
+class TimeChannel(nn.Module):
+    """A 3×3 convolution of a state with the time laid out as one more channel, as torchfde's example has it."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels + 1, channels, 3, padding=1)
+        self.conv = nn.Conv2d(width + 1, width, 3, padding=1)
 
-    def forward(self, t: Tensor, x: Tensor) -> Tensor:
-        """Shapes stay as they are."""
-        return self.conv(torch.cat([t.expand(x.shape[0], 1, *x.shape[2:]), x], dim=1))
-
-
-class ImageField(nn.Module):
-    """norm-relu-conv-norm-relu-conv-norm on (batch, 64, 6, 6)."""
-
-    def __init__(self, channels: int = 64) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList(nn.GroupNorm(32, channels) for _ in range(3))
-        self.convs = nn.ModuleList(ConcatConv(channels) for _ in range(2))
-
-    def forward(self, t: Tensor, z: Tensor) -> Tensor:
-        """The slope of the state."""
-        z = self.convs[0](t, torch.relu(self.norms[0](z)))
-        z = self.convs[1](t, torch.relu(self.norms[1](z)))
-        return self.norms[2](z)
+    def forward(self, t: Tensor, z: Tensor, taps: Tensor) -> Tensor:
+        """As :class:`neuralfde.models.image.TimeConv2d`, which needs no such channel."""
+        return self.conv(torch.cat([t.expand(z.shape[0], 1, *z.shape[2:]), z], dim=1))
 
 
-class ImageModel(nn.Module):
-    """28×28 images to ten classes: three convolutions, the fractional block, a linear head."""
-
-    def __init__(self, field: nn.Module, **block: object) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(1, 64, 3), nn.GroupNorm(32, 64), nn.ReLU(), nn.Conv2d(64, 64, 4, 2, 1), nn.GroupNorm(32, 64),
-            nn.ReLU(), nn.Conv2d(64, 64, 4, 2, 1),
-        )  # fmt: skip
-        self.block = nf.FDEBlock(field, **block)  # type: ignore[arg-type]
-        self.head = nn.Sequential(
-            nn.GroupNorm(32, 64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Class scores."""
-        return self.head(self.block(self.stem(images)))
+def image_model(**options: Any) -> ConvFDE:
+    """The paper's image model, but with the time laid out as a channel; ``options`` are those of ``ConvFDE``."""
+    model = ConvFDE(**options)
+    model.fde.func.convs = nn.ModuleList(TimeChannel(64) for _ in range(2))
+    return model
 
 
 class Perceptron(nn.Module):
@@ -64,18 +39,6 @@ class Perceptron(nn.Module):
     def forward(self, t: Tensor, z: Tensor) -> Tensor:
         """The slope of the state."""
         return self.b(torch.tanh(self.a(z))) - 0.1 * z
-
-
-class StateModel(nn.Module):
-    """The block alone; its loss is that of its last state."""
-
-    def __init__(self, field: nn.Module, **block: object) -> None:
-        super().__init__()
-        self.block = nf.FDEBlock(field, **block)  # type: ignore[arg-type]
-
-    def forward(self, z: Tensor) -> Tensor:
-        """The last state."""
-        return self.block(z)
 
 
 def image_problem(device: torch.device, batch: int = 128) -> tuple[Tensor, Tensor]:

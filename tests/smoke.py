@@ -1,16 +1,24 @@
-"""What a wheel must do in an environment with torch alone: import, solve, differentiate.
+"""What the wheels must do in an environment of their own, as `make smoke` makes it.
 
-Run by `make smoke` with the interpreter of an empty environment; it imports nothing but torch and neuralfde.
+    smoke.py --bare          neuralfde with torch alone: import, solve, differentiate; the command says what it needs
+    smoke.py --cli           with the extra `cli` too: the demo and the benchmark run; `run` says how to get experiments
+    smoke.py --experiments   with neuralfde-experiments too: the command finds and runs them
+
+It imports nothing but torch and neuralfde.
 """
 
 import importlib.util
+import subprocess
 import sys
+import tempfile
+from importlib.metadata import entry_points
 
 import torch
 
 import neuralfde
+from neuralfde.cli import pelts
+from neuralfde.cli.installed import available
 from neuralfde.compat.torchfde import fdeint_adjoint
-from neuralfde.experiments import available
 
 for name in ("numpy", "scipy", "matplotlib", "pytest"):
     assert importlib.util.find_spec(name) is None or "--bare" not in sys.argv, f"{name} is installed: not a bare test"
@@ -37,5 +45,29 @@ class Slope(torch.nn.Module):
 
 neuralfde.FDEBlock(Slope(), order=0.7, learn_order=True, t=1.0, step=0.1)(torch.ones(3, 2)).sum().backward()
 fdeint_adjoint(Slope(), torch.ones(3, 2), torch.tensor(0.5), 1.0, 0.1, "gl-f").sum().backward()
-assert {"images", "lotka-volterra"} <= set(available())  # by name: their packages are not here
+
+
+def command(*words, status=0):
+    """What `neuralfde ...` prints; it must end with this status."""
+    run = [sys.executable, "-m", "neuralfde", *words]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == status, (words, done.returncode, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+if "--bare" in sys.argv:
+    assert 'pip install "neuralfde[cli]"' in command("demo", status=1)
+if "--cli" in sys.argv:
+    assert '"gradient_error"' in command("bench", "--steps", "8", "--batch", "2", "--repeats", "1", "--json")
+    with tempfile.TemporaryDirectory() as out:
+        tiny = ("--size", "tiny", "--trajectories", "4", "--epochs", "1", "--no-lynx")
+        assert "report.html" in command("demo", *tiny, "--out", out, status=3)  # too short a fit to reach its target
+    assert len(pelts.load()[0]) == 21  # what the demo shows last comes with the wheel
+    assert available() == []
+    assert "pip install ./experiments" in " ".join(command("run", "--help").split())
+    assert "pip install ./experiments" in command("run", "lotka-volterra", status=2)
+if "--experiments" in sys.argv:
+    assert len(entry_points(group="neuralfde.experiments")) == 1
+    assert {"images", "lotka-volterra"} <= set(available())  # by name: not all their packages are here
+    command("run", "lotka-volterra", "--optimiser", "lm", "--trajectories", "4", "--samples", "5", "--steps", "5")
 print(f"neuralfde {neuralfde.__version__} solves with torch {torch.__version__}, Python {sys.version.split()[0]}")

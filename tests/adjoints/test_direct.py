@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuralfde import Window, fdeint
-from neuralfde.experiments.memory import peak_mib
+from neuralfde.cli.measuring import peak_mib
 
 STATE = (32, 64)
 

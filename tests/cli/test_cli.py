@@ -9,15 +9,16 @@ import pytest
 pytest.importorskip("typer")
 from typer.testing import CliRunner
 
-from neuralfde import __version__, cli
-from neuralfde.experiments import demo
-from neuralfde.experiments import lotka_volterra as lv
+from neuralfde import __version__
+from neuralfde.cli import demo
+from neuralfde.cli.app import app
+from neuralfde_experiments import lotka_volterra as lv
 
 FAST = ["--optimiser", "lm", "--trajectories", "4", "--samples", "5", "--steps", "5"]
 
 
 def invoke(*args):
-    return CliRunner().invoke(cli.app, list(args))
+    return CliRunner().invoke(app, list(args))
 
 
 def test_help_teaches():

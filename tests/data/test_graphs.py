@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from neuralfde.data import catalog, graphs
-from neuralfde.data.raw_graphs import read_archive, safe_unpickle
-from neuralfde.data.splits import grand_split
 from neuralfde.errors import InputError
+from neuralfde_experiments.data import catalog, graphs
+from neuralfde_experiments.data.raw_graphs import read_archive, safe_unpickle
+from neuralfde_experiments.data.splits import grand_split
 
 sp = pytest.importorskip("scipy.sparse")
 pytest.importorskip("torch_geometric")

@@ -6,8 +6,8 @@ import urllib.error
 import pytest
 import torch
 
-from neuralfde.data import files, images
 from neuralfde.errors import InputError
+from neuralfde_experiments.data import files, images
 
 
 def idx(tensor):

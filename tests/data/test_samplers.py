@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from neuralfde.data.samplers import NodeSampler, RandomWalkSampler
 from neuralfde.errors import InputError
-from neuralfde.experiments.graph_synthetic import synthetic_graph
+from neuralfde_experiments.data.samplers import NodeSampler, RandomWalkSampler
+from neuralfde_experiments.graph_synthetic import synthetic_graph
 
 pytest.importorskip("torch_geometric")
 

@@ -11,11 +11,11 @@ import torch
 from neuralfde import FFT, Exponentials, Full, automatic
 from neuralfde.door.names import METHODS
 from neuralfde.compat.torchfde import fdeint as torchfde_call
-from neuralfde.experiments import relaxation
-from neuralfde.experiments.graph_settings import settings_for
 from neuralfde.fitting.profile import RESOLUTION
 from neuralfde.fitting.search import SMALL
 from neuralfde.history import exponentials, panels
+from neuralfde_experiments import relaxation
+from neuralfde_experiments.graph_settings import settings_for
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

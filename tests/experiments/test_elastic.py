@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from neuralfde import InputError
-from neuralfde.data.images import load_images
-from neuralfde.experiments import graph_sampled, images, lotka_volterra
-from neuralfde.experiments.image_training import Trainer
-from neuralfde.experiments.processes import Processes
-from neuralfde.experiments.runtime import Report
+from neuralfde.cli.experiment import Report
+from neuralfde_experiments import graph_sampled, images, lotka_volterra
+from neuralfde_experiments.data.images import load_images
+from neuralfde_experiments.image_training import Trainer
+from neuralfde_experiments.processes import Processes
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}/experiments/src", "OMP_NUM_THREADS": "1"}
 CHILDREN = "/proc/{0}/task/{0}/children"
 RUNS = {
     "images": (
@@ -48,7 +48,7 @@ def settings(name):
 def launch(name, out, processes, *more, restarts=0):
     options = [f"--{k.replace('_', '-')}={v}" for k, v in settings(name).items()]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    torchrun += [f"--max-restarts={restarts}", "-m", "neuralfde.cli", "run", name]
+    torchrun += [f"--max-restarts={restarts}", "-m", "neuralfde", "run", name]
     return subprocess.Popen(
         [*torchrun, *options, f"--out={out}", *more],
         env=ENVIRONMENT,
@@ -117,7 +117,7 @@ def test_a_run_of_two_processes_goes_on_with_one(tmp_path):
 
 def test_an_experiment_of_one_process_says_so(tmp_path):
     environment = {**ENVIRONMENT, "WORLD_SIZE": "2", "RANK": "0"}
-    command = [sys.executable, "-m", "neuralfde.cli", "run", "graph-cost"]
+    command = [sys.executable, "-m", "neuralfde", "run", "graph-cost"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "lotka-volterra" in done.stderr

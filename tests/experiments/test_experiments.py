@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from neuralfde import InputError
-from neuralfde.experiments import FolderReport, Report, available, load, lynx_hare, neural_field, relaxation
-from neuralfde.experiments import lotka_volterra as lv
+from neuralfde.cli import pelts
+from neuralfde.cli.experiment import FolderReport, Report
+from neuralfde.cli.installed import available, load
 from neuralfde.special import mittag_leffler
+from neuralfde_experiments import lotka_volterra as lv
+from neuralfde_experiments import lynx_hare, neural_field, relaxation
 
 SMALL = lv.Config(optimiser="lm", trajectories=3, samples=5, steps=5)
 
@@ -67,9 +70,9 @@ def test_lotka_volterra_refuses(change):
 
 
 def test_the_lynx_and_hare_table_is_shipped():
-    years, pelts = lynx_hare.load()
+    years, counts = pelts.load()
     assert years.tolist() == list(range(1900, 1921))
-    assert pelts[0].tolist() == [30.0, 4.0]
+    assert counts[0].tolist() == [30.0, 4.0]
 
 
 def test_lynx_hare_forecasts(tmp_path):

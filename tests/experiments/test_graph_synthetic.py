@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuralfde.errors import InputError
-from neuralfde.experiments.graph_synthetic import SIZES, GraphSize, named_graph, synthetic_graph
+from neuralfde_experiments.graph_synthetic import SIZES, GraphSize, named_graph, synthetic_graph
 
 pytest.importorskip("torch_geometric")
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from neuralfde.data.samplers import NodeSampler
+from neuralfde.cli.experiment import FolderReport
 from neuralfde.errors import InputError
-from neuralfde.experiments import graph_cost, graph_training, graphs
-from neuralfde.experiments.graph_ensemble import drop
-from neuralfde.experiments.graph_sampled import accuracies, train_epoch
-from neuralfde.experiments.graph_settings import PAPER, candidates, canonical, settings_for
-from neuralfde.experiments.graph_synthetic import GraphSize, synthetic_graph
-from neuralfde.experiments.processes import Processes
-from neuralfde.experiments.runtime import FolderReport
 from neuralfde.models.graph import FGrand
 from neuralfde.models.message_passing import Graph
+from neuralfde_experiments import graph_cost, graph_training, graphs
+from neuralfde_experiments.data.samplers import NodeSampler
+from neuralfde_experiments.graph_ensemble import drop
+from neuralfde_experiments.graph_sampled import accuracies, train_epoch
+from neuralfde_experiments.graph_settings import PAPER, candidates, canonical, settings_for
+from neuralfde_experiments.graph_synthetic import GraphSize, synthetic_graph
+from neuralfde_experiments.processes import Processes
 
 TINY = GraphSize(1700, 5000, 12, 3, 0.5, 0.2, 0.9)
 QUICK = {"t": 2.0, "step": 1.0, "hidden": 8, "heads": 2, "epochs": 12, "lr": 0.02, "evaluate_every": 3}

@@ -10,14 +10,14 @@ from torch.nn import functional as F
 
 from benchmarks.image_turns import side_by_side
 from neuralfde import InputError, NonFiniteError
-from neuralfde.data.augment import augment, random_crop, random_elastic
-from neuralfde.data.images import load_images
-from neuralfde.experiments import image_adjoints, image_cost, images
-from neuralfde.experiments.image_examples import Examples
-from neuralfde.experiments.image_schedules import learning_rate
-from neuralfde.experiments.image_training import Trainer, disagreement
-from neuralfde.experiments.processes import Processes
-from neuralfde.experiments.runtime import FolderReport, Report
+from neuralfde.cli.experiment import FolderReport, Report
+from neuralfde_experiments import image_adjoints, image_cost, images
+from neuralfde_experiments.data.augment import augment, random_crop, random_elastic
+from neuralfde_experiments.data.images import load_images
+from neuralfde_experiments.image_examples import Examples
+from neuralfde_experiments.image_schedules import learning_rate
+from neuralfde_experiments.image_training import Trainer, disagreement
+from neuralfde_experiments.processes import Processes
 
 TINY = images.Config(
     epochs=2, limit=160, batch_size=32, width=8, t=0.5, step=0.25, checkpoint_every=3, holdout=0.1, device="cpu"
@@ -234,7 +234,7 @@ def test_time_that_runs_out_ends_the_training_with_a_rate_of_zero(monkeypatch):
     config = images.fill(dataclasses.replace(TINY, epochs=1000, minutes=1.0, coarse="0.5:0.5"))
     trainer = Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
     seconds = iter(range(0, 10_000, 1))  # every look at the clock takes a second
-    monkeypatch.setattr("neuralfde.experiments.image_training.time.perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr("neuralfde_experiments.image_training.time.perf_counter", lambda: float(next(seconds)))
     curve = trainer.fit(Report(), "x")
     assert 5 < trainer.step < 60
     assert curve[-1]["epoch"] == -(-trainer.step // 4)

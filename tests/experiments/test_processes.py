@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import multiprocessing as mp
 
-from neuralfde.experiments import Report, available, graph_training, graphs, load, lynx_hare, neural_field, relaxation
-from neuralfde.experiments import lotka_volterra as lv
-from neuralfde.experiments.graph_synthetic import GraphSize, synthetic_graph
-from neuralfde.experiments.processes import Processes
+from neuralfde.cli.experiment import Report
+from neuralfde.cli.installed import available, load
+from neuralfde_experiments import graph_training, graphs, lynx_hare, neural_field, relaxation
+from neuralfde_experiments import lotka_volterra as lv
+from neuralfde_experiments.graph_synthetic import GraphSize, synthetic_graph
+from neuralfde_experiments.processes import Processes
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"trajectories": 5, "samples": 4, "steps": 4, "batch_size": 3}
@@ -122,10 +124,10 @@ def test_tasks_are_dealt_in_order():
 
 
 def test_torchrun_keeps_the_pictures_of_every_process(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}/experiments/src", "OMP_NUM_THREADS": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     options = ["--first=1912", "--last=1912", "--ahead=2", "--steps-per-year=2", f"--out={tmp_path}"]
-    command = [*torchrun, "-m", "neuralfde.cli", "run", "lynx-hare", *options]
+    command = [*torchrun, "-m", "neuralfde", "run", "lynx-hare", *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads((tmp_path / "results.json").read_text())

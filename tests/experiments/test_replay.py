@@ -6,8 +6,8 @@ import logging
 import pytest
 import torch
 
-from neuralfde.experiments import replay
-from neuralfde.experiments.replay import Replay
+from neuralfde_experiments import replay
+from neuralfde_experiments.replay import Replay
 
 
 class FakeGraph:

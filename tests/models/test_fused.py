@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from neuralfde.experiments.graph_ensemble import FGrandEnsemble
 from neuralfde.models import csr, fused
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.graph import FGrand
 from neuralfde.models.message_passing import attention, mean_softmax
+from neuralfde_experiments.graph_ensemble import FGrandEnsemble
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE, NODES = ("cpu", 11) if INTERPRETED else ("cuda", 61)

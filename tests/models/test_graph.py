@@ -9,10 +9,10 @@ import torch
 from torch_geometric.data import Data
 
 from neuralfde.errors import InputError, InputTypeError
-from neuralfde.experiments.graph_ensemble import FGrandEnsemble
 from neuralfde.models import softmax_attention
 from neuralfde.models.graph import SCORES, FGrand
 from neuralfde.models.message_passing import Graph, attention
+from neuralfde_experiments.graph_ensemble import FGrandEnsemble
 
 
 def small(nodes=9, features=5, seed=0):

@@ -1,0 +1,182 @@
+"""Node-classification graphs as torch_geometric's ``Data``, with random splits, verified and safely read.
+
+What :func:`load_graph` makes of the raw files is what GRAND (Chamberlain et al., ICML 2021) trains on:
+
+- the graph is undirected: both directions of every edge are listed once, sorted, **without self loops** (models add
+  their own, see :meth:`neuralfde.models.message_passing.Graph.from_edge_index`);
+- only the largest connected component is kept, nodes in their original order;
+- features are as torch_geometric reads them, **not normalised**: GRAND applies no ``NormalizeFeatures``. Bag-of-words
+  graphs hold 0 and 1, PubMed its tf-idf values. ``normalise=True`` divides each row by its sum;
+- splits are GRAND's, see :func:`neuralfde_experiments.data.splits.grand_split`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from neuralfde.errors import InputError, nearest
+
+from .catalog import GRAPHS
+from .files import data_root, missing, read_checked
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from .raw_graphs import RawGraph
+
+OGB_GRAPHS = ("ogbn-arxiv", "ogbn-products")
+GRAPH_NAMES = (*GRAPHS, *OGB_GRAPHS)
+"""Every name :func:`load_graph` takes; case, ``-`` and ``_`` do not matter in it."""
+
+
+def load_graph(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    development_seed: int | None = None,
+    largest_component: bool = True,
+    normalise: bool = False,
+) -> Data:
+    """Load a graph by name, with the random split of ``seed``.
+
+    Args:
+        name: one of :data:`GRAPH_NAMES`.
+        root: the data folder; default: the environment variable ``NEURALFDE_DATA``.
+        seed: of the random split. The ogbn graphs have one fixed split.
+        development_seed: see :func:`neuralfde_experiments.data.splits.grand_split`.
+        largest_component: keep the largest connected component only. Not used by ogbn graphs.
+        normalise: divide each node's features by their sum, as torch_geometric's ``NormalizeFeatures``.
+
+    Shapes:
+        ``x`` (N, F) float32, ``y`` (N,) int64, ``edge_index`` (2, E) int64, ``train_mask``, ``val_mask``, ``test_mask``
+        (N,) bool; ``name`` and ``num_classes`` beside them.
+    """
+    key = _canonical(name)
+    if key in OGB_GRAPHS:
+        data = _load_ogb(key, data_root(root))
+    else:
+        data = _load_raw(key, data_root(root), largest_component)
+        set_random_split(data, seed, development_seed=development_seed)
+    if normalise:
+        data.x = normalise_rows(data.x)
+    return data
+
+
+def set_random_split(data: Data, seed: int, *, development_seed: int | None = None) -> Data:
+    """Replace the split of a loaded graph by that of another seed; only the masks change."""
+    from .splits import grand_split
+
+    size = GRAPHS[data.name].development if data.name in GRAPHS else 1500
+    split = grand_split(data.y, seed, development=size, development_seed=development_seed)
+    data.train_mask, data.val_mask, data.test_mask = split.train, split.val, split.test
+    return data
+
+
+def normalise_rows(x: Tensor) -> Tensor:
+    """Shift by the smallest entry, then divide each row by its sum (at least 1), as torch_geometric does."""
+    x = x - x.min()
+    return x / x.sum(1, keepdim=True).clamp(min=1.0)
+
+
+def undirected(edge_index: Tensor, nodes: int) -> Tensor:
+    """Both directions of every edge, each once, sorted by source then target; self loops are dropped."""
+    source, target = edge_index[:, edge_index[0] != edge_index[1]]
+    key = torch.unique(torch.cat([source * nodes + target, target * nodes + source]))
+    return torch.stack([key // nodes, key % nodes])
+
+
+def largest_component_of(edge_index: Tensor, nodes: int) -> Tensor:
+    """Mask of the nodes in the largest connected component (of equal ones, that of the lowest node)."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    source, target = edge_index.numpy()
+    adjacency = coo_matrix((torch.ones(len(source)).numpy(), (source, target)), shape=(nodes, nodes))
+    component = torch.from_numpy(connected_components(adjacency, directed=False)[1]).long()
+    return component == component.bincount().argmax()
+
+
+def data_class() -> type[Data]:
+    """torch_geometric's ``Data``, imported only when a graph is made."""
+    try:
+        from torch_geometric.data import Data
+    except ImportError as error:
+        raise InputError("Graphs need torch_geometric, which is missing: pip install torch_geometric.") from error
+    return Data
+
+
+def _canonical(name: str) -> str:
+    plain: Callable[[str], str] = lambda text: text.lower().replace("-", "").replace("_", "")  # noqa: E731
+    known = {plain(key): key for key in GRAPH_NAMES} | {"cs": "coauthor-cs", "physics": "coauthor-physics"}
+    if plain(name) not in known:
+        raise InputError(f"name={name!r} is no graph. {nearest(name, GRAPH_NAMES)}")
+    return known[plain(name)]
+
+
+def _load_raw(key: str, root: Path, largest: bool) -> Data:
+    make = data_class()
+    raw = _read_raw(key, root)
+    edges, nodes = undirected(raw.edge_index, len(raw.y)), len(raw.y)
+    x, y = raw.x, raw.y
+    if largest:
+        keep = largest_component_of(edges, nodes)
+        if not bool(keep.all()):
+            new = keep.long().cumsum(0) - 1
+            edges = new[edges[:, keep[edges[0]]]]
+            x, y = x[keep], y[keep]
+    return make(x=x, y=y, edge_index=edges, name=key, num_classes=GRAPHS[key].classes)
+
+
+def _read_raw(key: str, root: Path) -> RawGraph:
+    from .raw_graphs import read_archive, read_planetoid
+
+    files = GRAPHS[key]
+    folder = root / files.folder / "raw"
+    paths = {part: folder / files.pattern.format(part) for part in files.sums}
+    absent = [path for path in paths.values() if not path.exists()]
+    if absent:
+        raise missing(key, absent, f"Place the files of {files.source} there.")
+
+    def read(part: str) -> bytes:
+        return read_checked(paths[part], files.sums[part])
+
+    return read_archive(read("archive")) if "archive" in files.sums else read_planetoid(read)
+
+
+def _load_ogb(key: str, root: Path) -> Data:
+    """An ogbn graph through the package ``ogb``, undirected, with the official split; never downloads unasked."""
+    make = data_class()
+    try:
+        from ogb.nodeproppred import PygNodePropPredDataset
+    except ImportError as error:
+        raise InputError(
+            f"{key} is read by the package ogb, which is missing: pip install ogb. The repository's "
+            f"graph experiments generate one of the same size, {key.replace('ogbn', 'synthetic')}."
+        ) from error
+    folder = root / key.replace("-", "_")
+    if not folder.is_dir():
+        raise missing(key, [folder], f"Fetch it with ogb: PygNodePropPredDataset({key!r}, root={str(root)!r}).")
+    # ogb calls torch.load, which since torch 2.6 admits these classes of torch_geometric only if told to.
+    with torch.serialization.safe_globals(_ogb_classes()):
+        dataset = PygNodePropPredDataset(name=key, root=str(root))
+        graph, parts = dataset[0], dataset.get_idx_split()
+    nodes, y = graph.num_nodes, graph.y.view(-1).long()
+    data = make(x=graph.x, y=y, edge_index=undirected(graph.edge_index, nodes), name=key, num_classes=int(y.max()) + 1)
+    for mask, part in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
+        data[mask] = torch.zeros(nodes, dtype=torch.bool).index_fill(0, torch.as_tensor(parts[part]).long(), True)
+    return data
+
+
+def _ogb_classes() -> list[Any]:
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    return [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]

@@ -1,0 +1,211 @@
+"""Node classification with F-GRAND on random splits: mean and deviation of the test accuracy (tab:noderesults).
+
+Hyper-parameters are those of the paper's table tab:s3hyperpara, or ours with ``settings="tuned"``. The order is chosen
+on validation, or learned; ``tune`` searches all the rest; both choose by validation accuracy on splits that are not
+reported. The epoch of a training is chosen on its own validation nodes. Test accuracy never decides anything.
+
+The splits are dealt out to the processes that ``torchrun`` starts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+from neuralfde.cli.experiment import Report, Row, option
+from neuralfde.errors import InputError
+
+from .graph_settings import Settings, candidates, canonical, settings_for
+from .graph_training import graph_of, side_by_side, train_splits
+from .processes import Processes
+
+PROCESSES = True
+EXAMPLES = (
+    "neuralfde run graphs --dataset cora --settings tuned",
+    "neuralfde run graphs --dataset citeseer --variant nl --seeds 3",
+    "neuralfde run graphs --dataset pubmed --learn-order",
+    "neuralfde run graphs --dataset photo --tune 30",
+)
+
+#: tab:noderesults, adj-F-GRAND-l and adj-F-GRAND-nl: mean and deviation in per cent
+PAPER_ACCURACY: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
+    "cora": ((85.0, 1.0), (82.6, 1.3)),
+    "citeseer": ((75.0, 1.3), (74.6, 1.9)),
+    "pubmed": ((79.7, 1.6), (78.5, 1.5)),
+    "coauthor-cs": ((93.1, 0.3), (92.8, 0.3)),
+    "computers": ((86.9, 1.4), (87.5, 0.8)),
+    "photo": ((93.3, 0.5), (92.5, 0.8)),
+    "coauthor-physics": ((94.0, 0.5), (93.8, 0.6)),
+    "ogbn-arxiv": ((72.5, 0.3), (72.6, 0.3)),
+    "ogbn-products": ((78.36, 0.32), (78.33, 0.20)),
+}
+
+Job = tuple[str, Settings, int]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to train on, how often, and what to choose on validation; ``None`` takes the table's value."""
+
+    dataset: str = option("cora", "graph: cora, citeseer, pubmed, coauthor-cs, computers, photo, coauthor-physics, …")
+    variant: str = option("l", "l: attention computed once; nl: at every evaluation")
+    adjoint: str = option("exact", "exact, direct or paper")
+    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)")
+    seeds: int = option(10, "number of random splits")
+    first_seed: int = option(0, "seed of the first split")
+    order: float | None = option(None, "order of the derivative; default: chosen on validation from --orders")
+    orders: str = option("0.6,0.8,1.0", "orders to choose from")
+    choose_on: int = option(2, "number of splits whose validation accuracy chooses")
+    choose_from: int = option(100, "seed of the first of them; none of them is reported on")
+    learn_order: bool = option(False, "train the order instead")
+    tune: int = option(0, "random trials of the other hyper-parameters on validation")
+    hidden: int | None = option(None, "width of the state")
+    heads: int | None = option(None, "attention heads")
+    attention: str | None = option(None, "scaled_dot, cosine or exp_kernel")
+    normalise: str | None = option(None, "softmax or squareplus")
+    over: str | None = option(None, "whose attention adds up to 1: target or source")
+    start: str | None = option(None, "how attention starts: random or average")
+    attention_decay: float | None = option(None, "weight decay of attention; default: as the other weights")
+    source: bool | None = option(None, "the term b Z0")
+    t: float | None = option(None, "integration time")
+    step: float | None = option(None, "step size")
+    lr: float | None = option(None, "learning rate")
+    weight_decay: float | None = option(None, "weight decay")
+    input_dropout: float | None = option(None, "dropout of the features")
+    node_dropout: float | None = option(None, "share of nodes that lose all their features")
+    dropout: float | None = option(None, "dropout before the decoder")
+    consistency: float | None = option(None, "weight of agreement between two draws of dropout; 0: the plain loss")
+    optimiser: str | None = option(None, "adam, adamax, adamw or rmsprop")
+    epochs: int | None = option(None, "most epochs")
+    patience: int | None = option(None, "epochs without a better validation accuracy before stopping")
+    evaluate_every: int = option(4, "epochs between evaluations")
+    device: str = option("auto", "auto, cpu or cuda")
+    together: int = option(0, "splits trained side by side; default: as many as fit into memory")
+    data: str | None = option(None, "data folder; default: the environment variable NEURALFDE_DATA")
+
+
+def run(config: Config, report: Report | None = None) -> list[Row]:
+    """Rows for every training, one for every choice made, and a summary with mean and deviation last."""
+    _check(config)
+    with Processes.from_environment(config.device) as processes:
+        return _run(config, processes.quieten(Report() if report is None else report), processes)
+
+
+def _run(config: Config, report: Report, processes: Processes) -> list[Row]:
+    given = {k: v for k, v in asdict(config).items() if k in Settings.__dataclass_fields__}
+    start = settings_for(config.dataset, config.settings, config.variant, **given)
+    seeds = list(range(config.first_seed, config.first_seed + config.seeds))
+    judges = list(range(config.choose_from, config.choose_from + config.choose_on))
+    train = _trainer(config, report, processes)
+    if config.tune:
+        start = _tune(config, report, train, start, judges)
+    if config.order is None and not config.learn_order:
+        start = _choose_order(config, report, train, start, judges)
+    rows = train([(_key(config, start.order, s), start, s) for s in seeds])
+    report.case("summary", lambda: _summary(config, start, rows))
+    return report.rows
+
+
+def _check(config: Config) -> None:
+    if config.seeds < 1 or config.choose_on < 1:
+        raise InputError("seeds and choose_on must be at least 1.")
+    apart = config.choose_from - config.first_seed
+    if not (apart >= config.seeds or -apart >= config.choose_on):
+        raise InputError(
+            f"choose_from={config.choose_from}: splits that choose must not be among the {config.seeds} from "
+            f"first_seed={config.first_seed} that are reported. Use choose_from={config.first_seed + config.seeds}."
+        )
+    if config.learn_order and config.order == 1.0:
+        raise InputError("learn_order=True cannot start from order=1. Start a little below it, for example order=0.9.")
+
+
+def _key(config: Config, order: float, seed: int) -> str:
+    return f"learned order, seed {seed}" if config.learn_order else f"order {order:g}, seed {seed}"
+
+
+def _choose_order(config: Config, report: Report, train: _Train, start: Settings, seeds: list[int]) -> Settings:
+    """The order of the best mean validation accuracy over ``seeds``; of equal ones the smallest."""
+    orders = sorted(float(part) for part in config.orders.split(","))
+    rows = train([(_key(config, o, s), replace(start, order=o), s) for o in orders for s in seeds])
+    means = {o: _mean(rows[k * len(seeds) : (k + 1) * len(seeds)], "val") for k, o in enumerate(orders)}
+    chosen = max(orders, key=lambda o: means[o])
+    found = {f"val at {o:g}": round(m, 2) for o, m in means.items()}
+    report.case("chosen order", lambda: {"dataset": config.dataset, "order": chosen, **found})
+    return replace(start, order=chosen)
+
+
+def _tune(config: Config, report: Report, train: _Train, start: Settings, seeds: list[int]) -> Settings:
+    """The trial of the best mean validation accuracy; the start is trial 0."""
+    trials = candidates(start, config.tune, config.first_seed)
+    rows = train([(f"trial {k}, seed {s}", trial, s) for k, trial in enumerate(trials) for s in seeds])
+    means = [_mean(rows[k * len(seeds) : (k + 1) * len(seeds)], "val") for k in range(len(trials))]
+    best = max(range(len(trials)), key=lambda k: means[k])
+    row = {"dataset": config.dataset, "trial": best, "val": round(means[best], 2), **asdict(trials[best])}
+    report.case("chosen settings", lambda: row)
+    return trials[best]
+
+
+def _summary(config: Config, s: Settings, rows: list[Row]) -> Row:
+    paper = PAPER_ACCURACY.get(canonical(config.dataset), ((None, None),) * 2)[config.variant == "nl"]
+    return {
+        "dataset": config.dataset,
+        "variant": config.variant,
+        "adjoint": config.adjoint,
+        "splits": len(rows),
+        "order": round(_mean(rows, "order"), 4),
+        "learned": config.learn_order,
+        "val": round(_mean(rows, "val"), 2),
+        "test": round(_mean(rows, "test"), 2),
+        "deviation": round(statistics.stdev(r["test"] for r in rows), 2) if len(rows) > 1 else None,
+        "paper": paper[0],
+        "paper deviation": paper[1],
+        "seconds": round(sum(r["seconds"] for r in rows), 1),
+        "settings": asdict(s),
+    }
+
+
+def _mean(rows: list[Row], key: str) -> float:
+    return statistics.fmean(r[key] for r in rows)
+
+
+_Train = Callable[[list[Job]], list[Row]]
+
+
+def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
+    """A function from jobs to rows that trains nothing twice, and splits of the same settings side by side."""
+    device = str(processes.device)
+    dataset, done = canonical(config.dataset), dict[str, Row]()
+    fixed = {k: getattr(config, k) for k in ("variant", "adjoint", "learn_order", "evaluate_every")}
+    fixed |= {"device": device, "root": config.data}
+
+    def together(settings: Settings) -> int:
+        fits = side_by_side(graph_of(dataset, config.data, device), settings, config.variant, device)
+        return min(config.together, fits) if config.together else fits
+
+    def parts(settings: Settings, jobs: list[Job]) -> list[list[Job]]:
+        """Jobs to train side by side: as many as fit into the memory of every process, and some for each of them."""
+        fits = min(processes.deal([partial(together, settings)] * processes.count))
+        size = min(fits, math.ceil(len(jobs) / processes.count))
+        return [jobs[k : k + size] for k in range(0, len(jobs), size)]
+
+    def train(jobs: list[Job]) -> list[Row]:
+        for settings, group in itertools.groupby(jobs, key=lambda job: job[1]):
+            missing = []
+            for job in group:
+                if job[0] not in done and report.known(job[0]) is not None:
+                    done[job[0]] = report.case(job[0], dict)
+                elif job[0] not in done:
+                    missing.append(job)
+            shares = parts(settings, missing) if missing else []
+            tasks = [partial(train_splits, dataset, settings, [job[2] for job in part], **fixed) for part in shares]
+            for part, rows in zip(shares, processes.deal(tasks), strict=True):
+                for (key, _, _), row in zip(part, rows, strict=True):
+                    done[key] = report.case(key, partial(dict, row))
+                report.progress(dataset, sum(key in done for key, _, _ in jobs), len(jobs))
+        return [done[key] for key, _, _ in jobs]
+
+    return train

@@ -1,0 +1,118 @@
+"""One process or several started by ``torchrun``: who this one is, and what it may say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from neuralfde.cli.experiment import Report, Row, rank_and_count, restarts
+from neuralfde.errors import InputError
+
+Result = TypeVar("Result")
+
+
+class Processes:
+    """This process among all that train together.
+
+    Args:
+        device: where this process computes.
+        rank: its number.
+        count: how many there are.
+    """
+
+    def __init__(self, device: torch.device, rank: int = 0, count: int = 1) -> None:
+        self.device, self.rank, self.count = device, rank, count
+        self._started = False
+
+    @classmethod
+    def from_environment(cls, device: str = "auto") -> Processes:
+        """Read what ``torchrun`` sets; with one process nothing is started. Where GPUs are few, they are shared."""
+        if device not in ("auto", "cpu", "cuda"):
+            raise InputError(f"device={device!r} is none of auto, cpu, cuda.")
+        kind = device if device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+        (rank, count), local = rank_and_count(), int(os.environ.get("LOCAL_RANK", "0"))
+        place = torch.device(kind, local % max(1, torch.cuda.device_count())) if kind == "cuda" else torch.device("cpu")
+        return cls(place, rank, count)
+
+    def __enter__(self) -> Processes:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.count > 1 and not dist.is_initialized():
+            # torchrun keeps one store over its restarts: without a name of its own, this start would read addresses
+            # that the lost processes left there, and wait for them
+            store = dist.PrefixStore(f"start {restarts()}", next(dist.rendezvous("env://"))[0])
+            apart = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+            backend = "nccl" if self.device.type == "cuda" and apart else "gloo"  # nccl wants a GPU for each process
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count)
+            self._started = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._started:
+            dist.destroy_process_group()
+
+    @property
+    def group(self) -> Any:
+        """The process group of all; None for one process."""
+        return dist.group.WORLD if self.count > 1 else None
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model with gradients averaged over the processes."""
+        if self.count == 1:
+            return model
+        return nn.parallel.DistributedDataParallel(model)
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over the processes, in place."""
+        if self.count > 1:
+            dist.all_reduce(value)
+        return value
+
+    def deal(self, tasks: Sequence[Callable[[], Result]]) -> Iterator[Result]:
+        """The results of all tasks in their order, the same in every process; each task is done by one of them.
+
+        The processes take a task each, exchange what they found, and take the next ones.
+        """
+        for first in range(0, len(tasks), self.count):
+            now = tasks[first : first + self.count]
+            own = now[self.rank]() if self.rank < len(now) else None
+            found: list[Any] = [own] * self.count
+            if self.count > 1:
+                dist.all_gather_object(found, own)
+            yield from found[: len(now)]
+
+    def cases(self, report: Report, computes: Mapping[str, Callable[[], Row]], task: str = "") -> list[Row]:
+        """The rows of independent cases, dealt out to the processes; ``task`` names them in ``Report.progress``."""
+        found = self.deal([compute for key, compute in computes.items() if report.known(key) is None])
+        rows: list[Row] = []
+        for key in computes:
+            rows.append(report.case(key, found.__next__))
+            if task:
+                report.progress(task, len(rows), len(computes))
+        return rows
+
+    def quieten(self, report: Report) -> Report:
+        """The report itself in the first process; in the others one that reads but says and writes nothing."""
+        return report if self.rank == 0 else _Reader(report)
+
+
+class _Reader(Report):
+    def __init__(self, source: Report) -> None:
+        super().__init__()
+        self.source = source
+
+    def restored(self, key: str) -> dict[str, Any] | None:
+        """What the run goes on from, the same in every process."""
+        return self.source.restored(key)
+
+    def known(self, key: str) -> dict[str, Any] | None:
+        """A finished row, the same in every process."""
+        return self.source.known(key)

@@ -1,0 +1,76 @@
+"""Measure solves and gradients on this machine: time, history memory and the error of each gradient.
+
+The equation is a small network on a batch of states; every gradient is compared with direct differentiation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..api import solve
+from .measuring import clock
+from .report import Report, Row, option
+
+EXAMPLES = ("neuralfde bench", "neuralfde bench --steps 2000 --device cuda --json")
+COLUMNS = ("adjoint", "steps", "forward_s", "backward_s", "history_bytes", "gradient_error")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the measurement."""
+
+    steps: int = option(400, "grid steps of a solve")
+    batch: int = option(32, "states in the batch")
+    width: int = option(16, "variables of a state")
+    order: float = option(0.6, "order of the equation")
+    method: str = option("predictor", "scheme of the solver")
+    device: str = option("cpu", "cpu or cuda")
+    repeats: int = option(3, "runs of which the fastest counts")
+    seed: int = option(0, "random seed")
+
+
+def run(config: Config, report: Report | None = None) -> list[Row]:
+    """One row for each adjoint."""
+    report = Report() if report is None else report
+    device = torch.device(config.device)
+    torch.manual_seed(config.seed)
+    net = nn.Sequential(nn.Linear(config.width, 64), nn.Tanh(), nn.Linear(64, config.width)).to(config.device)
+    z0 = torch.randn(config.batch, config.width, device=config.device)
+    reference: dict[str, Tensor] = {}
+
+    def field(t: Tensor, z: Tensor) -> Tensor:
+        out: Tensor = net(z)
+        return out
+
+    def one(adjoint: str) -> Row:
+        best = [float("inf")] * 2
+        for _ in range(config.repeats):
+            net.zero_grad()
+            began = clock(device)
+            solution = solve(
+                field, z0, 1.0, config.order, steps=config.steps, method=config.method, adjoint=adjoint,
+                params=net.parameters(),
+            )  # fmt: skip
+            middle = clock(device)
+            solution.ys.square().mean().backward()
+            best = [min(best[0], middle - began), min(best[1], clock(device) - middle)]
+        gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+        reference.setdefault("direct", gradient)
+        error = float((gradient - reference["direct"]).norm() / reference["direct"].norm())
+        return {
+            "adjoint": adjoint,
+            "steps": config.steps,
+            "forward_s": round(best[0], 5),
+            "backward_s": round(best[1], 5),
+            "history_bytes": solution.stats.history_bytes,
+            "gradient_error": error,
+        }
+
+    rows = []
+    for k, adjoint in enumerate(("direct", "exact", "paper")):
+        rows.append(report.case(adjoint, lambda a=adjoint: one(a)))  # type: ignore[misc]
+        report.progress("adjoints", k + 1, 3)
+    return rows

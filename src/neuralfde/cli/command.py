@@ -1,0 +1,61 @@
+"""An experiment as a command: one option for each field of its ``Config``, and the common ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from .execution import execute
+from .experiment import Experiment
+
+CODES = "Exit codes: 0 done, 2 wrong usage or input, 3 a target was not reached, 130 interrupted (results are kept)."
+
+
+def command(experiment: Experiment) -> Any:
+    """The command of an experiment, for a group that makes its commands when they are asked for."""
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    add(single, experiment)
+    return typer.main.get_command(single)
+
+
+def add(app: typer.Typer, experiment: Experiment, out: str = "") -> None:
+    """Give an application the command of an experiment, which writes to ``out`` unless told otherwise."""
+    app.command(name=experiment.name, help=_help(experiment))(_function(experiment, out))
+
+
+def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:
+    """A function with the signature typer reads."""
+
+    def invoke(**given: Any) -> None:
+        common = {k: given.pop(k) for k in ("out", "resume", "as_json", "quiet")}
+        execute(experiment, given, **common)
+
+    hints = typing.get_type_hints(experiment.config)
+    parameters = []
+    for field in dataclasses.fields(experiment.config):
+        flag = "--" + field.name.replace("_", "-")
+        names = (f"{flag}/--no-{flag[2:]}",) if hints[field.name] is bool else (flag,)
+        shown = typer.Option(field.default, *names, help=field.metadata.get("help", ""))
+        parameters.append((field.name, hints[field.name], shown))
+    parameters += [
+        ("out", str, typer.Option(default_out, "--out", help="folder for configuration, results and pictures")),
+        ("resume", bool, typer.Option(False, "--resume", help="go on with the interrupted run in --out")),
+        ("as_json", bool, typer.Option(False, "--json", help="print the results as JSON and nothing else")),
+        ("quiet", bool, typer.Option(False, "--quiet", help="no progress bars")),
+    ]
+    invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d, annotation=a) for n, a, d in parameters]
+    )
+    invoke.__annotations__ = {n: a for n, a, _ in parameters}
+    return invoke
+
+
+def _help(experiment: Experiment) -> str:
+    examples = "\n\n".join(f"    {line}" for line in experiment.examples)
+    shown = f"\n\nExamples:\n\n{examples}" if examples else ""
+    return f"{experiment.help.strip()}{shown}\n\n{CODES}"

@@ -1,0 +1,129 @@
+"""Progress bars and tables for people. Needs rich, from the extra ``cli``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .report import Report, Row
+
+
+class ConsoleReport(Report):
+    """Shows bars with loss and time left, and hands everything on to a report that keeps it."""
+
+    def __init__(self, kept: Report, console: Console, quiet: bool = False) -> None:
+        super().__init__()
+        self.kept = kept
+        self.console = console
+        self.wants_figures = kept.wants_figures
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=console,
+            disable=quiet,
+        )
+        self.quiet = quiet
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> ConsoleReport:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
+        """See ``Report``."""
+        shown = "" if loss is None else f"{loss:.3e}"
+        if task not in self._tasks:
+            self._tasks[task] = self.bars.add_task(escape(task), total=total, loss=shown, text=text)
+        self.bars.update(self._tasks[task], completed=done, total=total, loss=shown, text=text)
+        self.kept.progress(task, done, total, loss, text)
+
+    def message(self, text: str) -> None:
+        """See ``Report``."""
+        if not self.quiet:
+            self.console.print(escape(text), highlight=False)
+        self.kept.message(text)
+
+    def table(self, title: str, rows: list[Row], columns: tuple[str, ...]) -> None:
+        """See ``Report``."""
+        if not self.quiet:
+            self.console.print(table(rows, title, columns))
+
+    def figure(self, name: str, figure: Any) -> None:
+        """See ``Report``."""
+        self.kept.figure(name, figure)
+
+    def checkpoint(self, key: str, state: Any) -> None:
+        """See ``Report``."""
+        self.kept.checkpoint(key, state)
+
+    def restored(self, key: str) -> dict[str, Any] | None:
+        """See ``Report``."""
+        return self.kept.restored(key)
+
+    def known(self, key: str) -> Row | None:
+        """See ``Report``."""
+        return self.kept.known(key)
+
+    def row(self, row: Row) -> None:
+        """See ``Report``."""
+        self.kept.rows.append(row)
+        self.kept.row(row)
+
+    def verdict(self, name: str, reached: bool, text: str = "") -> None:
+        """See ``Report``."""
+        super().verdict(name, reached, text)
+        self.kept.verdicts[name] = bool(reached)
+
+    @property
+    def folder(self) -> Path | None:
+        """See ``Report``."""
+        return self.kept.folder
+
+
+def table(rows: list[Row], title: str, columns: tuple[str, ...] = ()) -> Table:
+    """Rows as a table: the columns asked for, or else every scalar; estimates are spread over columns."""
+    flat = [_flat(row) for row in rows]
+    if not columns:
+        columns = tuple(dict.fromkeys(k for row in flat for k in row))[:9]
+    columns = tuple(c for c in columns if any(row.get(c) is not None for row in flat))
+    found = Table(title=title, title_justify="left")
+    for name in columns:
+        found.add_column(name.replace("_", " "))
+    for row in flat:
+        if sum(row.get(name) is not None for name in columns) < 2 < len(columns):
+            continue  # a row of another kind, shown elsewhere
+        found.add_row(*[_text(row.get(name)) for name in columns])
+    return found
+
+
+def _flat(row: Row) -> Row:
+    found: Row = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            if key == "estimates":
+                found.update({k: v for k, v in value.items() if isinstance(v, int | float)})
+        elif not isinstance(value, list | tuple):
+            found[key] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return escape(str(value))

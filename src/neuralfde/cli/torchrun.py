@@ -1,0 +1,21 @@
+"""What ``torchrun`` tells each process that it starts, through the environment."""
+
+from __future__ import annotations
+
+import os
+
+
+def rank_and_count() -> tuple[int, int]:
+    """This process's number and how many there are; (0, 1) where it is alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    return (int(os.environ.get("RANK", "0")) if count > 1 else 0), count
+
+
+def launched() -> bool:
+    """Whether ``torchrun`` started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def restarts() -> int:
+    """How often ``torchrun --max-restarts`` has started the processes anew after losing one."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
