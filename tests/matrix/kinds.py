@@ -155,8 +155,7 @@ KINDS = [
     ),
     Kind(
         "multi-term to 2",
-        # weights of sums with a larger order or a smaller part of order 0 are ill-conditioned: float64 gives 1e-12 of them
-        lambda s: {"b": [1.3, 0.5], "c": [1.0, 0.8, 0.8], "velocity": velocity(s)},
+        lambda s: {"b": [1.2, 0.5], "c": [1.0, 1.5, 0.8], "velocity": velocity(s)},
         lambda x, e: MultiTerm([*x["b"], 0.0], x["c"]),
         multi_term,
         given=("velocity",),

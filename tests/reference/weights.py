@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import series
 from .formulas import by_lag, formula, later
+from .inverse import inverse
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,7 @@ def several(
     """
     found = formula(method)
     terms = list(zip(orders, factors, strict=True))
-    operator = sum(c * h**-b * series.grunwald(-b, steps + 1) for b, c in terms)
-    w = series.reciprocal(operator)
+    w = inverse(orders, factors, float(h), steps + 1).reshape(-1, *[1] * h.ndim)
     matrix = by_lag((w if found.stage == "implicit" else later(w))[:, None])
     times = torch.arange(steps + 1, dtype=h.dtype).reshape(-1, *[1] * h.ndim) * h
     t = times[found.first :]
