@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from .series import gamma
 
@@ -65,13 +66,31 @@ def trapezoid_on(b: Tensor, times: Tensor) -> Tensor:
 
 
 def l1_on(b: Tensor, times: Tensor, explicit: bool) -> Tensor:
-    """The L1 formula as a matrix on the differences of states, inverted: ``z - z_0 = L^{-1} f``."""
+    """The L1 formula as a matrix on the differences of states, inverted: ``z - z_0 = L^{-1} f``.
+
+    Where each row has an order of its own, it is row ``n`` of the inverse for that order, which approximates the
+    integral of order ``β(t_n)`` up to ``t_n``.
+    """
+    if b.shape[0] == 1:
+        below = _inverted(b, times)
+    else:
+        # one inverse for each row: computed again in the backward pass, so that no more than one is held
+        rows = [checkpoint(_last_row, b[n : n + 1], times, n, use_reentrant=False) for n in range(1, len(b))]
+        below = torch.stack([torch.zeros_like(rows[0]), *rows])
+    return _beside(below, not explicit)
+
+
+def _inverted(b: Tensor, times: Tensor) -> Tensor:
     found = cells(1 - b, times)[0] / gamma(2 - b)[:, None] / (times[1:] - times[:-1])[None]
     found = found[1:]
     matrix = found - torch.cat([found[:, 1:], torch.zeros_like(found[:, :1])], 1)
     inverse = torch.linalg.inv(matrix.movedim((0, 1), (-2, -1))).movedim((-2, -1), (0, 1))
-    below = torch.cat([torch.zeros_like(inverse[:1]), inverse])
-    return _beside(below, not explicit)
+    return torch.cat([torch.zeros_like(inverse[:1]), inverse])
+
+
+def _last_row(b: Tensor, times: Tensor, n: int) -> Tensor:
+    row = _inverted(b, times[: n + 1])[n]
+    return torch.cat([row, row.new_zeros(len(times) - 1 - n, *row.shape[1:])])
 
 
 def _beside(found: Tensor, right: bool) -> Tensor:

@@ -39,7 +39,8 @@ def weighted(row: Tensor, vs: list[Tensor]) -> Tensor:
     """``Σ_j w_j v_j``; summed again in the backward pass, so that no step keeps a copy of the whole past."""
 
     def total(w: Tensor, *slopes: Tensor) -> Tensor:
-        return (w * torch.stack(slopes)).sum(0)
+        past = torch.stack(slopes)
+        return torch.tensordot(w.flatten(), past, 1) if w.numel() == len(slopes) else (w * past).sum(0)
 
     small = len(vs) * vs[0].numel() < 1 << 13
     return total(row, *vs) if small else checkpoint(total, row, *vs, use_reentrant=False)
