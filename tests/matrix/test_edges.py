@@ -48,9 +48,9 @@ def test_an_order_gets_its_gradient_where_the_slope_is_given(method, adjoint):
 @pytest.mark.parametrize(
     ("top", "steps"),
     [
-        (1.2, 1000),
+        (1.2, 600),
         pytest.param(
-            1.9, 1000, marks=pytest.mark.xfail(strict=True, reason="the error of the inverted series grows as m^β")
+            1.9, 600, marks=pytest.mark.xfail(strict=True, reason="the error of the inverted series grows as m^β")
         ),
     ],
 )
