@@ -8,6 +8,7 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
+from neuralfde import choices
 from tests.stubs import F64, Net, TreeNet, flat, relative
 
 
@@ -25,8 +26,8 @@ def gradients(func, batched, z0=None, t=2.0, method="predictor", history="full",
     return flat([beta.grad, u.grad, *[p.grad for p in func.parameters()]])
 
 
-METHODS = ["predictor", "gl-explicit", "l1-explicit", "abm", nf.ABM(corrections=3)]
-IMPLICIT = ["predictor-implicit", "trapezoid", "gl", "l1", "bdf2", "flmm-trapezoid"]
+METHODS = [*[name for name, scheme in choices.METHODS.items() if not scheme.implicit], nf.ABM(corrections=3)]
+IMPLICIT = [name for name, scheme in choices.METHODS.items() if scheme.implicit]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 import neuralfde as nf
+from neuralfde import choices
 from neuralfde.adjoints import sweeps
 from tests.stubs import relative
 
 F32, F64 = torch.float32, torch.float64
-METHODS = ["predictor", "gl-explicit", "l1-explicit", "abm", nf.ABM(corrections=3)]
-IMPLICIT = ["trapezoid", "gl", "l1", "predictor-implicit", "bdf2", "flmm-trapezoid"]
+METHODS = [*[name for name, scheme in choices.METHODS.items() if not scheme.implicit], nf.ABM(corrections=3)]
+IMPLICIT = [name for name, scheme in choices.METHODS.items() if scheme.implicit]
 
 
 def oscillator(t, z):

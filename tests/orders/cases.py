@@ -9,14 +9,14 @@ from neuralfde import (
     MultiTerm,
     Tempered,
     VariableOrder,
+    choices,
 )
 from neuralfde.weights.uniform import rectangle
 
 from .gradients import Case
 
-EXPLICIT = ("predictor", "abm", "gl-explicit", "l1-explicit")
-IMPLICIT = ("predictor-implicit", "trapezoid", "gl", "l1", "bdf2", "flmm-trapezoid")
-METHODS = EXPLICIT + IMPLICIT
+METHODS = tuple(choices.METHODS)
+EXPLICIT = tuple(name for name in METHODS if not choices.METHODS[name].implicit)
 UP_TO_TWO = ("predictor", "predictor-implicit", "abm", "trapezoid", "gl", "gl-explicit")
 GRADED = ("predictor", "predictor-implicit", "abm", "trapezoid", "l1", "l1-explicit")
 

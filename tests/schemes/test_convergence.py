@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from neuralfde import ABM, choices, fdeint
+from neuralfde import ABM, choices, fdeint, mittag_leffler
 from tests.stubs import F64
 
-METHODS = ["predictor", "predictor-implicit", "abm", "trapezoid", "gl", "gl-explicit", "l1", "l1-explicit"]
+METHODS = tuple(choices.METHODS)
 
 
 def smooth_problem(beta):
@@ -26,6 +26,19 @@ def test_smooth_solutions_converge_at_the_declared_order(method, beta):
         errors.append(abs(float(z) - 1))
     rate = math.log2(errors[1] / errors[2])
     assert abs(rate - choices.METHODS[method].expected_order(beta, smooth=True)) < 0.15, errors
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.8])
+@pytest.mark.parametrize("method", METHODS)
+def test_generic_solutions_converge_at_the_declared_order(method, beta):
+    """D^β z = -z, whose solution begins like 1 - t^β/Γ(β+1)."""
+    exact = float(mittag_leffler(torch.tensor(-1.0, dtype=F64), beta))
+    errors = []
+    for steps in (640, 1280):
+        z = fdeint(lambda t, z: -z, torch.ones((), dtype=F64), 1.0, beta, steps=steps, method=method)
+        errors.append(abs(float(z) - exact))
+    rate = math.log2(errors[0] / errors[1])
+    assert abs(rate - choices.METHODS[method].expected_order(beta, smooth=False)) < 0.1, errors
 
 
 def test_more_corrections_come_nearer_to_the_implicit_trapezoid():
@@ -60,7 +73,7 @@ def test_order_one_is_the_classical_method(method):
     assert abs(float(got) - z) < 1e-10
 
 
-@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid", "gl", "l1"])
+@pytest.mark.parametrize("method", METHODS)
 def test_relaxation_approaches_the_mittag_leffler_function(method):
     exact = {0.3: 0.456594408330, 0.5: 0.427583576156, 0.7: 0.399611978116, 0.9: 0.376066021425}
     for beta, value in exact.items():
