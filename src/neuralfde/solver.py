@@ -33,7 +33,7 @@ from .door.validation import (
 )
 from .errors import InputError
 from .adjoints import Paper
-from .history import History, Window
+from .history import Block, History, Window
 from .orders import KNOWN, Caputo, CustomKernel, read_order
 from .rhs.field import Field
 from .schemes import SOLVERS, Scheme
@@ -104,7 +104,7 @@ def _solve(
     if resume or embedded or not _is_found_again(*asked[:4]):
         problem, weights = _prepared(*asked, before, resume, embedded)
     else:
-        problem, weights = _READ.get(_typed(asked), lambda: _prepared(*asked))
+        problem, weights = _READ.get(_typed(asked), lambda: _with_tables(*_prepared(*asked)))
     structure, wanted = problem.structure, problem.request
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
@@ -138,6 +138,7 @@ def _solve(
         stepper=stepper,
         known=weights.past_rows,
         keep_slopes=bool(resume or embedded),
+        tables=weights.tables,
     )
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
@@ -190,6 +191,7 @@ class _Weights(NamedTuple):
     nodes: tuple[int, ...]
     first: int
     past_rows: Any
+    tables: dict[Block, Tensor] | None = None
 
 
 def _prepared(
@@ -205,6 +207,10 @@ def _prepared(
     """What was asked for; ``modes``: with gradients, in inference mode, where tensors are of no use to training."""
     problem = read(structure, t, order, given, modes[0], before)
     return problem, _weights(problem, given, before, resume, every)
+
+
+def _with_tables(problem: Problem, weights: _Weights) -> tuple[Problem, _Weights]:
+    return problem, weights._replace(tables={})
 
 
 def _typed(asked: tuple[Any, ...]) -> Hashable:

@@ -51,7 +51,17 @@ def vjp(
 
 
 def vectorised(func: Callable[..., Any], times: Tensor, states: Tensor, *args: Any) -> Any:
-    """``torch.func.vmap(func)(times, states, *args)`` without its checks, which take as long as a small network."""
+    """``torch.func.vmap(func)(times, states, *args)`` without its checks, which take as long as a small network.
+
+    A compiled ``func`` runs as it was written: compiled for this, it might never be compiled for single states again.
+    """
+    if "torch._dynamo" in sys.modules:
+        with uncompiled():
+            return _vmap(func, times, states, args)
+    return _vmap(func, times, states, args)
+
+
+def _vmap(func: Callable[..., Any], times: Tensor, states: Tensor, args: tuple[Any, ...]) -> Any:
     count = times.shape[0]
     level = _functorch._vmap_increment_nesting(count, "error")
     try:

@@ -133,9 +133,6 @@ def toeplitz_inner(lags: Tensor, count: int, backward: bool) -> Tensor:
 
     ``lags`` is (sums, groups, lag) with a zero for lag 0; forward each sum is an output, backward an input.
     """
-    sums, groups = lags.shape[:2]
-    rows = torch.arange(count, device=lags.device)
-    lag = (rows[:, None] - rows).clamp_(min=0)
-    found = lags[..., lag].permute(1, 2, 3, 0)  # (groups, row, earlier, sums)
-    found = found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)
-    return found.contiguous()
+    falling = torch.nn.functional.pad(lags[..., :count].flip(-1), (0, count - 1))
+    found = falling.unfold(-1, count, 1).flip(-2).permute(1, 2, 3, 0)  # (groups, row, earlier, sums)
+    return (found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)).contiguous()

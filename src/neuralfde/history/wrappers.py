@@ -276,6 +276,22 @@ class BetweenGradient(Wrapped):
         super().record(block, rows, slopes)
 
 
+class Tabled(Wrapped):
+    """Keeps the weights inside the first block in ``tables``, for later solves with the same weights."""
+
+    def __init__(self, memory: Memory, tables: dict[Block, Tensor]) -> None:
+        super().__init__(memory)
+        self.tables = tables
+
+    def inner(self, block: Block) -> Tensor:
+        """See :class:`Memory`."""
+        if block.start > 0:
+            return self.memory.inner(block)
+        if block not in self.tables:
+            self.tables[block] = self.memory.inner(block)
+        return self.tables[block]
+
+
 class Assembled(NamedTuple):
     """The memory of a forward pass with all that is added to its sums."""
 
@@ -292,10 +308,11 @@ def assembled(
     dense: Tensor | None,
     base: Tensor | None,
     known: Tensor | None,
+    tables: dict[Block, Tensor] | None,
 ) -> Assembled:
     """Add initial values (or a ``known`` past in their place), starting weights and output between nodes.
 
-    ``base`` has a row for each step, then one for each output between nodes.
+    ``base`` has a row for each step, then one for each output between nodes. ``tables`` are kept from solve to solve.
     """
     starting = between = None
     if known is not None:
@@ -311,7 +328,7 @@ def assembled(
         else:
             states = torch.einsum("iog,igm->ogm", base[:, steps:], initial)
         memory = between = Between(memory, dense, states)
-    return Assembled(memory, starting, between)
+    return Assembled(memory if tables is None else Tabled(memory, tables), starting, between)
 
 
 class Transposed(NamedTuple):

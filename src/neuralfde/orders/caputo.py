@@ -102,7 +102,7 @@ class Tempered(Operator):
 def _late(fade: Tensor, starts: int) -> Tensor:
     """``e^{-λ(t_n - t_j)}`` for the slopes j < starts on a uniform grid, (starts, steps + 1, groups)."""
     rows = fade.shape[0]
-    return torch.stack([torch.cat([torch.ones_like(fade[:j]), fade[: rows - j]]) for j in range(starts)])
+    return torch.stack([torch.cat([torch.ones_like(fade[:j]), fade[: max(0, rows - j)]]) for j in range(starts)])
 
 
 def one_order(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:

@@ -83,10 +83,9 @@ class Field:
     def batch(self, times: Tensor, rows: Tensor) -> Tensor:
         """Slopes of rows (steps, …) at these times (steps,), vectorised over them."""
         self.evaluations += times.shape[0]
-        with uncompiled():
-            if not self._plain:
-                return vectorised(lambda t, row: self._convert(self.func, t, row), times, rows)  # type: ignore[no-any-return]
-            slopes: Tensor = vectorised(self.func, times, rows, *self.args)
+        if not self._plain:
+            return vectorised(lambda t, row: self._convert(self.func, t, row), times, rows)  # type: ignore[no-any-return]
+        slopes: Tensor = vectorised(self.func, times, rows, *self.args)
         if slopes.shape != rows.shape or slopes.dtype != rows.dtype:
             self.check(slopes[0])
         return slopes

@@ -8,7 +8,7 @@ and its submodules, buffers, what a closure or a bound object holds, and the glo
 from __future__ import annotations
 
 import types
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,11 +17,14 @@ from torch import Tensor, nn
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
 # Containers are compared by length and by the identity of their first entries: a change in a call shows there.
 _ENTRIES = 8
+_CHANGING = (int, float, list, dict, set, Tensor)
 
 
 def reachable(func: Any) -> dict[str, Hashable]:
     """What a call of ``func`` could change, by name; two calls compare equal unless something was changed."""
-    return dict(_walk(func, "func", 2))
+    found: dict[str, Hashable] = {}
+    _walk(func, "func", 2, found)
+    return found
 
 
 def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | None:
@@ -31,43 +34,40 @@ def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | No
     return next((name for name in (*after, *before) if before.get(name) != after.get(name)), None)
 
 
-def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
-    if isinstance(thing, nn.Module):
-        yield from _module(thing, name)
-    elif isinstance(thing, types.FunctionType):
-        yield from _function(thing, name, depth)
+def _walk(thing: Any, name: str, depth: int, found: dict[str, Hashable]) -> None:
+    """Write down what this can reach."""
+    if isinstance(thing, types.FunctionType):
+        _function(thing, depth, found)
+    elif isinstance(thing, nn.Module):
+        _module(thing, name, found)
     elif isinstance(thing, types.MethodType):
-        yield from _walk(thing.__self__, name, depth)
-        yield from _function(thing.__func__, name, depth)
+        _walk(thing.__self__, name, depth, found)
+        _function(thing.__func__, depth, found)
     elif depth > 0 and type(thing).__module__ not in ("builtins", "torch") and hasattr(thing, "__dict__"):
-        for key, value in list(vars(thing).items()):
-            yield f"{name}.{key}", _mark(value)
+        found |= {f"{name}.{key}": _mark(value) for key, value in list(vars(thing).items())}
 
 
-def _module(module: nn.Module, name: str) -> Iterator[tuple[str, Hashable]]:
+def _module(module: nn.Module, name: str, found: dict[str, Hashable]) -> None:
     for path, part in module.named_modules():
         where = f"{name}.{path}" if path else name
-        for key, value in part.__dict__.items():
-            if key not in _OWN:
-                yield f"{where}.{key}", _mark(value)
-        for key, buffer in part._buffers.items():
-            if buffer is not None:
-                yield f"{where}.{key}", _mark(buffer)
+        found |= {f"{where}.{key}": _mark(value) for key, value in part.__dict__.items() if key not in _OWN}
+        found |= {f"{where}.{key}": _mark(buffer) for key, buffer in part._buffers.items() if buffer is not None}
 
 
-def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+def _function(function: types.FunctionType, depth: int, found: dict[str, Hashable]) -> None:
     for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
         except ValueError:  # a name that is not bound yet
             continue
-        yield key, _mark(value)
+        found[key] = _mark(value)
         if depth > 0:
-            yield from _walk(value, key, depth - 1)
+            _walk(value, key, depth - 1, found)
+    known = function.__globals__
     for key in function.__code__.co_names:
-        value = function.__globals__.get(key)
-        if isinstance(value, int | float | list | dict | set | Tensor):
-            yield key, _mark(value)
+        value = known.get(key)
+        if isinstance(value, _CHANGING):
+            found[key] = _mark(value)
 
 
 def _mark(value: Any) -> Hashable:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..weights import meshes, uniform
 from ..weights.kernel import Kernel
 from .one_stage import OneStage
@@ -48,6 +49,11 @@ class L1(OneStage):
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
         """See :class:`Scheme`."""
+        if order.shape[0] > 1:
+            raise InputError(
+                "L1 on a graded grid inverts one matrix for all rows, which an order that changes with time has not. Use "
+                "method='trapezoid', 'abm' or 'predictor' with VariableOrder there, or drop grading=."
+            )
         w = meshes.l1(order, times)
         if not self.implicit:
             w = torch.cat([w[:, 1:], torch.zeros_like(w[:, :1])], dim=1)

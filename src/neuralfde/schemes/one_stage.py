@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base.torch_private import vjp
-from .base import Pulled, Scheme, Slope, explicit_pull
+from .base import Pulled, Scheme, Slope, explicit_pull, put
 from .stage_solvers import NewtonKrylov, StageSolver
 
 _NEWTON = NewtonKrylov()
@@ -52,8 +52,12 @@ class OneStage(Scheme):
         into: Sequence[Tensor],
     ) -> Pulled:
         """See :class:`Scheme`; implicit: ``(I - w_0 Jᵀ) μ = ḡ + Jᵀ v̄``, and parameters see ``v̄ + w_0 μ``."""
-        if not self.implicit or v is None or not v.requires_grad:
+        if not self.implicit or v is None:
             return explicit_pull(x[0], v, grad_z, grad_v, tensors, into[0])
+        if not v.requires_grad:  # a func of time alone: its slope still has the weight w_0
+            put(into[0], None, grad_z)
+            weighed = (into[0] * v).sum_to_size(w0.shape) if w0.requires_grad else None
+            return Pulled(weighed, (None,) * len(tensors))
 
         def transposed(cotangent: Tensor) -> Tensor:
             (found,) = vjp((v,), (cotangent,), (x[0],), keep=True)

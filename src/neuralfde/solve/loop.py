@@ -7,15 +7,17 @@ Callbacks, output nodes, stored rows and the slopes that nobody needs are known 
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
 from ..base.structure import all_finite
 from ..errors import NonFiniteError
-from ..history import Block, Full, History, Memory, ieee
+from ..history import Block, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
 from ..storage import Tape
 from .plan import Coefficients, Plan, Run
@@ -31,14 +33,15 @@ def march(
     memory: Memory, times: range, like: Tensor, take: Take, room: Callable[[Block], Tensor | None] = lambda block: None
 ) -> None:
     """Walk through these times block by block; the first of them begins a block. Sums have full precision."""
+    precise = partial(ieee, like) if reduced(like) else contextlib.nullcontext
     for start in range(times.start, times.stop, memory.block):
         block = Block(start, min(memory.block, times.stop - start))
         out = room(block)
-        with ieee(like):
-            sums, inner = memory.recall(block, out), memory.inner(block)
-        rows, slopes = take(block, sums, inner)
+        with precise():
+            sums = memory.recall(block, out)
+        rows, slopes = take(block, sums, memory.inner(block))
         del sums  # or it would live until the next block has made its own
-        with ieee(like):
+        with precise():
             memory.record(block, rows, slopes)
 
 
@@ -85,7 +88,7 @@ def forward(
     engine = _history(plan, stepper, like).forward(c.weights, plan.steps, like)
     size = min(engine.block, plan.steps + 1)
     steps = SingleSteps(plan, run, True) if keep_graphs else stepper.open(plan, run, like, size, backward=False)
-    parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known)
+    parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known, plan.tables)
     tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
     out = like.new_empty(len(plan.nodes), *like.shape)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..history import History
+from ..history import Block, History
 from ..rhs.field import Field
 from ..schemes import Scheme
 from ..storage import Storage
@@ -44,6 +44,7 @@ class Plan:
         known: the past of a resumed solve, in place of the initial row: (steps + 1, sums, groups, width).
         keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
+        tables: weights inside a block that later solves with the same numbers will find again, or None.
     """
 
     field: Field
@@ -63,7 +64,7 @@ class Plan:
     leaves: tuple[Tensor, ...] = ()
     known: Tensor | None = None
     keep_slopes: bool = False
-    tables: dict[Any, Any] = field(default_factory=dict)
+    tables: dict[Block, Tensor] | None = None
 
 
 @dataclass

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...base.caches import Cache
 from ...base.policy import IMPLICIT_CALLS, NEWTON_ITERATIONS, NEWTON_ROUGH, PICARD_BLIND, PICARD_EXTRA
 from ...base.torch_private import vjp
 from ...history import Block
@@ -19,6 +20,9 @@ from ...schemes import Scheme
 from ..plan import Plan
 from .base import Filled, Pull, Task
 from .stacked import largest
+
+
+_UNITS: Cache[tuple[Tensor, Tensor]] = Cache("unit matrices of Newton's method", 64)
 
 
 class BlockOfSteps:
@@ -36,18 +40,25 @@ class BlockOfSteps:
             self.sums, self.inner, self.w0 = task.sums.permute(2, 1, 0, 3), inner, task.local.t().unsqueeze(2)
         self.slopes = task.sums.new_empty(*self.lead, count, width)
         self.states = torch.empty_like(self.slopes)
-        self.rows = self.states.unsqueeze(0) if self.outs == 1 else torch.empty_like(self.slopes.expand(self.outs, *self.slopes.shape))
-        self.latest = self.slopes[..., :1, :]
+        self.rows = self.states.unsqueeze(0)
+        if self.outs > 1:
+            self.rows = self.slopes.new_empty(self.outs, *self.slopes.shape)
+        self.latest = self.slopes.narrow(-2, 0, 1)
 
-    def begin(self, initial: Callable[[int, Tensor], Tensor]) -> None:
-        """The initial row, whose state is given; the first guess of all slopes is the slope there."""
+    def begin(self, initial: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """The initial row, whose state is given; the first guess of all slopes is the slope there. Returns the state."""
         task = self.task
-        self.rows[..., 0, :] = self.task.sums[0] if not self.one else self.task.sums[0, :, 0]
-        self.states[..., 0, :] = self.rows[0, ..., 0, :]
-        slope = initial(task.steps[0], self.row(self.states, 0)) if 0 not in task.idle else None
-        self.slopes[..., 0, :] = 0.0 if slope is None else slope.reshape(*self.lead, -1)
-        if slope is None:
-            self.latest = torch.zeros_like(self.latest)
+        first = self.sums.narrow(-2, 0, 1)  # (…, outputs, 1, width)
+        state = self.states.narrow(-2, 0, 1).copy_(first.select(-3, 0))
+        if self.outs > 1:
+            self.rows.narrow(-2, 0, 1).copy_(first if self.one else first.transpose(0, 1))
+        if 0 in task.idle:
+            self.latest = torch.zeros_like(state)
+            self.slopes.narrow(-2, 0, 1).zero_()
+        else:
+            slope = initial(task.steps[0], state.reshape(self.field.shape))
+            self.latest.copy_(slope.view(state.shape))
+        return state
 
     def base(self, a: int, b: int) -> Tensor:
         """The sums of steps a … b-1 with what the steps before ``a`` contribute, (…, outputs · steps, width)."""
@@ -60,10 +71,11 @@ class BlockOfSteps:
         """What these steps weigh in each other, (…, outputs · steps, steps)."""
         return self.inner[..., a:b, a:b].flatten(-3, -2)
 
-    def times(self, a: int, b: int) -> Tensor:
-        """Their times."""
-        steps = self.task.steps
-        return self.field.times[steps[a] : steps[b - 1] + 1]
+    def times(self, a: int, b: int, stages: int) -> Tensor:
+        """Their times, once for each stage."""
+        first = self.task.block.start
+        times = self.field.times[first + a : first + b]
+        return times.repeat(stages) if stages > 1 else times
 
     def by_sums(self, sums: Tensor) -> Tensor:
         """(…, outputs · steps, width) as (outputs, …, steps, width)."""
@@ -71,10 +83,9 @@ class BlockOfSteps:
         return found if self.one else found.transpose(0, 1)
 
     def evaluate(self, times: Tensor, stages: Tensor) -> Tensor:
-        """The slopes at states (stages, …, steps, width)."""
-        times = times.repeat(stages.shape[0]) if stages.shape[0] > 1 else times
+        """The slopes at states (stages, …, steps, width), whose times are (stages · steps,)."""
         if self.one:
-            return self.field.batch(times, stages.reshape(-1, *self.field.shape)).reshape(stages.shape)
+            return self.field.batch(times, stages.view(-1, *self.field.shape)).reshape(stages.shape)
         rows = stages.transpose(1, 2)
         return self.field.batch(times, rows.reshape(-1, *self.field.shape)).view(rows.shape).transpose(1, 2)
 
@@ -84,11 +95,11 @@ class BlockOfSteps:
 
     def keep(self, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor) -> None:
         """Steps a … a+count-1 are these."""
-        place = slice(a, a + count)
-        self.slopes[..., place, :], self.states[..., place, :] = slopes[..., :count, :], states[..., :count, :]
+        self.slopes.narrow(-2, a, count).copy_(slopes.narrow(-2, 0, count))
+        self.states.narrow(-2, a, count).copy_(states.narrow(-2, 0, count))
         if self.outs > 1:
-            self.rows[..., place, :] = sums[..., :count, :]
-        self.latest = self.slopes[..., a + count - 1 : a + count, :]
+            self.rows.narrow(-2, a, count).copy_(sums.narrow(-2, 0, count))
+        self.latest = self.slopes.narrow(-2, a + count - 1, 1)
 
     def keep_rows(self, a: int, rows: Tensor, states: Tensor, slopes: Tensor) -> None:
         """The steps from ``a`` on are these, (steps, …, groups, width) each."""
@@ -125,17 +136,18 @@ def newton(
     The call of ``func`` that gives the slopes gives the differences, too, from which the Jacobians are made.
     """
     count, width = base.shape
-    one = torch.eye(count * width, dtype=base.dtype, device=base.device).view(count, width, count, width)
-    unit = torch.eye(width + 1, dtype=base.dtype, device=base.device)[:, 1:].unsqueeze(1)
-    slopes = block.evaluate(times, torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
+    key = (count, width, base.dtype, base.device)
+    one, unit = _UNITS.get((*key, torch.is_inference_mode_enabled()), lambda: _units(*key))
+    slopes = block.evaluate(times[:count], torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
     states = torch.addmm(base, weights, slopes)
     top, size = largest(states) or 1.0, 0.0
     reach = top * math.sqrt(torch.finfo(base.dtype).eps)
+    probes, outer = unit * reach, weights[:, None, :, None]
     for k in range(NEWTON_ITERATIONS):
-        found = block.evaluate(times, states + unit * reach)
+        found = block.evaluate(times, states + probes)
         here = found[0]
         jacobians = (found[1:] - here).permute(1, 2, 0).unsqueeze(2)
-        matrix = torch.addcmul(one, jacobians, weights[:, None, :, None], value=-1 / reach).reshape(count * width, -1)
+        matrix = torch.addcmul(one, jacobians, outer, value=-1 / reach).reshape(count * width, -1)
         update, _ = torch.linalg.solve_ex(matrix, (here - slopes).reshape(-1, 1))
         slopes = slopes + update.view(count, width)
         before, states = states, torch.addmm(base, weights, slopes)
@@ -146,6 +158,12 @@ def newton(
         if size == 0 or (k > 0 and size * max((size / last) ** 1.5, NEWTON_ROUGH) <= tol):
             return states, slopes, before, here
     return None
+
+
+def _units(count: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The unit matrix of all numbers of so many steps, and the directions in which a state is moved, the first none."""
+    one = torch.eye(count * width, dtype=dtype, device=device).view(count, width, count, width)
+    return one, torch.eye(width + 1, dtype=dtype, device=device)[:, 1:].unsqueeze(1)
 
 
 def most_iterations(scheme: Scheme, count: int) -> int:

@@ -175,8 +175,9 @@ class Static:
     def __init__(self, plan: Plan, like: Tensor, size: int) -> None:
         sums = plan.scheme.sums
         self.size, self.shape, self.busy = size, like.shape, True
-        self.rows = like.detach().expand(size, sums, *like.shape).clone()
-        self.flat = torch.zeros_like(self.rows).view(-1)
+        self.rows = like.new_empty(size, sums, *like.shape)
+        self.rows.copy_(like)  # warming up at a state that exists
+        self.flat = self.rows.new_zeros(self.rows.numel())
         self.states = torch.empty_like(self.rows[:, 0]) if sums > 1 else self.rows[:, 0]
         self.times, self.local = plan.field.times[:1].repeat(size), like.new_zeros(size, like.shape[0])
         self.args = [a.detach().clone().requires_grad_(a.requires_grad) for a in tensors_in(plan.field.args)]
@@ -187,7 +188,7 @@ class Static:
     @cached_property
     def x(self) -> Tensor:
         """The rows of the forward pass, in the order of the backward pass."""
-        return torch.zeros_like(self.rows)
+        return self.rows.clone()
 
     @cached_property
     def slopes(self) -> Tensor:

@@ -101,7 +101,7 @@ class PicardSteps(Steps):
         block = BlockOfSteps(task, self.plan)
         k, count = 0, task.block.count
         if task.origin is not None:
-            block.begin(self.single.initial)
+            self.scale = block.begin(self.single.initial).abs()
             k = 1
         while k < count:
             size = min(self.most, count - k)
@@ -121,10 +121,10 @@ class PicardSteps(Steps):
 
     def _iterate(self, block: BlockOfSteps, a: int, b: int) -> int:
         """Steps a … b-1 together; returns how many of them have settled: all, the first half, or none."""
-        base, weights, times = block.base(a, b), block.weights(a, b), block.times(a, b)
+        base, weights = block.base(a, b), block.weights(a, b)
         if self.by_newton and (b - a) * base.shape[-1] <= NEWTON_NUMBERS:
-            return self._newton(block, a, b, base, weights, times)
-        scheme, w0 = self.scheme, block.w0[..., a:b, :]
+            return self._newton(block, a, b, base, weights)
+        scheme, w0, times = self.scheme, block.w0[..., a:b, :], block.times(a, b, self.scheme.stages)
         slopes = block.latest.expand(scheme.stages, *block.lead, b - a, -1)
         states = before = slopes[-1]
         for k in range(most_iterations(scheme, b - a)):
@@ -146,9 +146,10 @@ class PicardSteps(Steps):
             return self._take(block, a, half, sums, states, slopes[-1], states, slopes[-1])
         return 0
 
-    def _newton(self, block: BlockOfSteps, a: int, b: int, base: Tensor, weights: Tensor, times: Tensor) -> int:
+    def _newton(self, block: BlockOfSteps, a: int, b: int, base: Tensor, weights: Tensor) -> int:
         """Few implicit steps of a tiny state by Newton's method for the same equation, which does not mind stiffness."""
         try:
+            times = block.times(a, b, base.shape[-1] + 1)
             found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.tol)
         except Exception as error:
             return self._give_up(error)
@@ -159,11 +160,14 @@ class PicardSteps(Steps):
 
         Later states do not count: what happens at the end of a block must not end the iteration for its beginning.
         """
-        size = now.abs().cummax(-2).values
-        if self.scale is not None:
-            size = torch.maximum(size, self.scale)
+        assert self.scale is not None
+        late, last = before.narrow(-2, -1, 1), now.narrow(-2, -1, 1)  # which settles last, and is cheap to look at
+        excess = float((last - late).abs_().sub_(torch.maximum(last.abs(), self.scale), alpha=self.tol).max())
+        if excess > 0:
+            return False if math.isfinite(excess) else None
+        size = torch.maximum(now.abs().cummax(-2).values, self.scale)
         excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
-        return None if not math.isfinite(excess) else excess <= 0
+        return excess <= 0 if math.isfinite(excess) else None
 
     def _take(
         self, block: BlockOfSteps, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor, put: Tensor, got: Tensor
@@ -179,8 +183,9 @@ class PicardSteps(Steps):
                 return self._give_up(None)
             self.proven = self.vectorises.add(self.plan.field.structure)
         block.keep(a, count, sums, states, slopes)
-        top = states[..., :count, :].abs().amax(-2, keepdim=True)
-        self.scale = top if self.scale is None else torch.maximum(self.scale, top)
+        if a + count < block.task.block.count or block.task.steps[-1] < self.plan.steps:
+            assert self.scale is not None
+            self.scale = torch.maximum(self.scale, states.narrow(-2, 0, count).abs().amax(-2, keepdim=True))
         return count
 
     def _give_up(self, error: Exception | None) -> int:

@@ -204,6 +204,7 @@ def pull_back(
                 stacked[0][k].view(shape).copy_(z.detach())
                 by = found.by if slope else None
                 stacked[1][k].view(shape).copy_(by) if by is not None else stacked[1][k].zero_()
+            del x, z, v, found  # or they would live until the next step has made its own
 
 
 def _pulled(scheme: Scheme, n: int, given: tuple[Any, ...]) -> Pulled:
@@ -267,42 +268,39 @@ class Work:
     """The rows of the block being filled, with the product inside a block: what its earlier steps contribute to the next.
 
     ``past`` (groups, count, inputs, width) holds the rows that the steps give; ``slots[k]`` are those of step ``k``, one
-    for each input, and ``x[k]`` its sums, one for each output, all in the shape of the state.
+    for each input, and ``x[k]`` its sums, one for each output, all in the shape of the state. Views are made once, or as
+    each step is reached.
     """
 
     def __init__(self, inner: Tensor, sums: Tensor, shape: torch.Size, past: Tensor | None = None) -> None:
         groups, count, outs, _, ins = inner.shape
-        self.inner, self.shape, self.groups, width = inner, shape, groups, sums.shape[-1]
-        self.past = sums.new_empty(groups, count, ins, width) if past is None else past
-        self.slots = [[self._view(slot) for slot in self.past[:, k].unbind(1)] for k in range(count)]
-        table = inner.reshape(groups, count, outs, count * ins)
-        flat = self.past.flatten(1, 2)
-        if groups == 1:
-            table, flat = table[0], flat[0]
-        self.weights = [table[..., k, :, : k * ins] for k in range(count)]
-        self.before = [flat[..., : k * ins, :] for k in range(count)]
+        self.inner, self.shape, self.groups, self.ins = inner, shape, groups, ins
+        self.past = sums.new_empty(groups, count, ins, sums.shape[-1]) if past is None else past
+        self.slots = per_step(self.past[0].view(-1, ins, *shape) if groups == 1 else self.past.permute(1, 2, 0, 3))
+        table, flat = inner.reshape(groups, count, outs, count * ins), self.past.flatten(1, 2)
+        self.weights = (table[0] if groups == 1 else table.transpose(0, 1)).unbind(0)
+        self.flat = flat[0] if groups == 1 else flat
+        self.terms: list[tuple[Tensor, Tensor]] = []  # for each step, the weights and the rows before it
         self.x: Sequence[Sequence[Tensor]] = ()
         self.lines: Sequence[Tensor] = ()
         self.on_gpu = sums.device.type == "cuda"
-
-    def _view(self, row: Tensor) -> Tensor:
-        return row.view(self.shape) if self.groups == 1 else row
 
     def take(self, sums: Tensor) -> None:
         """Begin a block with these sums, (count, outputs, groups, width)."""
         count, outs, groups, width = sums.shape
         if groups == 1:
-            self.lines = sums.view(count, outs, width).unbind(0)
-            viewed = sums.view(count, outs, *self.shape)
+            self.lines, self.x = sums.view(count, outs, width).unbind(0), per_step(sums.view(count, outs, *self.shape))
         else:
-            self.lines, viewed = sums.transpose(1, 2).unbind(0), sums
-        self.x = [(x,) for x in viewed.squeeze(1).unbind(0)] if outs == 1 else [x.unbind(0) for x in viewed.unbind(0)]
+            self.lines, self.x = sums.transpose(1, 2).unbind(0), per_step(sums)
 
     def add(self, k: int) -> None:
         """Add what the first ``k`` steps of the block contribute to the sums of step ``k``."""
         if k == 0:
             return
-        line, weights, before = self.lines[k], self.weights[k], self.before[k]
+        while len(self.terms) < k:
+            terms = (len(self.terms) + 1) * self.ins
+            self.terms.append((self.weights[len(self.terms) + 1].narrow(-1, 0, terms), self.flat.narrow(-2, 0, terms)))
+        line, (weights, before) = self.lines[k], self.terms[k - 1]
         if self.groups > 1:
             with ieee(line):
                 line.baddbmm_(weights, before)
@@ -315,3 +313,10 @@ class Work:
     def rows(self, count: int) -> Tensor:
         """The rows of the first ``count`` steps, (count, inputs, groups, width)."""
         return self.past[:, :count].permute(1, 2, 0, 3)
+
+
+def per_step(rows: Tensor) -> list[tuple[Tensor, ...]]:
+    """Rows (count, parts, …) as a tuple of parts for each step."""
+    if rows.shape[1] == 1:
+        return [(row,) for row in rows.squeeze(1).unbind(0)]
+    return [row.unbind(0) for row in rows.unbind(0)]
