@@ -1,12 +1,11 @@
 """What the numbers are worth: orders of convergence, a published table, weights and gradients. ``make bench-accuracy``.
 
-``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients] [estimates]`` writes
-``results/accuracy-<part>.json`` and ``.md``; without arguments all parts.
+``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients] [estimates]`` writes these parts of
+``results/accuracy.json``; without arguments all of them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -14,12 +13,12 @@ from pathlib import Path
 
 import mpmath as mp
 import torch
+from report.record import here, put
 
 from neuralfde import FixedPoint, InputError, fdeint, solve, tableaux
 from neuralfde.choices import METHODS
 from neuralfde.problems import problem
 
-RESULTS = Path(__file__).parent / "results"
 ORDERS = (0.2, 0.5, 0.8, 1.0)
 #: Where the next power of h in the error is only a little higher, the order shows late: for abm the error is a series
 #: in h^{1+β}, h^{1+2β}, h^{1+3β}, …, for L1 on a graded grid the gap is β again. Finer grids there.
@@ -205,22 +204,14 @@ def gradients() -> list[dict]:
     return rows
 
 
-def table(rows: list[dict]) -> str:
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    return "\n".join(lines + ["| " + " | ".join(str(r[k]) for k in head) + " |" for r in rows]) + "\n"
-
-
 PARTS = {"orders": orders, "dff": dff, "weights": weights, "gradients": gradients, "estimates": estimates}
 
 
 def main() -> None:
-    RESULTS.mkdir(exist_ok=True)
     for name in sys.argv[1:] or PARTS:
         start = time.perf_counter()
         rows = PARTS[name]()
-        (RESULTS / f"accuracy-{name}.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-        (RESULTS / f"accuracy-{name}.md").write_text(table(rows))
+        put("accuracy", name, rows, **here(), command=f"python benchmarks/accuracy.py {name}")
         print(f"{name}: {len(rows)} rows in {time.perf_counter() - start:.0f} s")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/core.py                 # everything, about three minutes
     python benchmarks/core.py --only speed    # one part
 
-Writes benchmarks/results/core.json and core.md. Times are ratios within one run on one machine.
+Writes benchmarks/results/core.json. Times are ratios within one run on one machine.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from report.record import here, put
+from report.solver import core
 from torch import Tensor, nn
 
-import neuralfde
 from neuralfde import FFT, Full, Window, choices, fdeint
 
-RESULTS = Path(__file__).parent / "results"
 F64 = torch.float64
 
 
@@ -88,7 +86,7 @@ def _gradient(net: MLP, method: str, history: object, nested: bool, t: object, a
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, [z, u, beta, *net.parameters()])])
 
 
-def analytic() -> dict:
+def analytic() -> list[dict]:
     """Convergence of value, ∂z/∂λ and ∂z/∂β of E_β(λ t^β) at t = 1, λ = -1 to the values of mpmath.
 
     The error is C(β) h^p(β), so that of ∂z/∂β is h^p (C' + C p' ln h): where p depends on β it is divided by ln(1/h)
@@ -119,7 +117,7 @@ def analytic() -> dict:
                 errors.append(error)
             rates = [math.log2(a / b) for a, b in zip(*errors, strict=True)]
             rows.append({"method": method, "beta": beta, "declared": order, "observed (z, ∂λ, ∂β)": rates})
-    return {"rows": rows}
+    return rows
 
 
 def textbook(net: MLP, z0: Tensor, beta: float, h: float, steps: int) -> Tensor:
@@ -246,61 +244,17 @@ def imports() -> dict:
 PARTS = {f.__name__: f for f in (gradient_errors, analytic, speed, growth, memory, imports)}
 
 
-def machine() -> dict:
-    """Date, hardware and versions."""
-    cpu = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
-    )
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"), "cpu": cpu, "cores": torch.get_num_threads(),
-        "python": platform.python_version(), "torch": torch.__version__, "neuralfde": neuralfde.__version__,
-    }  # fmt: skip
-
-
-def markdown(found: dict) -> str:
-    """The table of benchmarks/README.md."""
-    lines = ["| figure | target | measured |", "| --- | --- | --- |"]
-    if g := found.get("gradient_errors"):
-        w = g["worst relative error"]
-        lines.append(
-            f"| exact vs direct, float64, {g['cases']} cases | ≤ 1e-12 (implicit ≤ 1e-10) "
-            f"| {w['explicit']:.1e} (implicit {w['implicit']:.1e}) |"
-        )
-    if a := found.get("analytic"):
-        gap = max(abs(r - row["declared"]) for row in a["rows"] for r in row["observed (z, ∂λ, ∂β)"])
-        lines.append(f"| observed order of z, ∂z/∂λ, ∂z/∂β of E_β(λt^β) | the scheme's order | largest gap {gap:.2f} |")
-    if s := found.get("speed"):
-        lines.append(f"| N=2000, MLP, forward + backward: textbook loop / ours | ≥ 12 | {s['loop / ours']:.1f} |")
-        lines.append(f"| the same: ours / bare N·f + N·(f + VJP) | ≤ 1.4 | {s['ours / bare']:.2f} |")
-        peer = s["FDEint / ours at N=1000"]
-        lines.append(
-            f"| N=1000: FDEint (PyPI) / ours | ≥ 20 | {peer if isinstance(peer, str) else format(peer, '.0f')} |"
-        )
-    if g := found.get("growth"):
-        lines.append(f"| growth of the cost with `fft`, N = 10³ … 10⁵ | slope ≤ 1.15 | {g['log-log slope']:.2f} |")
-    if m := found.get("memory"):
-        lines.append(f"| extra memory of a training step, full + device | ≤ 1.1 N·d | {m['ratio']:.2f} N·d |")
-    if i := found.get("imports"):
-        lines.append(f"| import: packages beside torch and the standard library | none | {i['further packages']} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted(PARTS), action="append")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    path = options.out / "core.json"
-    found = json.loads(path.read_text()) if options.only and path.exists() else {}
     for name in options.only or PARTS:
         print(f"{name} …", flush=True)
-        found[name] = PARTS[name]()
-        print(json.dumps(found[name], indent=1, default=str, ensure_ascii=False), flush=True)
-    found["machine"] = machine()
-    options.out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, default=str, ensure_ascii=False) + "\n")
-    (options.out / "core.md").write_text(markdown(found) + "\n")
-    print(markdown(found))
+        found = PARTS[name]()
+        print(json.dumps(found, indent=1, default=str, ensure_ascii=False), flush=True)
+        about = here() | {"command": f"python benchmarks/core.py --only {name}"}
+        put("core", name, found if isinstance(found, list) else [found], **about)
+    print(core())
     print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

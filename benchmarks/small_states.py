@@ -10,14 +10,13 @@ vector-Jacobian product a step. Processor seconds; writes results/small-states.j
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from report.record import here, put
+from report.solver import small_states
 from torch import Tensor, nn
 
 import neuralfde as nf
@@ -92,11 +91,9 @@ def main() -> None:
         given.repeats,
     )
     result = {**times, "ratio": times["vectorised"] / times["step by step"], "gradient difference": difference}
-    device = f"{platform.machine()}, one thread"
-    about = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "device": device}
-    text = json.dumps({**about, "steps": given.steps, "trajectories": given.trajectories, **result}, indent=1)
-    (Path(__file__).parent / "results" / "small-states.json").write_text(text + "\n")
-    print(text)
+    row = {"steps": given.steps, "trajectories": given.trajectories, **result}
+    put("small-states", "training step", [row], **here(), command="python benchmarks/small_states.py")
+    print(small_states())
 
 
 if __name__ == "__main__":
