@@ -48,7 +48,7 @@ def too_short(row: Row) -> bool:
 def shown(row: Row) -> str:
     """Mean and deviation, with a mark where the clock ended the training or attention was an average."""
     marks = f"{'†' if row.get('cut') else ''}{'‡' if row['averaged'] else ''}"
-    return f"{row['test']:.1f} ± {row['deviation']:.1f}{' ' * bool(marks)}{marks}"
+    return f"{row['test']:.1f}\u00a0±\u00a0{row['deviation']:.1f}{' ' * bool(marks)}{marks}"
 
 
 def loss(row: Row) -> str:
@@ -73,7 +73,7 @@ def accuracy() -> str:
     """Test accuracies of the trainings that validation prefers, and of the best with the plain loss."""
     ours, plain, counts, lines = chosen(), chosen(plain=True), tried(), []
     for key in CASES:
-        r, theirs = ours[key], "{:.1f} ± {:.1f}".format(*paper.GRAPH_ACCURACY[key[0]][key[1] == "nl"])
+        r, theirs = ours[key], "{:.1f}\u00a0±\u00a0{:.1f}".format(*paper.GRAPH_ACCURACY[key[0]][key[1] == "nl"])
         other = "the same" if plain.get(key) == r else shown(plain[key]) if key in plain else "none"
         cells = [shown(r), theirs, f"{ahead(r):+.1f}", f"{r['val']:.1f}", loss(r), other, f"{r['order']:g}"]
         lines.append([*key, *cells, counts[key]])
@@ -86,7 +86,7 @@ def learned() -> str:
     ours, own, lines = chosen(), best(trainings(), "learned"), []
     for key in (key for key in CASES if key in own):
         r, ends = own[key], [s["order"] for s in own[key]["splits"]]
-        cells = [shown(r), loss(r), f"{min(ends):.2f} … {max(ends):.2f}", shown(ours[key]), loss(ours[key])]
+        cells = [shown(r), loss(r), f"{min(ends):.2f}\u00a0…\u00a0{max(ends):.2f}", shown(ours[key]), loss(ours[key])]
         lines.append([*key, *cells])
     head = ["graph", "variant", "β learned, test %", "loss", "β at the end", "β chosen, test %", "loss"]
     return f"{table(head, lines)}\n\n{where()}"

@@ -16,12 +16,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], right: int | No
 
 
 def measured(*each: Row) -> str:
-    """Where and when runs were made, each machine once."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    """Where and when runs were made."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for r in each:
-        found.setdefault((r["torch"], r["date"]), {})[r["hardware"]] = None
-    places = [f"{' and '.join(machines)}, torch {torch}, {date}" for (torch, date), machines in found.items()]
-    return f"*Measured on {'; '.join(places)}.*"
+        machines, dates = found.setdefault(r["torch"], ({}, {}))
+        machines[r["hardware"]], dates[r["date"]] = None, None
+    told = [f"{' and '.join(m)}, torch {torch}, {' and '.join(sorted(d))}" for torch, (m, d) in found.items()]
+    return f"*Measured on {'; '.join(told)}.*"
 
 
 def questions() -> str:

@@ -36,7 +36,7 @@ def about(found: Row, path: Path) -> Row:
     """Date, hardware and versions, as the scripts write them in several ways."""
     flat = {**found.get("machine", {}), **{k: v for k, v in found.items() if not isinstance(v, (list, dict))}}
     if "device" in flat and "hardware" not in flat:
-        flat["hardware"] = f"CPU, {flat.get('workers', 1)} processes" if flat["device"] == "cpu" else flat["device"]
+        flat["hardware"] = "CPU" if flat["device"] == "cpu" else flat["device"]
     if "hardware" not in flat:  # the command line says nothing of its machine: the run was made on this one
         flat = {**here(), **flat}
     if "date" not in flat:

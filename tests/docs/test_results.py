@@ -29,6 +29,11 @@ def test_every_place_is_on_a_page_and_a_wrong_figure_is_noticed():
         pages.filled("<!-- nothing:start -->1<!-- nothing:end -->")
 
 
+def test_a_figure_within_a_sentence_does_not_begin_its_line():
+    begun = re.compile(r"^ *<!-- [\w-]+:start -->(?!$)", re.M)  # Markdown would begin a new block there
+    assert not [page for page, text in TEXTS.items() if begun.search(text)]
+
+
 @pytest.mark.parametrize("page", sorted({q.page.split("#")[0] for q in QUESTIONS.values()}))
 def test_tables_of_figures_are_none_but_those_of_the_results(page):
     rest = pages.PLACE.sub("", (ROOT / "docs" / page).read_text())
