@@ -104,9 +104,12 @@ def main() -> None:
             "relaxation": lambda: relaxation.run(relaxation.Config(path=given.muscle)),
         }[part]()
         rows = plain(made if isinstance(made, list) else [made])
-        count = given.repeats if part == "intervals" else given.seeds
-        told = {"seeds": [given.first, given.first + count - 1], "setting": SETTINGS[part]} if part in SETTINGS else {}
-        put("discovery", part, rows, **here(), command=f"python benchmarks/discovery.py --part {part}", **told)
+        told, command = {}, f"python benchmarks/discovery.py --part {part}"
+        if part in SETTINGS:
+            count = given.repeats if part == "intervals" else given.seeds
+            command += f" --first {given.first} --{'repeats' if part == 'intervals' else 'seeds'} {count}"
+            told = {"seeds": [given.first, given.first + count - 1], "setting": SETTINGS[part]}
+        put("discovery", part, rows, **here(), command=command, **told)
     print(discovery())
 
 

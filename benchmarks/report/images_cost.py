@@ -60,7 +60,7 @@ def ways(found: Row) -> str:
         "loss of the first steps",
         "setting up, s",
     ]
-    stages = ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in found.get("stages", {}).items())
+    stages = ", ".join(f"{1000 * s:.1f} ms ({name})" for name, s in found.get("stages", {}).items())
     once = f"All trainings at once do {found.get('overlap', 1):.2f} times the work in the same time."
     return f"{table(head, lines, right=1)}\n\nWith the fastest way a step takes: {stages}. {once}"
 

@@ -91,7 +91,7 @@ def test_what_is_said_of_the_cost_on_graphs():
 
 
 def test_what_is_said_of_the_accuracies_on_graphs():
-    assert f"within their first {graphs_accuracy.SHORT} epochs are left out" in said("docs/reproduce.md")
+    assert f"within their first {graphs_accuracy.SHORT} epochs, are left out" in said("docs/reproduce.md")
     splits = {s for r in graphs_accuracy.trainings() if r["stage"] in ("explore", "judge") for s in r["seeds"]}
     assert splits.isdisjoint(range(10)), "settings were chosen on splits that are reported"
     averaged = [r for r in graphs_accuracy.trainings() if r["averaged"] and r["stage"] == "trial"]
