@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from .horizons import CPU, GPU
 from .images_cost import measured_horizons
@@ -16,6 +17,7 @@ from .record import Row, here, known, put
 Run = tuple[str, str, list[Row], Row]
 ABOUT = ("date", "hardware", "torch", "python", "command")
 CURVE = ("loss", "accuracy")
+FOLDERS = ("data", "save", "tensorboard")
 #: of a row of a search; how long a trial may take is the search's, not the setting's
 NOT_SETTINGS = ("epochs", "patience", "val", "epoch")
 
@@ -28,8 +30,15 @@ def take(folder: Path, name: str = "") -> Iterator[str]:
             yield f"{path.name}: not known, left alone"
             continue
         for question, part, rows, about in taker(json.loads(path.read_text()), path, name):
-            put(question, part, rows, **about)
+            put(question, part, without_folders(rows), **without_folders(about))
             yield f"{path.name}: {question}, {part}, {len(rows)} rows"
+
+
+def without_folders(found: Any) -> Any:
+    """What was found, without the folders of the machine that it was measured on."""
+    if isinstance(found, dict):
+        return {k: without_folders(v) for k, v in found.items() if k not in FOLDERS}
+    return [without_folders(v) for v in found] if isinstance(found, list) else found
 
 
 def about(found: Row, path: Path) -> Row:
@@ -85,9 +94,8 @@ def image_trainings(found: Row, path: Path, name: str) -> Iterator[Run]:
         for r in sorted((r for r in found["rows"] if r["dataset"] == dataset), key=lambda r: r["seed"]):
             kept = {k: r[k] for k in ("dataset", "seed", "test_error", "epochs", "seconds", "peak_mib")}
             rows.append(kept | {"curve": {k: [round(c[k], 5) for c in r["curve"]] for k in CURVE}})
-        told = {"settings": {k: v for k, v in settings.items() if k not in ("data", "save", "tensorboard")}}
-        part = f"{dataset}: {name or 'reported'}"
-        yield "images-accuracy", part, rows, about(found, path) | {"reported": not name, "way": found["way"]} | told
+        told = {"reported": not name, "way": found["way"], "settings": settings}
+        yield "images-accuracy", f"{dataset}: {name or 'reported'}", rows, about(found, path) | told
 
 
 def image_recipes(found: Row, path: Path, name: str) -> Iterator[Run]:
@@ -118,8 +126,7 @@ def as_they_are(question: str, part: str) -> Callable[[Row, Path, str], Iterator
     """Of parts whose rows are kept as they were written."""
 
     def taker(found: Row, path: Path, name: str) -> Iterator[Run]:
-        told = {k: v for k, v in found.get("settings", {}).items() if k != "data"}
-        yield question, part, found["rows"], about(found, path) | {"settings": told}
+        yield question, part, found["rows"], about(found, path) | {"settings": found.get("settings", {})}
 
     return taker
 
