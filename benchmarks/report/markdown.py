@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neuralfde_experiments.tables import markdown
+
 from .questions import QUESTIONS
 from .record import Row, runs
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], right: int | None = None) -> str:
     """A Markdown table; columns from ``right`` on are numbers, aligned to the right."""
-    right = len(head) if right is None else right
-    rule = ["---"] * right + ["---:"] * (len(head) - right)
-    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in [head, rule, *rows])
+    return markdown(head, rows, numbers=0 if right is None else len(head) - right)
 
 
 def measured(*each: Row) -> str:

@@ -10,15 +10,13 @@ The parts of a question have names; a part that is measured again replaces the o
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from neuralfde.cli.measuring import machine
 
 from .questions import QUESTIONS
 
@@ -75,8 +73,5 @@ def _json(value: Any) -> str:
 
 def here() -> Row:
     """Date, hardware and versions of a run on this machine's CPU."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
-    cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
-    hardware = f"{cpu}, {os.cpu_count()} cores"
-    return {"date": time.strftime("%Y-%m-%d"), "hardware": hardware, "torch": torch.__version__,
-            "python": platform.python_version()}  # fmt: skip
+    found = machine(torch.device("cpu"))
+    return {"date": found["date"], "hardware": found["device"], "torch": found["torch"], "python": found["python"]}
