@@ -53,6 +53,11 @@ QUESTIONS = {
         "`python docs/figures/bias.py`",
         "math/bias.md#how-far-off",
     ),
+    "engine": Question(
+        "What does a reader open who follows a solve?",
+        "`python benchmarks/modules.py`",
+        "performance.md#what-a-reader-opens",
+    ),
     "scaling": Question(
         "What do several processes gain?", "`python benchmarks/scaling.py`", "scaling.md#what-to-expect"
     ),

@@ -150,6 +150,12 @@ def horizon_rows(found: Row, path: Path, name: str) -> Iterator[Run]:
     yield "horizons", part, rows, about(found, path) | {"bare": found["bare"]}
 
 
+def modules(found: Row, path: Path, name: str) -> Iterator[Run]:
+    """Of ``modules.py``."""
+    for part, rows in found["parts"].items():
+        yield "engine", part, rows, about(found, path)
+
+
 def with_earlier(question: str, part: str, rows: list[Row], *keys: str) -> list[Row]:
     """The rows, and those of an earlier run that these had no time for; such rows are marked."""
     seen = {tuple(r[k] for k in keys) for r in rows}
@@ -171,4 +177,5 @@ TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "adjoints": as_they_are("images-gradients", "mnist"),
     "results": command_line,
     "horizons": horizon_rows,
+    "modules": modules,
 }

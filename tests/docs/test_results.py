@@ -135,6 +135,7 @@ LEFT = {
     "graph-kernels.json": ({**MACHINE, "rows": [{"operation": "diffuse"}, {"profile": "l"}]},
                            ("graphs-kernels", "arxiv")),
     "search.json": ({**MACHINE, "minutes": 1.0, "workers": 2, "rows": [TRIED, FINAL]}, ("graphs-accuracy", "search")),
+    "modules.json": ({**MACHINE, "parts": {"source": [{"figure": "core"}]}}, ("engine", "source")),
     "horizons-cpu.json": ({**MACHINE, "device": "cpu", "bare": {}, "rows": [TIMED]}, ("horizons", "perceptron, CPU")),
 }  # fmt: skip
 
