@@ -1,12 +1,11 @@
 """What the numbers are worth: orders of convergence, a published table, weights and gradients. ``make bench-accuracy``.
 
-``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients] [estimates]`` writes
-``results/accuracy-<part>.json`` and ``.md``; without arguments all parts.
+``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients] [estimates]`` writes these parts of
+``results/accuracy.json``; without arguments all of them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -14,13 +13,13 @@ from pathlib import Path
 
 import mpmath as mp
 import torch
+from report.record import here, put
 
-from neuralfde import FixedPoint, InputError, fdeint, solve, tableaux
+from neuralfde import FixedPoint, InputError, fdeint, solve
 from neuralfde.door.names import METHODS
 from neuralfde.problems import problem
-from neuralfde_experiments.tables import markdown
+from neuralfde.weights import uniform
 
-RESULTS = Path(__file__).parent / "results"
 ORDERS = (0.2, 0.5, 0.8, 1.0)
 #: Where the next power of h in the error is only a little higher, the order shows late: for abm the error is a series
 #: in h^{1+β}, h^{1+2β}, h^{1+3β}, …, for L1 on a graded grid the gap is β again. Finer grids there.
@@ -119,9 +118,9 @@ def weights(steps: int = 1_000_000) -> list[dict]:
     mp.mp.dps = 60
     for order in (0.05, 0.2, 0.5, 0.8, 0.99, 1.0):
         beta, b = torch.tensor([order], dtype=torch.float64), mp.mpf(order)
-        rectangle = tableaux.rectangle(beta, 1.0, steps)[:, 0]
-        trapezoid = tableaux.trapezoid(beta, 1.0, steps)[0][:, 0]
-        binomial = tableaux.grunwald_letnikov(beta, 1.0, steps)[:, 0]
+        rectangle = uniform.rectangle(beta, 1.0, steps)[:, 0]
+        trapezoid = uniform.trapezoid(beta, 1.0, steps)[0][:, 0]
+        binomial = uniform.grunwald_letnikov(beta, 1.0, steps)[:, 0]
         exact = {
             "predictor": (rectangle, lambda m, b=b: (mp.mpf(m) ** b - mp.mpf(m - 1) ** b) / mp.gamma(b + 1)),
             "trapezoid": (
@@ -140,7 +139,7 @@ def weights(steps: int = 1_000_000) -> list[dict]:
             with mp.workdps(25):
                 return mp.gamma(2 - b) * (1 if order == 1 else l1_by_branch_cut(order, m))
 
-        exact["l1"] = (tableaux.l1(beta, 1.0, steps)[:, 0], l1)
+        exact["l1"] = (uniform.l1(beta, 1.0, steps)[:, 0], l1)
         for name in ("bdf2", "flmm-trapezoid"):
             true = multistep(name, b, lags)
             exact[name] = (METHODS[name].kernel(beta, 1.0, steps).weights[0, :, 0], true.__getitem__)
@@ -210,14 +209,10 @@ PARTS = {"orders": orders, "dff": dff, "weights": weights, "gradients": gradient
 
 
 def main() -> None:
-    RESULTS.mkdir(exist_ok=True)
     for name in sys.argv[1:] or PARTS:
         start = time.perf_counter()
         rows = PARTS[name]()
-        (RESULTS / f"accuracy-{name}.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-        (RESULTS / f"accuracy-{name}.md").write_text(
-            markdown(list(rows[0]), [list(row.values()) for row in rows]) + "\n"
-        )
+        put("accuracy", name, rows, **here(), command=f"python benchmarks/accuracy.py {name}")
         print(f"{name}: {len(rows)} rows in {time.perf_counter() - start:.0f} s")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/core.py                 # everything, about three minutes
     python benchmarks/core.py --only speed    # one part
 
-Writes benchmarks/results/core.json and core.md. Times are ratios within one run on one machine.
+Writes benchmarks/results/core.json. Times are ratios within one run on one machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from report.record import here, put
+from report.solver import core
 from torch import Tensor, nn
 
-from neuralfde import FFT, Full, Window, choices, fdeint
-from neuralfde.cli.measuring import least_seconds, machine, resident_mib
-from neuralfde_experiments import tables
+from neuralfde import FFT, Full, Window, fdeint
+from neuralfde.cli.measuring import least_seconds, resident_mib
+from neuralfde.door.names import METHODS
 
-RESULTS = Path(__file__).parent / "results"
 F64 = torch.float64
 
 
@@ -47,7 +48,7 @@ def gradient_errors() -> dict:
     worst: dict[str, float] = {"explicit": 0.0, "implicit": 0.0}
     cases = 0
     net = MLP(3, 8, F64)
-    for name, scheme in choices.METHODS.items():
+    for name, scheme in METHODS.items():
         for history in (Full(), Full(8), FFT(4, 2), Window(7)):
             for nested in (False, True):
                 for t in (1.0, torch.tensor([0.0, 0.25, 0.7, 1.0], dtype=F64)):
@@ -74,7 +75,7 @@ def _gradient(net: MLP, method: str, history: object, nested: bool, t: object, a
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, [z, u, beta, *net.parameters()])])
 
 
-def analytic() -> dict:
+def analytic() -> list[dict]:
     """Convergence of value, ∂z/∂λ and ∂z/∂β of E_β(λ t^β) at t = 1, λ = -1 to the values of mpmath.
 
     The error is C(β) h^p(β), so that of ∂z/∂β is h^p (C' + C p' ln h): where p depends on β it is divided by ln(1/h)
@@ -90,7 +91,7 @@ def analytic() -> dict:
     for method in ("predictor", "abm", "trapezoid", "gl", "l1"):
         for beta, want in exact.items():
             errors = []
-            scheme = choices.METHODS[method]
+            scheme = METHODS[method]
             order = scheme.expected_order(beta, smooth=False)
             varies = scheme.expected_order(beta - 0.05, smooth=False) != order
             for steps in (1280, 2560):
@@ -105,7 +106,7 @@ def analytic() -> dict:
                 errors.append(error)
             rates = [math.log2(a / b) for a, b in zip(*errors, strict=True)]
             rows.append({"method": method, "beta": beta, "declared": order, "observed (z, ∂λ, ∂β)": rates})
-    return {"rows": rows}
+    return rows
 
 
 def textbook(net: MLP, z0: Tensor, beta: float, h: float, steps: int) -> Tensor:
@@ -228,46 +229,17 @@ def imports() -> dict:
 PARTS = {f.__name__: f for f in (gradient_errors, analytic, speed, growth, memory, imports)}
 
 
-def markdown(found: dict) -> str:
-    """The table of benchmarks/README.md."""
-    rows: list[tuple[str, str, str]] = []
-    if g := found.get("gradient_errors"):
-        w = g["worst relative error"]
-        measured = f"{w['explicit']:.1e} (implicit {w['implicit']:.1e})"
-        rows.append((f"exact vs direct, float64, {g['cases']} cases", "≤ 1e-12 (implicit ≤ 1e-10)", measured))
-    if a := found.get("analytic"):
-        gap = max(abs(r - row["declared"]) for row in a["rows"] for r in row["observed (z, ∂λ, ∂β)"])
-        rows.append(("observed order of z, ∂z/∂λ, ∂z/∂β of E_β(λt^β)", "the scheme's order", f"largest gap {gap:.2f}"))
-    if s := found.get("speed"):
-        rows.append(("N=2000, MLP, forward + backward: textbook loop / ours", "≥ 12", f"{s['loop / ours']:.1f}"))
-        rows.append(("the same: ours / bare N·f + N·(f + VJP)", "≤ 1.4", f"{s['ours / bare']:.2f}"))
-        peer = s["FDEint / ours at N=1000"]
-        rows.append(("N=1000: FDEint (PyPI) / ours", "≥ 20", peer if isinstance(peer, str) else f"{peer:.0f}"))
-    if g := found.get("growth"):
-        rows.append(("growth of the cost with `fft`, N = 10³ … 10⁵", "slope ≤ 1.15", f"{g['log-log slope']:.2f}"))
-    if m := found.get("memory"):
-        rows.append(("extra memory of a training step, full + device", "≤ 1.1 N·d", f"{m['ratio']:.2f} N·d"))
-    if i := found.get("imports"):
-        rows.append(("import: packages beside torch and the standard library", "none", i["further packages"]))
-    return tables.markdown(("figure", "target", "measured"), rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted(PARTS), action="append")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    path = options.out / "core.json"
-    found = json.loads(path.read_text()) if options.only and path.exists() else {}
     for name in options.only or PARTS:
         print(f"{name} …", flush=True)
-        found[name] = PARTS[name]()
-        print(json.dumps(found[name], indent=1, default=str, ensure_ascii=False), flush=True)
-    found["machine"] = machine(torch.device("cpu"))
-    options.out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, default=str, ensure_ascii=False) + "\n")
-    (options.out / "core.md").write_text(markdown(found) + "\n")
-    print(markdown(found))
+        found = PARTS[name]()
+        print(json.dumps(found, indent=1, default=str, ensure_ascii=False), flush=True)
+        about = here() | {"command": f"python benchmarks/core.py --only {name}"}
+        put("core", name, found if isinstance(found, list) else [found], **about)
+    print(core())
     print(f"peak memory of this process: {resident_mib():.0f} MiB")
 
 

@@ -43,11 +43,18 @@ class Results:
         print(f"[{time.time() - self.began:5.0f} s]", json.dumps(brief), flush=True)
 
 
+def tried(found: Row) -> list[Row]:
+    """What a file of this script, or the result file made of all of them, says of settings tried."""
+    rows = found["rows"] if "rows" in found else [row for run in found["runs"] for row in run["rows"]]
+    flat = ("explore", "judge")  # in the result file each setting is a row
+    return [r | {"tried": [{"val": r["val"]}]} if r.get("stage") in flat else r for r in rows]
+
+
 def cases_of(args: argparse.Namespace, began: float) -> list[Case]:
     """All searches; the two variants of a graph know each other."""
     shares = ENDS | {"explore": args.explore, "judge": args.explore + ENDS["judge"] - ENDS["explore"]}
     ends = {stage: began + 60 * args.minutes * share for stage, share in shares.items()}
-    known = [row for path in args.known for row in json.loads(path.read_text())["rows"]]
+    known = [row for path in args.known for row in tried(json.loads(path.read_text()))]
     how = {"width": args.width, "tracks": tuple(args.tracks.split(",")), "apart": args.device == "cpu"}
     every = {f"{d}:{v}": Case(d, v, ends, **how) for d in DATASETS for v in ("l", "nl")}
     for name, one in every.items():

@@ -4,7 +4,8 @@
     python benchmarks/horizons.py --device cpu    # each row in a process of its own, peak memory from the system
     python benchmarks/horizons.py --quick         # small sizes, a minute
 
-Writes <out>/horizons-<device>.json (after every row), .md and .png; the plot has the bare kernels of ``func`` drawn in.
+Writes <out>/horizons-<device>.json after every row; ``python benchmarks/render.py --take <out>`` makes a table and a
+plot of it. Cases that such a run has no time for keep the rows of an earlier one.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from horizons_report import Report, merge
+from report.record import here
 from torch import Tensor, nn
 from workloads import Perceptron, image_model, image_problem
 
 import neuralfde as nf
-from neuralfde.solve.steppers.graph_cache import drop as release
 from neuralfde.cli.measuring import clock, peak_mib, resident_mib
+from neuralfde.models.image import ConvFDE
+from neuralfde.solve.steppers import graph_cache
 
 ROWS = 294_912  # numbers in a state of the image model
 
@@ -45,7 +47,7 @@ class Case:
     step: float = 0.1
     compiled: bool = False
     double: bool = False
-    graphs: bool | str = "auto"
+    stepper: str = "auto"
     repeats: int = 3
     peer: str = ""
     reference: str = ""  # the case whose gradient this one's is compared with
@@ -60,7 +62,7 @@ class Case:
         return {
             "order": self.order, "t": self.t, "step": self.step, "adjoint": self.adjoint, "storage": self.storage,
             "history": nf.Exponentials(tol=1e-11) if self.double and self.history == "exponentials" else self.history,
-            "graphs": self.graphs,
+            "stepper": self.stepper,
         }  # fmt: skip
 
 
@@ -89,7 +91,7 @@ def gpu_cases(quick: bool) -> list[Case]:
         Case("exact, full + device, compiled func", t, compiled=True, reference=ref),
         Case("direct", t, adjoint="direct", reference=ref, repeats=1),
         Case("paper", t, adjoint="paper", reference=ref, repeats=1),
-        Case("exact, full + device, eager", t, graphs=False, reference=ref, repeats=1),
+        Case("exact, full + device, eager", t, stepper="single", reference=ref, repeats=1),
         Case("exact, auto", t, history="auto", storage="auto", reference=ref),
     ]  # fmt: skip
     for short in () if quick else (10.0, 50.0):
@@ -144,6 +146,30 @@ class Row:
         """For JSON."""
         found = {k: v for k, v in asdict(self).items() if k not in ("gradient", "case")}
         return {**asdict(self.case), "steps": self.case.steps, **found}
+
+
+class Report:
+    """Rows as they come; the file is written after each."""
+
+    def __init__(self, out: Path, device: str) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.path = out / f"horizons-{device.replace(' ', '-').lower()}.json"
+        self.rows: list[dict[str, Any]] = []
+        self.bare: dict[str, dict[str, float]] = {}
+        words = [w for w in sys.argv[1:] if w not in ("--out", str(out))]
+        command = " ".join(["python benchmarks/horizons.py", *words])
+        self.about = here() | {"device": device, "command": command} | ({"hardware": device} if device != "cpu" else {})
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Take a row in and write the file."""
+        self.rows.append(row)
+        shown = {k: v for k, v in row.items() if k.endswith(("_s", "_mib", "error", "note")) and v}
+        print(f"{row['name']} T={row['t']:g}: {shown}", flush=True)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the file."""
+        self.path.write_text(json.dumps({**self.about, "bare": self.bare, "rows": self.rows}, indent=1))
 
 
 def train_step(model: nn.Module, inputs: Tensor, labels: Tensor | None) -> tuple[float, float]:
@@ -201,19 +227,19 @@ def run_gpu_case(case: Case, device: torch.device) -> Row:
         return measure_peer(case, func, device)
     try:
         row = measure(case, model, inputs, labels)
-        replayed = any(x is not None and not isinstance(x, int) for x in _captured(func))
-        row.note = "graphs" if replayed else "eager"
+        row.note = stepper_of(model, inputs)
         if "Fashion" in case.name and row.total_s is not None:
             row.note += f"; 468 batches: {468 * row.total_s:.0f} s"
         return row
     finally:
-        release(func)
+        graph_cache.drop(func)
 
 
-def _captured(func: Any) -> list[Any]:
-    from neuralfde.adjoints.graphs import _CACHE
-
-    return list(_CACHE.get(func, {}).values())
+def stepper_of(model: ConvFDE, inputs: Tensor) -> str:
+    """Which stepper takes the steps of a forward pass like those that were timed, as the solver says itself."""
+    block = model.fde
+    solved = nf.solve(block.func, model.stem(inputs), block.t, block.order, **block.options)
+    return solved.stats.stepper
 
 
 def measure_peer(case: Case, func: nn.Module, device: torch.device) -> Row:
@@ -347,31 +373,22 @@ def on_cpu(report: Report, given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--budget", type=float, default=360.0, help="seconds after which GPU cases are left out")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--merge", nargs="+", type=Path, help="JSON files of runs on one machine: one table of them")
     given = parser.parse_args()
-    if given.merge:
-        report = Report(given.out, "h200" if "h200" in given.merge[0].name else given.merge[0].stem.split("-", 1)[1])
-        merge(report, given.merge)
-        report.flush()
-        report.plot()
-        return
     if given.one:
         row = run_cpu_case(Case(**json.loads(given.one)), str(given.out.parent), given.quick)
         kept = ("forward_s", "backward_s", "total_s", "peak_mib", "note", "gradient")
         torch.save({k: getattr(row, k) for k in kept}, given.out)
         return
     cuda = torch.cuda.is_available() if given.device == "auto" else given.device == "cuda"
-    name = torch.cuda.get_device_name().replace(" ", "-").lower() if cuda else "cpu"
-    report = Report(given.out, name, torch.device("cuda" if cuda else "cpu"))
+    report = Report(given.out, torch.cuda.get_device_name() if cuda else "cpu")
     (on_gpu if cuda else on_cpu)(report, given)
     report.flush()
-    report.plot()
-    print(f"wrote {report.path}.json, .md, .png")
+    print(f"wrote {report.path}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import render_images
 import torch
 from image_turns import Turns, side_by_side
+from report import images_cost, record
 
 from neuralfde.cli.experiment import Report, Row, write_json
 from neuralfde.cli.measuring import clock, machine
@@ -136,7 +136,7 @@ def probe(given: argparse.Namespace, deadline: float) -> None:
     found["steps of all at once"] = speed.counts
     found["overlap"] = sum(n * s for n, s in zip(speed.counts, alone, strict=True)) / speed.took
     write(given, "probe", found)
-    print(render_images.probe(found), flush=True)
+    print(images_cost.ways({**found, "rows": found["ways"]}), flush=True)
 
 
 def fastest(found: dict[str, Any]) -> str:
@@ -230,7 +230,6 @@ def train(given: argparse.Namespace, deadline: float) -> None:
         torch.save({"settings": settings, "states": states}, Path(given.out) / "states.pt")
         print(f"to be resumed: {[(key, s['step']) for key, s in states.items()]}", flush=True)
         return
-    print(render_images.accuracy(found), flush=True)
 
 
 def validate(given: argparse.Namespace, deadline: float) -> None:
@@ -254,7 +253,9 @@ def write(given: argparse.Namespace, name: str, found: dict[str, Any]) -> None:
 
 def probed_before(given: argparse.Namespace) -> dict[str, Any]:
     """What the probe found: in this folder, or among the results; nothing where there was none."""
-    for path in (Path(given.out) / "probe.json", Path(given.results) / "image-probe-h200.json"):
-        if path.is_file():
-            return json.loads(path.read_text())  # type: ignore[no-any-return]
+    path = Path(given.out) / "probe.json"
+    if path.is_file():
+        return json.loads(path.read_text())  # type: ignore[no-any-return]
+    if (record.RESULTS / "images-cost.json").is_file():
+        return record.run("images-cost", "ways")
     return {}

@@ -3,7 +3,7 @@
     python benchmarks/images_gpu.py --data DIR --out OUT --parts probe,validate --minutes 3
     python benchmarks/images_gpu.py --data DIR --out OUT --parts train --sets mnist --minutes 9.75
     python benchmarks/images_gpu.py --data DIR --out OUT --parts cost,direct,adjoints,smoke --minutes 5.4
-    python benchmarks/images_gpu.py --out OUT --parts render
+    python benchmarks/render.py --take OUT
 
 ``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on training images
 held out; ``train`` trains all seeds of the sets in the fastest way, in turns on their own streams (over several calls
@@ -11,9 +11,9 @@ with ``--whole``, then ``--resume``), and ends them early, their learning rates 
 ``cost`` measures time and memory over T; ``direct`` the memory of direct differentiation for a field that lays out the
 time as a channel, as torchfde's example does;
 ``adjoints`` trains with different gradients; ``smoke`` trains in mixed precision with TensorBoard logs, and in two
-processes; ``render`` makes tables and figures of the JSON files, and needs no GPU. Each part is a process of its own,
-so that none can hurt another. No run chooses anything by test images: its recipe is fixed, and its last models
-are tested.
+processes. Each part is a process of its own, so that none can hurt another, and leaves JSON files in ``OUT``, of which
+the last command makes tables and figures. No run chooses anything by test images: its recipe is fixed, and its last
+models are tested.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import render_images
 import torch
 from image_trainings import WAYS, probe, train, validate, write
+from report import images_cost
 from torch import nn
 from torch.nn import functional as F
 from workloads import image_model, image_problem
@@ -85,7 +85,7 @@ def cost(given: argparse.Namespace, deadline: float) -> None:
             dataset=dataset, horizons=given.horizons or HORIZONS[dataset], variants=COSTS, minutes=max(0.01, minutes),
             repeats=3, device=given.device, batch_size=given.batch_size,
         )  # fmt: skip
-        print(render_images.cost(image_cost.run(config, Rows(given, f"cost-{dataset}", config)), dataset), flush=True)
+        print(images_cost.cost(image_cost.run(config, Rows(given, f"cost-{dataset}", config)), dataset), flush=True)
 
 
 def direct(given: argparse.Namespace, deadline: float) -> None:
@@ -103,7 +103,7 @@ def direct(given: argparse.Namespace, deadline: float) -> None:
         step()
         found["rows"].append({"T": t, "batch_size": given.batch_size, "train_mib": peak_mib(step, place)})
         write(given, "direct", found)
-    print(render_images.direct(found), flush=True)
+    print(images_cost.direct(found["rows"]), flush=True)
 
 
 def smoke(given: argparse.Namespace, deadline: float) -> None:
@@ -132,7 +132,7 @@ def smoke(given: argparse.Namespace, deadline: float) -> None:
             row["log files"] = len(list(Path(folder, "logs").glob("*/events*"))) if "TensorBoard" in way else None
             found["rows"].append(row)
             write(given, "smoke", found)
-    print(render_images.smoke(found), flush=True)
+    print(images_cost.smoke(found["rows"]), flush=True)
 
 
 PARTS = {
@@ -146,9 +146,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="", help="folder with MNIST/raw and FashionMNIST/raw")
     parser.add_argument("--out", required=True, help="folder for the JSON files")
-    parser.add_argument(
-        "--parts", default="probe,train,cost,direct,adjoints,smoke", help=f"of {', '.join(PARTS)}, render"
-    )
+    parser.add_argument("--parts", default="probe,train,cost,direct,adjoints,smoke", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--minutes", type=float, default=13.0, help="time limit of the whole call")
     parser.add_argument("--whole", type=float, default=0.0, help="minutes of a training over several calls")
     parser.add_argument("--resume", default="", help="states.pt of the call before")
@@ -166,8 +164,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--probe-reserve", type=float, default=30.0, help="seconds kept for the second half of the probe"
     )
-    parser.add_argument("--results", default=str(Path(__file__).parent / "results"), help="where render writes")
-    parser.add_argument("--label", default="h200", help="ends the names of what render writes")
     parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -187,9 +183,6 @@ def main() -> None:
         PARTS[parts[0]](given, deadline)
         return
     for k, part in enumerate(parts):
-        if part == "render":
-            render_images.render(Path(given.out), Path(given.results), given.label)
-            continue
         rest = sum(SHARES.get(p, 0.0) for p in parts[k + 1 :])
         left = deadline - time.time() - rest
         seconds = left if part == "train" or k + 1 == len(parts) else min(left, SHARES[part])

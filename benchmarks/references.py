@@ -5,7 +5,7 @@ where ``f_k`` are the coefficients of ``f(z)``. Padé approximants in ``t^β`` c
 different degree must agree to 1e-12. Run ``python benchmarks/references.py``; the values are in ``neuralfde.problems``.
 
 ``python benchmarks/references.py ensembles`` does the same from many initial values, for ``work_precision.py``, and
-writes ``results/work-precision-references.json`` (a few minutes).
+writes ``references.json`` (a few minutes).
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def ensemble(kind, count, terms=120):
 
 def ensembles(count: int = 256) -> None:
     found = {kind.name: ensemble(kind, count) for kind in (Brusselator, PredatorPrey)}
-    path = Path(__file__).parent / "results" / "work-precision-references.json"
+    path = Path(__file__).with_suffix(".json")
     path.write_text(json.dumps(found) + "\n")
 
 

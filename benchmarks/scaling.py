@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py
 
-writes ``results/scaling-cpu.json`` and the table ``results/scaling-cpu.md``. The model is a 256-wide network solved for
+writes ``results/scaling.json``. The model is a 256-wide network solved for
 50 steps; the batch of 512 is split between the processes. Each process gets one thread. Times are medians: on the wall,
 which other work on the machine disturbs and which cannot fall where there are more processes than cores, and of the
 process. Traffic is counted from the tensors handed to the collectives, per process and step.
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import statistics
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
+from report.record import here, put
+from report.solver import scaling
 from torch import distributed as dist
 from torch import multiprocessing as mp
 from torch import nn
@@ -28,8 +30,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neuralfde import FDEBlock
-from neuralfde.cli.measuring import machine
-from neuralfde_experiments import tables
 
 WIDTH, BATCH, STEPS = 256, 512, 50
 COLLECTIVES = {
@@ -63,7 +63,8 @@ class Traffic(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Look at ``c10d`` operations, run everything."""
         if func.namespace == "c10d":
-            self.calls[func.name().split("::")[1]] += 1
+            name = func.name().split("::")[1]
+            self.calls[COLLECTIVES.get(name, name)] += 1
             tensors = [x for x in torch.utils._pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
             self.bytes += max(x.numel() * x.element_size() for x in tensors)
         return func(*args, **(kwargs or {}))
@@ -104,7 +105,7 @@ def measure(how: str, rank: int, world: int, rounds: int) -> dict[str, object]:
         "processes": world,
         "wall_seconds": round(statistics.median(wall), 3),
         "cpu_seconds": round(statistics.median(busy), 3),
-        "collectives": dict(traffic.calls),
+        "collectives": dict(sorted(traffic.calls.items())),
         "bytes": traffic.bytes,
         "parameter_bytes": held,
     }
@@ -124,39 +125,22 @@ def worker(rank: int, world: int, port: int, rounds: int, out: str) -> None:
 
 
 def main() -> None:
-    """Measure one process and more; write rows as JSON and as a table."""
+    """Measure one process and more."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scaling-cpu.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for world in options.processes:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
-        part = f"{options.out}.part"
-        mp.spawn(worker, (world, port, options.rounds, part), nprocs=world)
-        rows += json.loads(Path(part).read_text())
-        os.remove(part)
-    found = machine(torch.device("cpu"))
-    options.out.write_text(json.dumps({"machine": found, "rows": rows}, indent=1) + "\n")
-    table = markdown(found, rows)
-    options.out.with_suffix(".md").write_text(table)
-    print(table)
-
-
-def markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The rows as a table, with the machine beneath it."""
-    names, lines = {"alone": "alone", "ddp": "DDP", "fsdp2": "FSDP2"}, []
-    for r in rows:
-        calls = ", ".join(f"{count} {COLLECTIVES.get(k, k)}" for k, count in sorted(r["collectives"].items()))
-        moved = f"{r['bytes'] / 1000:.0f} kB: {calls}" if calls else "nothing"
-        seconds = f"{r['cpu_seconds']} s", f"{r['wall_seconds']} s"
-        lines.append([names[r["how"]], r["processes"], *seconds, moved, f"{r['parameter_bytes'] / 1000:.0f} kB"])
-    head = ("", "processes", "CPU time", "wall time", "sent or received", "parameters held")
-    about = f"*{machine['cores']} cores, torch {machine['torch']}, gloo.*"
-    return f"{tables.markdown(head, lines)}\n\n{about}\n"
+        with tempfile.TemporaryDirectory() as folder:
+            part = f"{folder}/rows.json"
+            mp.spawn(worker, (world, port, options.rounds, part), nprocs=world)
+            rows += json.loads(Path(part).read_text())
+    put("scaling", "processes", rows, **here(), command="python benchmarks/scaling.py")
+    print(scaling())
 
 
 if __name__ == "__main__":

@@ -10,15 +10,15 @@ vector-Jacobian product a step. Processor seconds; writes results/small-states.j
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from pathlib import Path
 
 import torch
+from report.record import here, put
+from report.solver import small_states
 from torch import Tensor, nn
 
 import neuralfde as nf
-from neuralfde.cli.measuring import least_seconds, machine
+from neuralfde.cli.measuring import least_seconds
 
 
 class LotkaVolterra(nn.Module):
@@ -80,10 +80,9 @@ def main() -> None:
         time.process_time,
     )
     result = {**times, "ratio": times["vectorised"] / times["step by step"], "gradient difference": difference}
-    about = {**machine(torch.device("cpu")), "steps": given.steps, "trajectories": given.trajectories}
-    text = json.dumps({**about, **result}, indent=1)
-    (Path(__file__).parent / "results" / "small-states.json").write_text(text + "\n")
-    print(text)
+    row = {"steps": given.steps, "trajectories": given.trajectories, **result}
+    put("small-states", "training step", [row], **here(), command="python benchmarks/small_states.py")
+    print(small_states())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Error against time, side by side with pycaputo and FDEint (both from PyPI), on three problems, in one run.
 
-``pip install pycaputo FDEint matplotlib``, ``python benchmarks/work_precision.py``: writes
-``results/work-precision.json``, ``.md`` and ``.svg``; with ``render`` the last two from the first; with the
-names of problems only these are measured anew.
+``pip install pycaputo FDEint``, ``python benchmarks/work_precision.py``: writes ``results/work-precision.json``; with
+the names of problems only these are measured anew.
 
 Each problem is solved as one trajectory and as an ensemble of 256, about the size of a batch in training, with initial
 values (or, for the linear one, rates) of their own. Every solver gets the same equations, order and interval in
@@ -41,15 +40,16 @@ from pycaputo.derivatives import CaputoDerivative  # noqa: E402
 from pycaputo.events import StepCompleted  # noqa: E402
 from pycaputo.fode.caputo import PECE  # noqa: E402
 from pycaputo.stepping import evolve  # noqa: E402
+from report import record  # noqa: E402
+from report.work_precision import all_errors, summary  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from neuralfde import ABM, FixedPoint, NewtonKrylov, fdeint, mittag_leffler  # noqa: E402
 from neuralfde.problems import problem  # noqa: E402
-from neuralfde_experiments import tables  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results"
+REFERENCES = Path(__file__).parent / "references.json"
+PART = "three problems"
 STEPS = (5, 7, 10, 14, 20, 50, 100, 200, 400, 800)
-LEVELS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 MEMBERS = 256
 LONGEST = 1.0
 SHORT = "pycaputo, one derivative for all"
@@ -119,7 +119,7 @@ def with_references(name: str, members: int, equation: Callable[..., tuple[Any, 
     p = problem(name)
     if members == 1:
         return Case(name, p.order, p.t, equation, p.z0[:, None], p.solution()[:, None])
-    found = json.loads((RESULTS / "work-precision-references.json").read_text())[name]
+    found = json.loads(REFERENCES.read_text())[name]
     z0, end = (torch.tensor(found[k], dtype=torch.float64)[:members].T.contiguous() for k in ("z0", "z"))
     return Case(name, p.order, p.t, equation, z0, end)
 
@@ -196,104 +196,18 @@ def measure(cases: Sequence[Case]) -> list[dict]:
     return rows
 
 
-def curve(rows: list[dict], **wanted: Any) -> list[tuple[float, float]]:
-    """The (error, seconds) of these rows, from the smallest error."""
-    return sorted((r["error"], r["seconds"]) for r in rows if all(r[k] == v for k, v in wanted.items()))
-
-
-def seconds_for(own: list[tuple[float, float]], error: float) -> float:
-    """The time at which a method is this far off, interpolated on logarithmic axes; infinite beyond what was measured.
-
-    Where its coarsest grid is better than asked for, the time of that grid counts.
-    """
-    if own[0][0] > error:
-        return float("inf")
-    return float(np.exp(np.interp(np.log(error), *np.log(np.array(own)).T)))
-
-
-def quickest(rows: list[dict], solver: str, error: float, **case: Any) -> tuple[float, str]:
-    """The least time of a solver's methods, and which it is."""
-    return min((seconds_for(curve(rows, solver=solver, method=m, **case), error), m) for m in SOLVERS[solver])
-
-
-def cases_in(rows: list[dict]) -> list[dict]:
-    return [{"problem": p, "members": m} for p, m in dict.fromkeys((r["problem"], r["members"]) for r in rows)]
-
-
-def markdown(rows: list[dict]) -> str:
-    """Milliseconds to reach an error with each solver's quickest method, and where ours is ahead of the others."""
-    heads = ["members", "problem", "error", *SOLVERS, "quickest"]
-    lines, wins = [], []
-    for case in cases_in(rows):
-        for error in LEVELS:
-            found = {s: quickest(rows, s, error, **case) for s in SOLVERS}
-            cells = ["-" if x == float("inf") else f"{1000 * x:.1f} ms, {m}" for x, m in found.values()]
-            first = min(found, key=lambda s: found[s])
-            own = found["neuralfde"][0]
-            wins += [(case["members"], s) for s in SOLVERS if error < 1e-3 and own < found[s][0]]
-            lines.append([case["members"], case["problem"], f"{error:.0e}", *cells, first])
-    return "\n".join([*summary(rows, wins), "", tables.markdown(heads, lines), "", made_with(), ""])
-
-
-def summary(rows: list[dict], wins: list[tuple[int, str]]) -> list[str]:
-    """How often ours is ahead of each of the others at errors below 1e-3."""
-    lines = []
-    for members in dict.fromkeys(r["members"] for r in rows):
-        of = len({r["problem"] for r in rows if r["members"] == members}) * sum(error < 1e-3 for error in LEVELS)
-        counts = [f"{s} at {wins.count((members, s))}" for s in SOLVERS if s != "neuralfde"]
-        kind = f"an ensemble of {members}" if members > 1 else "one trajectory"
-        lines.append(f"- With {kind}, of {of} errors below 1e-3, neuralfde is ahead of " + "; of ".join(counts) + ".")
-    return lines
-
-
-def made_with() -> str:
-    versions = ", ".join(f"{n} {version(n)}" for n in ("torch", "numpy", "pycaputo", "FDEint"))
-    return (
-        f"Processor milliseconds on one thread; {versions}. The number after abm and PECE counts their corrections; "
-        "- is an error that no measured number of steps reached."
-    )
-
-
-def plot(rows: list[dict]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    cases, colours = cases_in(rows), dict(zip(SOLVERS, ("C0", "C1", "C2", "C3"), strict=True))
-    figure, axes = pyplot.subplots(2, len(cases) // 2, figsize=(11, 6.4), height_ratios=(5, 3))
-    for axis, case in zip(axes.flat, cases, strict=True):
-        for solver, methods in SOLVERS.items():
-            for method, line in zip(methods, ("-", "--", ":", "-.", (0, (1, 3))), strict=False):
-                points = zip(*curve(rows, solver=solver, method=method, **case), strict=True)
-                style = {"linestyle": line, "color": colours[solver], "marker": "o", "markersize": 3}
-                axis.loglog(*points, label=f"{solver}: {method}", **style)
-        many = f"{case['members']} members" if case["members"] > 1 else "one trajectory"
-        axis.set(title=f"{case['problem']}, {many}", xlim=(1e-2, 1e-6))
-        axis.grid(alpha=0.3)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("processor seconds")
-    for axis in axes[1]:
-        axis.set_xlabel("largest error at the end")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8)
-    figure.tight_layout(rect=(0, 0.1, 1, 1))
-    figure.savefig(RESULTS / "work-precision.svg")
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    kept = RESULTS / "work-precision.json"
-    if sys.argv[1:] != ["render"]:
-        wanted = sys.argv[1:] or list(PROBLEMS)
-        found = measure([PROBLEMS[name](m) for m in (MEMBERS, 1) for name in wanted])
-        known = json.loads(kept.read_text()) if kept.exists() else []
-        rows = [*found, *[r for r in known if r["problem"] not in wanted]]
-        rows.sort(key=lambda r: (-r["members"], list(PROBLEMS).index(r["problem"])))
-        kept.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    rows = json.loads(kept.read_text())
-    (RESULTS / "work-precision.md").write_text(markdown(rows))
-    plot(rows)
-    print(markdown(rows))
+    wanted = sys.argv[1:] or list(PROBLEMS)
+    found = measure([PROBLEMS[name](m) for m in (MEMBERS, 1) for name in wanted])
+    if sys.argv[1:]:
+        found += [r for r in record.rows("work-precision", PART) if r["problem"] not in wanted]
+    found.sort(key=lambda r: (-r["members"], list(PROBLEMS).index(r["problem"])))
+    versions = {name: version(name) for name in ("numpy", "pycaputo", "FDEint")}
+    record.put(
+        "work-precision", PART, found, **record.here(), **versions, command="python benchmarks/work_precision.py"
+    )
+    print(f"{summary()}\n\n{all_errors()}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 python docs/figures/bias.py
 
-Beside the picture it writes the errors as a table, ``benchmarks/results/bias.md``, with those of the paper's image
-model from ``benchmarks/results/horizons-h200.json``.
+Beside the picture it writes the errors, ``benchmarks/results/bias.json``.
 """
 
 import functools
-import json
+import sys
 from pathlib import Path
 
 import torch
@@ -16,9 +15,12 @@ from torch import nn
 
 from neuralfde import fdeint
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from report.record import here, put
+
 DOUBLE = torch.float64
 STEPS = (10, 20, 40, 80, 160, 320)
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def multiplier(adjoint: str, order: float, steps: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,23 +79,17 @@ def main() -> None:
     right.set(xlabel="step h", ylabel="relative error of ∂L/∂θ", title="A small network: refining helps one of them")
     right.legend()
     save(fig, "bias")
-    (RESULTS / "bias.md").write_text(table())
+    put("bias", "small network", rows(), **here(), command="python docs/figures/bias.py")
 
 
-def table() -> str:
-    """Errors of both adjoints: of the small network for each step, and of the image model for each horizon."""
-    lines = ["| problem | β | steps | exact | paper |", "| --- | --- | --- | --- | --- |"]
-    for order in (0.3, 0.5, 0.9):
-        for steps in (STEPS[0], STEPS[-1]):
-            exact, paper = (100 * error(adjoint, order, steps) for adjoint in ("exact", "paper"))
-            lines.append(f"| small network, T = 1 | {order} | {steps} | {exact:.2g} % | {paper:.2g} % |")
-    rows = [r for r in json.loads((RESULTS / "horizons-h200.json").read_text())["rows"] if r["name"] == "paper"]
-    for r in sorted(rows, key=lambda r: r["t"]):  # its errors are against the exact adjoint in float32
-        paper = (
-            f"{100 * r['gradient_error']:.2g} %" if r["gradient_error"] < 1 else f"{100 * r['gradient_error']:.0f} %"
-        )
-        lines.append(f"| image model, T = {r['t']:g} | {r['order']} | {r['steps']} | the reference | {paper} |")
-    return "\n".join(lines) + "\n"
+def rows() -> list[dict]:
+    """Errors of both adjoints on the coarsest and on the finest grid."""
+    return [
+        {"problem": "small network, T = 1", "order": order, "steps": steps}
+        | {adjoint: error(adjoint, order, steps) for adjoint in ("exact", "paper")}
+        for order in (0.3, 0.5, 0.9)
+        for steps in (STEPS[0], STEPS[-1])
+    ]
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""No number of the pages is typed by hand: measured ones are read from the results, settings from the code."""
+"""What pages say of settings and of measurements is what the code and the results say; see ``test_results.py`` too."""
 
-import importlib.util
 import re
+import statistics
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import scaling
 import torch
+from report import graphs_accuracy, graphs_cost, images_accuracy
+from report.record import rows
 
-from neuralfde import FFT, Exponentials, Full, automatic
-from neuralfde.door.names import METHODS
+from neuralfde import FFT, Exponentials, Full
+from neuralfde.base import policy
 from neuralfde.compat.torchfde import fdeint as torchfde_call
+from neuralfde.door import cost
+from neuralfde.door.names import METHODS
 from neuralfde.fitting.profile import RESOLUTION
 from neuralfde.fitting.search import SMALL
 from neuralfde.history import exponentials, panels
@@ -18,20 +23,7 @@ from neuralfde_experiments import relaxation
 from neuralfde_experiments.graph_settings import settings_for
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
-NUMERALS = {10: "Ten", 12: "twelve"}
-
-
-def script(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-readme = script(ROOT / "benchmarks" / "readme.py")
-scaling = script(ROOT / "benchmarks" / "scaling.py")
-render_graphs = script(ROOT / "benchmarks" / "render_graphs.py")
+NUMERALS = {5: "Five", 6: "six", 10: "Ten", 12: "twelve"}
 
 
 def said(page):
@@ -40,32 +32,12 @@ def said(page):
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("page", readme.pages(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_measured_figures_are_those_of_the_results(page):
-    assert readme.filled(page.read_text()) == page.read_text(), "stale: run python benchmarks/readme.py"
-
-
-def test_every_figure_is_used_and_a_wrong_one_is_noticed():
-    text = "".join(page.read_text() for page in readme.pages())
-    assert all(f"<!-- {name}:start -->" in text for name in readme.FIGURES)
-    wrong = text.replace(readme.bias_network(), "1 % to 2 %")
-    assert wrong != text == readme.filled(wrong)
-    with pytest.raises(SystemExit, match="no figure 'nothing'"):
-        readme.filled("<!-- nothing:start -->1<!-- nothing:end -->")
-
-
-def test_pictures_of_the_site_are_those_of_the_results():
-    for picture in (ROOT / "docs" / "figures").iterdir():
-        if (RESULTS / picture.name).exists():
-            assert picture.read_bytes() == (RESULTS / picture.name).read_bytes(), picture.name
-
-
 SINGLE, DOUBLE = (panels._SIZES[dtype] for dtype in (torch.float32, torch.float64))
 LEVELS = [FFT().block * FFT().growth ** k for k in range(3)]
 SETTINGS = [
     ("docs/index.md", f"{NUMERALS[len(METHODS)]} schemes"),
-    ("docs/choose.md", f"from {automatic.FFT_FROM} steps on `fft`"),
-    ("docs/recipes/long.md", f"changes over at {automatic.FFT_FROM} steps"),
+    ("docs/choose.md", f"from {policy.FFT_STEPS} steps on `fft`"),
+    ("docs/recipes/long.md", f"changes over at {policy.FFT_STEPS} steps"),
     ("docs/recipes/long.md", "1e-8 for float32 states and 1e-11 for float64"),
     ("docs/math/history.md", f"groups steps into blocks of {Full().block}"),
     ("docs/math/history.md", f"one thin product over at most {Full().block - 1} rows"),
@@ -90,8 +62,8 @@ def test_settings_are_those_of_the_code(page, sentence):
 
 def test_the_tolerance_that_auto_brings_along():
     for double, tolerance in ((False, 1e-8), (True, 1e-11)):
-        size = automatic.Size(steps=100, row_bytes=8, sums=1, train=True, double=double)
-        assert automatic._exponentials(size) == Exponentials(tol=tolerance)
+        size = cost.Size(steps=100, row_bytes=8, sums=1, train=True, double=double)
+        assert cost._exponentials(size) == Exponentials(tol=tolerance)
 
 
 def test_the_rates_of_the_exponentials():
@@ -102,32 +74,56 @@ def test_the_rates_of_the_exponentials():
     assert r"between \(0.1/N\) and \(30/B\)" in said("docs/math/history.md")
 
 
-def graph_trainings():
-    files = {run: render_graphs.read(name)["rows"] for run, name in render_graphs.RUNS.items()}
-    return [row | {"run": run} for run, rows in files.items() for row in rows if "dataset" in row]
-
-
-def test_what_is_said_of_the_graphs():
+def test_what_is_said_of_the_cost_on_graphs():
     text = said("docs/reproduce.md")
-    rows = [r for r in render_graphs.costs() if "training_s" in r]
+    found = [r for r in graphs_cost.costs() if "training_s" in r]
     for variant, leanest in (("l", "exact+recompute"), ("nl", "exact+recompute+host")):
         for size in (169343, 20000):
-            found = [r for r in rows if (r["variant"], r["nodes"]) == (variant, size)]
-            assert min((r for r in found if r["training_mib"]), key=lambda r: r["training_mib"])["adjoint"] == leanest
-            kept = [render_graphs.ratio(r, "training_s") for r in found if "states" in r["adjoint"]]
+            own = [r for r in found if (r["variant"], r["nodes"]) == (variant, size)]
+            least = min((r for r in own if r["training_mib"]), key=lambda r: r["training_mib"])
+            assert least["adjoint"] == leanest
+            assert graphs_cost.ratio(least, "training_s") > 3
+            kept = [r for r in own if "states" in r["adjoint"]]
             assert kept
-            assert max(kept) < 1
+            assert all(graphs_cost.ratio(r, "training_s") < 1 for r in kept)
+            assert all(graphs_cost.ratio(r, "training_mib") > 1 for r in kept if r["training_mib"])
     assert "least memory where attention is computed again and, for `l`, some columns are solved at a time" in text
-    assert "With the states kept it is faster than direct differentiation" in text
+    assert "both take several times as long" in text
+    assert "With the states kept it is faster than direct differentiation, and takes more memory" in text
+
+
+def test_what_is_said_of_the_accuracies_on_graphs():
+    assert f"within their first {graphs_accuracy.SHORT} epochs, are left out" in said("docs/reproduce.md")
+    splits = {s for r in graphs_accuracy.trainings() if r["stage"] in ("explore", "judge") for s in r["seeds"]}
+    assert splits.isdisjoint(range(10)), "settings were chosen on splits that are reported"
+    averaged = [r for r in graphs_accuracy.trainings() if r["averaged"] and r["stage"] == "trial"]
+    assert {len(r["splits"]) for r in averaged} == {3}
+    assert "its order was chosen on three of the reported splits, by validation" in said("docs/reproduce.md")
 
 
 def test_tuned_settings_are_those_that_validation_chose():
-    chosen = render_graphs.best(graph_trainings(), ("final", "other"))
+    chosen = graphs_accuracy.chosen()
     assert len(chosen) == 14
     for (dataset, variant), row in chosen.items():
         mine = asdict(settings_for(dataset, "tuned", variant))
         for name, value in row["settings"].items():
             assert mine[name] == (pytest.approx(value) if isinstance(value, float) else value), (dataset, variant, name)
+
+
+def test_what_is_said_of_the_recipes_for_images():
+    text = said("docs/reproduce.md")
+    *others, reported, again = images_accuracy.trained("mnist")
+    assert (reported["reported"], again["settings"]["views"]) == (True, reported["settings"]["views"])
+    means = [statistics.mean(images_accuracy.errors(r)) for r in others]
+    assert min(means) > images_accuracy.TARGET["mnist"] >= statistics.mean(images_accuracy.errors(reported))
+    assert max(means) - min(means) < min(max(e) - min(e) for e in map(images_accuracy.errors, others))
+    assert f"{NUMERALS[len(others) + 1]} recipes were trained to their end and tested" in text
+    assert "The four recipes with one view differ by no more than their seeds do" in text
+    compared = rows("images-accuracy", "mnist: recipes compared on held-out images")
+    assert f"taken from {NUMERALS[len(compared)]} recipes with one view" in text
+    assert max(compared, key=lambda r: r["last_five"])["recipe"] == "affine, no smoothing"
+    fashion = rows("images-accuracy", "fashion-mnist: recipes compared on held-out images")
+    assert max(fashion, key=lambda r: r["held_out_accuracy"])["recipe"] == "nothing erased"
 
 
 def test_the_names_of_torchfde():

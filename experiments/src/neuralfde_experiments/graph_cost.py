@@ -192,7 +192,8 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "source": config.source}
     options |= {"adjoint": "direct" if name == "loop" else name, "check_finite": False}
     options |= {"history": lean if config.history == "auto" else config.history}
-    options["graphs"] = False  # captured steps are for small states: their static inputs and outputs are ten more rows
+    # captured steps are for small states: their static inputs and outputs are ten more rows
+    options["stepper"] = "single"
     if name not in ("direct", "loop"):
         options["storage"] = "host" if "host" in more else config.storage
     if variant == "l" and {"columns", "recompute"} & set(more):

@@ -136,7 +136,7 @@ class Training:
         self.cuda = self.data.y.is_cuda
         # the weights of an order that is learned are computed on the host, which no graph can do
         self.captures = self.cuda and not learn_order
-        options: dict[str, Any] = {"graphs": False, "history": "full"} if self.captures else {}
+        options: dict[str, Any] = {"stepper": "single", "history": "full"} if self.captures else {}
         self.masks = _joined([split_of(self.data, seed) for seed in seeds], len(self.data.y))
         self.model = _model(self.data, each, seeds, variant, adjoint, learn_order, options).to(device)
         self.optimiser: Any = optimiser_for(self.model, s)

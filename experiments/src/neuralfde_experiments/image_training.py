@@ -178,11 +178,11 @@ class Trainer:
         changed = step != options["step"]
         options["step"] = step
         if self.replay is not None and self.replay.failed:
-            options["graphs"] = "auto"
+            options["stepper"] = "auto"
         if self.captures and (self.replay is None or changed):
             self.replay = None  # gives its memory back first
             self.replay = Replay(self.update)
-            options["graphs"] = False  # one graph of the whole step in place of one for each step of the solver
+            options["stepper"] = "single"  # one graph of the whole training step in place of one for each block
             options["history"] = "full" if self.config.history == "auto" else self.config.history
 
     def update(self, images: Tensor, labels: Tensor) -> None:
@@ -240,7 +240,7 @@ class Trainer:
         """Accuracy in per cent and loss of the model with these weights; on the fine grid, in training precision."""
         before = [p.detach().clone() for p in self.weights]
         options, trained = self.model.fde.options, dict(self.model.fde.options)
-        options |= {"step": self.config.step, "graphs": "auto"}
+        options |= {"step": self.config.step, "stepper": "auto"}
         torch._foreach_copy_(self.weights, weights)
         sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
         # other batches than in training, for once: not worth compiling for

@@ -1,0 +1,94 @@
+"""What is measured: for each result file the question, the command that answers it, and the section that tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question; ``page`` is below ``docs/``."""
+
+    asks: str
+    command: str
+    page: str
+
+
+GPU, TAKE = "python benchmarks/images_gpu.py --data DIR --out OUT", ", then `python benchmarks/render.py --take OUT`"
+
+#: by the name of the file in ``results/``
+QUESTIONS = {
+    "core": Question(
+        "How exact are gradients, and what do time and memory of a solve come to?",
+        "`python benchmarks/core.py`",
+        "performance.md#the-core",
+    ),
+    "work-precision": Question(
+        "How long does an error take to reach, beside pycaputo and FDEint?",
+        "`python benchmarks/work_precision.py`",
+        "performance.md#work-against-precision",
+    ),
+    "accuracy": Question(
+        "Do schemes, weights, error estimates and gradients have the accuracy that theory gives them?",
+        "`make bench-accuracy`",
+        "performance.md#orders-of-convergence",
+    ),
+    "small-states": Question(
+        "What does it save to take all steps of a small state together?",
+        "`python benchmarks/small_states.py`",
+        "performance.md#small-states",
+    ),
+    "horizons": Question(
+        "What do time, memory and gradient error grow to over long horizons?",
+        f"`python benchmarks/horizons.py --out OUT`{TAKE}",
+        "performance.md#long-horizons",
+    ),
+    "discovery": Question(
+        "How well are parameters, orders and intervals found from data?",
+        "`python benchmarks/discovery.py --muscle FILE`",
+        "performance.md#finding-equations-from-data",
+    ),
+    "bias": Question(
+        "How far off is the gradient of the paper's adjoint?",
+        "`python docs/figures/bias.py`",
+        "math/bias.md#how-far-off",
+    ),
+    "engine": Question(
+        "What does a reader open who follows a solve?",
+        "`python benchmarks/modules.py`",
+        "performance.md#what-a-reader-opens",
+    ),
+    "scaling": Question(
+        "What do several processes gain?", "`python benchmarks/scaling.py`", "scaling.md#what-to-expect"
+    ),
+    "graphs-cost": Question(
+        "What do time and memory on large graphs come to, beside the paper's?",
+        f"`python benchmarks/graphs_gpu.py --out OUT`{TAKE}",
+        "reproduce.md#cost-on-large-graphs",
+    ),
+    "graphs-accuracy": Question(
+        "How accurate is node classification on the seven small graphs, beside the paper's?",
+        f"`python benchmarks/graphs_search.py --data DIR --out OUT/search.json`{TAKE}",
+        "reproduce.md#accuracy-on-graphs",
+    ),
+    "graphs-kernels": Question(
+        "What do the kernels for graphs save against the sparse library?",
+        f"`python benchmarks/graph_kernels.py --out OUT`{TAKE}",
+        "performance.md#kernels-for-graphs",
+    ),
+    "images-accuracy": Question(
+        "How accurate is the image model on MNIST, Fashion-MNIST and the digits, beside the paper's?",
+        f"`{GPU} --parts validate,train`{TAKE}",
+        "reproduce.md#accuracy-on-images",
+    ),
+    "images-cost": Question(
+        "What do time and memory of the image model come to over the horizon, beside the paper's?",
+        f"`{GPU} --parts cost,direct,probe,smoke`{TAKE}",
+        "reproduce.md#cost-over-the-horizon",
+    ),
+    "images-gradients": Question(
+        "What do exact gradients change in a training?",
+        f"`{GPU} --parts adjoints`{TAKE}",
+        "reproduce.md#what-exact-gradients-change",
+    ),
+}

@@ -1,0 +1,123 @@
+"""The solver itself: the core, accuracy, small states, the bias of the paper's adjoint, several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .markdown import measured, table
+from .record import Row, rows, run, runs
+
+
+def core() -> str:
+    """The figures of the core beside their targets."""
+    found = {r["part"]: r["rows"] for r in runs("core")}
+    errors, speed, growth, memory, imports = (
+        found[k][0] for k in ("gradient_errors", "speed", "growth", "memory", "imports")
+    )
+    worst, peer = errors["worst relative error"], speed["FDEint / ours at N=1000"]
+    gap = max(abs(r - row["declared"]) for row in found["analytic"] for r in row["observed (z, ∂λ, ∂β)"])
+    exact = f"{worst['explicit']:.1e} (implicit {worst['implicit']:.1e})"
+    lines = [
+        [f"exact vs direct, float64, {errors['cases']} cases", "≤ 1e-12 (implicit ≤ 1e-10)", exact],
+        ["observed order of z, ∂z/∂λ, ∂z/∂β of E_β(λt^β)", "the scheme's order", f"largest gap {gap:.2f}"],
+        ["N=2000, MLP, forward + backward: textbook loop / ours", "≥ 12", f"{speed['loop / ours']:.1f}"],
+        ["the same: ours / bare N·f + N·(f + VJP)", "≤ 1.4", f"{speed['ours / bare']:.2f}"],
+        ["N=1000: FDEint (PyPI) / ours", "≥ 20", peer if isinstance(peer, str) else f"{peer:.0f}"],
+        ["growth of the cost with `fft`, N = 10³ … 10⁵", "slope ≤ 1.15", f"{growth['log-log slope']:.2f}"],
+        ["extra memory of a training step, full + device", "≤ 1.1 N·d", f"{memory['ratio']:.2f} N·d"],
+        ["import: packages beside torch and the standard library", "none", imports["further packages"]],
+    ]
+    return f"{table(['figure', 'target', 'measured'], lines)}\n\n{measured(*runs('core'))}"
+
+
+def orders() -> str:
+    """Observed orders beside the theory, a column for each β."""
+    found: dict[tuple[str, str, str], dict[float, Row]] = {}
+    for r in rows("accuracy", "orders"):
+        key = r["method"], r["grid"].split()[0], r["solution"]
+        found.setdefault(key, {})[r["order β"]] = r
+    betas = sorted({r["order β"] for r in rows("accuracy", "orders")})
+    lines = [
+        [f"`{m}`", grid, kind, *(f"{own[b]['observed']} ({own[b]['theory']:g})" for b in betas), _steps(own)]
+        for (m, grid, kind), own in found.items()
+    ]
+    head = ["method", "grid", "solution", *(f"β = {b:g}" for b in betas), "steps"]
+    return f"{table(head, lines)}\n\n{measured(run('accuracy', 'orders'))}"
+
+
+def _steps(own: dict[float, Row]) -> str:
+    """The number of steps, and where another one was needed."""
+    counts = [r["steps"] for r in own.values()]
+    usual = max(set(counts), key=counts.count)
+    return ", ".join([str(usual), *(f"{r['steps']} at β = {b:g}" for b, r in own.items() if r["steps"] != usual)])
+
+
+def weights() -> str:
+    """The worst relative error of each table of weights, a column for each β."""
+    found = rows("accuracy", "weights")
+    betas, names = (list(dict.fromkeys(r[k] for r in found)) for k in ("β", "weights"))
+    cell = {(r["weights"], r["β"]): r["worst relative error"] for r in found}
+    lines = [[f"`{name}`", *(cell[name, b] for b in betas)] for name in names]
+    head = ["weights", *(f"β = {b:g}" for b in betas)]
+    return f"{table(head, lines, right=1)}\n\n{measured(run('accuracy', 'weights'))}"
+
+
+def as_they_are(part: str) -> str:
+    """Rows of a part of the accuracies, all their columns."""
+    found = rows("accuracy", part)
+    lines = [list(r.values()) for r in found]
+    return f"{table(list(found[0]), lines)}\n\n{measured(run('accuracy', part))}"
+
+
+def gradients() -> str:
+    """The worst of all gradients of each case and method."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for r in rows("accuracy", "gradients"):
+        found.setdefault((r["case"], r["method"]), []).append(r)
+    ways = ("from direct", "from differences")
+    lines = [
+        [case, f"`{method}`", ", ".join(r["gradient of"] for r in own), *(worst(own, way) for way in ways)]
+        for (case, method), own in found.items()
+    ]
+    return f"{table(['case', 'method', 'gradients of', *ways], lines)}\n\n{measured(run('accuracy', 'gradients'))}"
+
+
+def worst(found: Sequence[Row], way: str) -> str:
+    return max((r[way] for r in found), key=float)
+
+
+def small_states() -> str:
+    """One training step of a small state, vectorised over time and step by step."""
+    found = run("small-states", "training step")
+    r = found["rows"][0]
+    each = ("step by step", "vectorised", "forward only")
+    cells = [r["trajectories"], r["steps"], *(f"{1000 * r[k]:.0f} ms" for k in each)]
+    head = ["trajectories", "steps", "training, step by step", "training, all steps together", "forward pass alone"]
+    more = ["ratio of the first two", "difference of their gradients"]
+    cells += [f"{r['ratio']:.2f}", f"{r['gradient difference']:.1e}"]
+    return f"{table([*head, *more], [cells], right=0)}\n\n{measured(found)}"
+
+
+def scaling() -> str:
+    """Step times and traffic of one process and more."""
+    found, names = run("scaling", "processes"), {"alone": "alone", "ddp": "DDP", "fsdp2": "FSDP2"}
+    lines = []
+    for r in found["rows"]:
+        calls = ", ".join(f"{count} {name}" for name, count in r["collectives"].items())
+        moved = f"{r['bytes'] / 1000:.0f} kB: {calls}" if calls else "nothing"
+        times = [f"{r['cpu_seconds']} s", f"{r['wall_seconds']} s"]
+        lines.append([names[r["how"]], r["processes"], *times, moved, f"{r['parameter_bytes'] / 1000:.0f} kB"])
+    head = ["", "processes", "CPU time", "wall time", "sent or received", "parameters held"]
+    return f"{table(head, lines)}\n\n{measured(found)}"
+
+
+PLACES = {
+    "core": core,
+    "accuracy-orders": orders,
+    "accuracy-dff": lambda: as_they_are("dff"),
+    "accuracy-weights": weights,
+    "accuracy-estimates": lambda: as_they_are("estimates"),
+    "accuracy-gradients": gradients,
+    "small-states": small_states,
+    "scaling": scaling,
+}
