@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neuralfde import FFT, Full, Window
-from neuralfde.history import History
+from neuralfde.history import Block, History
 from tests.reference import Weights
 
 
@@ -45,11 +45,14 @@ def _applied(lags: Tensor, history: History) -> Tensor:
 def _units(history: History, steps: int, count: int) -> Tensor:
     """(number of the table, row, column): an engine with one group for each number, fed with unit rows."""
     rows = torch.eye(steps + 1, dtype=torch.float64).expand(count, -1, -1)
-    engine = history.forward(torch.eye(count, dtype=torch.float64)[None], steps, rows[:, 0])
-    found = torch.zeros(count, steps + 1, steps + 1, dtype=torch.float64)
-    for n in range(steps + 1):
-        past = engine.recall(n)
+    memory = history.forward(torch.eye(count, dtype=torch.float64)[None], steps, rows[:, 0])
+    found = torch.zeros(steps + 1, count, steps + 1, dtype=torch.float64)
+    for start in range(0, steps + 1, memory.block):
+        block = Block(start, min(memory.block, steps + 1 - start))
+        mine = rows.transpose(0, 1)[start : block.stop].contiguous()
+        past = memory.recall(block)
         if past is not None:
-            found[:, n] = past[0]
-        engine.record(n, rows[None, :, n])
-    return found
+            found[start : block.stop] += past[:, 0]
+        found[start : block.stop] += torch.einsum("gkj,jgm->kgm", memory.inner(block)[:, :, 0, :, 0], mine)
+        memory.record(block, mine[:, None])
+    return found.transpose(0, 1)

@@ -84,7 +84,7 @@ def forward(
     With ``keep_graphs`` every step keeps its autograd graph; ``check`` raises at the first step that is not finite.
     """
     like, run.slopes = z0 if c.base is None else z0[0], []
-    stepper = Single() if keep_graphs or check else choose(plan, run, like)
+    stepper = Single() if check else choose(plan, run, like, keep_graphs)
     engine = _history(plan, stepper, like).forward(c.weights, plan.steps, like)
     size = min(engine.block, plan.steps + 1)
     steps = SingleSteps(plan, run, True) if keep_graphs else stepper.open(plan, run, like, size, backward=False)
@@ -127,7 +127,7 @@ def backward(
     """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
     like = z0 if c.base is None else z0[0]
     totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, plan.weigh)
-    stepper = Single() if record.steps else choose(plan, run, like, backward=True)
+    stepper = choose(plan, run, like, record.steps is not None, backward=True)
     engine = _history(plan, stepper, like).reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)

@@ -22,10 +22,12 @@ STEPPERS: dict[str, Stepper | None] = {
 }
 
 
-def choose(plan: Plan, run: Run, like: Tensor, backward: bool = False) -> Stepper:
+def choose(plan: Plan, run: Run, like: Tensor, keep_graphs: bool = False, backward: bool = False) -> Stepper:
     """The stepper of one pass: the one that was asked for, or the one that ``auto`` takes; ``run`` says which and why."""
     stepper: Stepper | None = plan.stepper
-    if stepper is None:
+    if keep_graphs:
+        stepper, run.why = Single(), "adjoint='direct' keeps the graph of each step"
+    elif stepper is None:
         stepper, run.why = _automatic(plan, run, like, backward)
     else:
         run.why = "as asked for"

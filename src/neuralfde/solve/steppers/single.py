@@ -121,10 +121,11 @@ class SingleSteps(Steps):
         keep = pull.weigh or self._stacked.undecided
         slopes = task.sums.new_zeros(count, *task.sums.shape[2:]) if keep else None
         lanes = [Lane(plan.field, () if self._stacked.on else pull.totals.wanted)]
-        local, stacked = self.weights(task, pull.weigh), self._stacked.states(task)
+        local, states = self.weights(task, pull.weigh), self._stacked.states(task)
+        each = None if states is None else states.view(count, *plan.field.shape).unbind(0)
         with torch.enable_grad(), derivative_only(slopes is None):
-            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, stacked)
-        self._stacked.end_block(plan, task, stacked, slopes, pull.totals)
+            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, each)
+        self._stacked.end_block(plan, task, states, slopes, pull.totals)
         return work.rows(count), slopes
 
 
@@ -172,38 +173,42 @@ def pull_back(
     lanes: Sequence[Lane],
     slopes: Tensor | None = None,
     traces: list[Trace] | None = None,
-    stacked: tuple[Tensor, Tensor] | None = None,
+    states: Sequence[Tensor] | None = None,
 ) -> None:
     """The steps of a block, backward: ``work`` becomes the rows μ; gradients of parameters go to the totals.
 
-    ``stacked``: room for the states and the gradients of the slopes at them, where many steps share a product.
+    ``task.sums`` become the gradients of the slopes as parameters see them; ``states``, where given, the states.
     """
-    shape = work.shape
+    shape, totals = work.shape, pull.totals
     for k, n in enumerate(task.steps):
-        lane, start, slope = lanes[k % len(lanes)], k == task.origin, k not in task.idle
+        lane, start, slope, w0 = lanes[k % len(lanes)], k == task.origin, k not in task.idle, local[k]
         with lane:
             if traces:
                 x, w0, z, v = traces.pop()  # the last steps come first, and let their graphs go
             else:
-                x, w0, z, v = traced(scheme, partial(lane.field, n), leaves(pull.read(n), shape), local[k], slope, start)
+                x = leaves(pull.read(n), shape)
+                z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
             lane.join()
             work.add(k)
             grad_z, grad_v = pull.grads[k], work.x[k][0] if slope else None
-            grad_z = None if grad_z is None else grad_z.view(shape)
+            if grad_z is not None:
+                grad_z = grad_z.view(shape)
             if start:
                 found = explicit_pull(x[0], v, grad_z, grad_v, lane.wanted, work.slots[k][0])
                 for slot in work.slots[k][1:]:
                     slot.zero_()
             else:
                 found = _pulled(scheme, n, (x, z, v, w0, grad_z, grad_v, lane.wanted, work.slots[k]))
-            pull.totals.add(found.tensors)
-            pull.totals.add_local(n, found.local)
+            if found.tensors:
+                totals.add(found.tensors)
+            if found.local is not None:
+                totals.add_local(n, found.local)
             if slopes is not None and v is not None:
                 slopes[k].view(shape).copy_(v.detach())
-            if stacked is not None:
-                stacked[0][k].view(shape).copy_(z.detach())
-                by = found.by if slope else None
-                stacked[1][k].view(shape).copy_(by) if by is not None else stacked[1][k].zero_()
+            if states is not None:
+                states[k].copy_(z.detach())
+                if found.by is not grad_v and found.by is not None:
+                    work.x[k][0].copy_(found.by)
             del x, z, v, found  # or they would live until the next step has made its own
 
 
@@ -222,11 +227,13 @@ def leaves(row: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
     return tuple(part.view(shape).requires_grad_() for part in row.detach().unbind(0))
 
 
-def traced(scheme: Scheme, f: Any, x: tuple[Tensor, ...], w0: Tensor, slope: bool, start: bool) -> Trace:
-    """A step with its autograd graph; the initial row is its own state."""
+def traced(
+    scheme: Scheme, f: Any, x: Sequence[Tensor], w0: Tensor, slope: bool, start: bool
+) -> tuple[Tensor, Tensor | None]:
+    """State and slope of a step with their autograd graph; the initial row is its own state."""
     if start:
-        return Trace(x, w0, x[0], f(x[0]) if slope else None)
-    return Trace(x, w0, *scheme.evaluate(f, x, w0, slope))
+        return x[0], f(x[0]) if slope else None
+    return scheme.evaluate(f, x, w0, slope)
 
 
 def kept(
@@ -235,12 +242,10 @@ def kept(
     """State and slope of a step whose graph is kept; it holds no more than the graph needs."""
     own = tuple(part.detach().clone().requires_grad_() for part in x)  # a view would hold the sums of a whole block
     with torch.enable_grad():
-        trace = traced(scheme, f, own, w0, slope, start)
-        v = trace.v
-        if v is not None and not w0.requires_grad:
-            trace = trace._replace(v=_Graph.apply(v))  # type: ignore[no-untyped-call]
-    traces.append(trace)
-    return trace.z.detach(), None if v is None else v.detach()
+        z, v = traced(scheme, f, own, w0, slope, start)
+        alone = v is not None and not w0.requires_grad
+        traces.append(Trace(own, w0, z, _Graph.apply(v) if alone else v))  # type: ignore[no-untyped-call]
+    return z.detach(), None if v is None else v.detach()
 
 
 class _Graph(torch.autograd.Function):

@@ -35,26 +35,24 @@ class Stacked:
         self.on = may and run.vectorised is True
         self.undecided = may and run.vectorised is None
 
-    def states(self, task: Task) -> tuple[Tensor, Tensor] | None:
-        """Room for the states of a block and the gradients of their slopes, where either is needed."""
+    def states(self, task: Task) -> Tensor | None:
+        """Room for the states of a block, where they are needed."""
         if not (self.on or self.undecided):
             return None
-        return torch.empty_like(task.sums[:, 0]), torch.empty_like(task.sums[:, 0])
+        return task.sums.new_empty(task.block.count, *task.sums.shape[2:])
 
-    def end_block(
-        self, plan: Plan, task: Task, stacked: tuple[Tensor, Tensor] | None, slopes: Tensor | None, totals: Totals
-    ) -> None:
+    def end_block(self, plan: Plan, task: Task, states: Tensor | None, slopes: Tensor | None, totals: Totals) -> None:
         """Add what a block gives to the totals; after the first one, decide whether the next ones are stacked."""
-        if stacked is None:
+        if states is None:
             return
-        # the last state has no slope, the first is given
+        # the last state has no slope, nor has the first in some schemes
         chosen = [k for k in range(task.block.count) if k not in task.idle]
         pick = slice(chosen[0], chosen[-1] + 1) if chosen else slice(0, 0)
         steps = task.steps[pick]
         times = plan.field.times[steps.stop + 1 : steps.start + 1].flip(0)
-        rows = stacked[0][pick].view(-1, *plan.field.shape)
+        rows = states[pick].view(-1, *plan.field.shape)
         if self.on:
-            self._pull(plan, times, rows, stacked[1][pick].view_as(rows), totals)
+            self._pull(plan, times, rows, task.sums[pick, 0].reshape(rows.shape), totals)
         elif slopes is not None:
             self.undecided = False
             self.on = self.run.vectorised = means_the_same(plan, times, rows, slopes[pick].view_as(rows))
