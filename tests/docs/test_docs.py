@@ -15,7 +15,9 @@ import neuralfde
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
-FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```\s*$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\S*)(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```\s*$", re.M | re.S
+)
 QUOTED = re.compile(r'title="(src/[^"]+)"')  # a block with such a title is a quotation; "# …" stands for lines left out
 OMISSION = re.compile(r"^ *# …\n", re.M)
 SHELL = {"bash", "console", "text", "toml", "yaml", "bibtex", ""}
@@ -56,7 +58,9 @@ def test_quotations_are_those_of_the_source(path, quoted):
     lines = re.sub(r"  # type: ignore.*", "", (ROOT / path).read_text()).splitlines()
     for part in OMISSION.split(quoted):
         wanted, count = textwrap.dedent(part).splitlines(), len(part.splitlines())
-        starts = (k for k in range(len(lines)) if textwrap.dedent("\n".join(lines[k : k + count])).splitlines() == wanted)
+        starts = (
+            k for k in range(len(lines)) if textwrap.dedent("\n".join(lines[k : k + count])).splitlines() == wanted
+        )
         found = next(starts, None)
         assert found is not None, f"{path} has no lines\n{part}"
         lines = lines[found + count :]  # what is quoted next comes later
