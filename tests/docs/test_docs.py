@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -14,12 +15,18 @@ import neuralfde
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
-FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<body>.*?)^(?P=indent)```\s*$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\S*)(?P<info>[^\n]*)\n(?P<body>.*?)^(?P=indent)```\s*$", re.M | re.S
+)
+QUOTED = re.compile(r'title="(src/[^"]+)"')  # a block with such a title is a quotation; "# …" stands for lines left out
+OMISSION = re.compile(r"^ *# …\n", re.M)
 SHELL = {"bash", "console", "text", "toml", "yaml", "bibtex", ""}
 
 
 def blocks(page):
     for match in FENCE.finditer(page.read_text()):
+        if QUOTED.search(match["info"]):
+            continue
         line = page.read_text()[: match.start("body")].count("\n")
         body = re.sub(f"^{match['indent']}", "", match["body"], flags=re.M)
         yield match["language"], line, body
@@ -37,6 +44,33 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         assert language == "python", f"{page.name}:{line}: a block of an unknown language {language!r}"
         code = compile("\n" * line + body, str(page), "exec")  # tracebacks point at the page
         exec(code, namespace)
+
+
+def quotations():
+    for page in PAGES:
+        for match in FENCE.finditer(page.read_text()):
+            if title := QUOTED.search(match["info"]):
+                yield pytest.param(title[1], match["body"], id=f"{page.name}:{title[1]}")
+
+
+@pytest.mark.parametrize(("path", "quoted"), list(quotations()))
+def test_quotations_are_those_of_the_source(path, quoted):
+    lines = re.sub(r"  # type: ignore.*", "", (ROOT / path).read_text()).splitlines()
+    for part in OMISSION.split(quoted):
+        wanted, count = textwrap.dedent(part).splitlines(), len(part.splitlines())
+        starts = (
+            k for k in range(len(lines)) if textwrap.dedent("\n".join(lines[k : k + count])).splitlines() == wanted
+        )
+        found = next(starts, None)
+        assert found is not None, f"{path} has no lines\n{part}"
+        lines = lines[found + count :]  # what is quoted next comes later
+
+
+def test_files_in_the_table_of_files_exist():
+    table = (ROOT / "docs" / "math" / "engine.md").read_text().partition("## Where it is")[2]
+    named = [name for row in re.findall(r"^\| (`[^|]+) \|", table, re.M) for name in re.findall(r"`([^`]+)`", row)]
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "src" / "neuralfde" / name).exists()] == []
 
 
 def test_pages_have_no_empty_links():

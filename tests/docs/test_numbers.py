@@ -23,7 +23,7 @@ from neuralfde_experiments import relaxation
 from neuralfde_experiments.graph_settings import settings_for
 
 ROOT = Path(__file__).parents[2]
-NUMERALS = {5: "Five", 6: "six", 10: "Ten", 12: "twelve"}
+NUMERALS = {3: "third", 5: "Five", 6: "six", 10: "Ten", 12: "twelve"}
 
 
 def said(page):
@@ -37,6 +37,14 @@ LEVELS = [FFT().block * FFT().growth ** k for k in range(3)]
 SETTINGS = [
     ("docs/index.md", f"{NUMERALS[len(METHODS)]} schemes"),
     ("docs/choose.md", f"from {policy.FFT_STEPS} steps on `fft`"),
+    (
+        "docs/choose.md",
+        f"up to {policy.PICARD_NUMBERS} numbers ({policy.PICARD_NUMBERS_IMPLICIT} with an implicit method)",
+    ),
+    ("docs/choose.md", f"a `func` of up to {policy.PICARD_PARAMETERS} parameters"),
+    ("docs/choose.md", f"at once from {policy.GRAPHS_AT_ONCE} steps on"),
+    ("docs/choose.md", f"comes for the {NUMERALS[policy.GRAPHS_REPEATS]} time"),
+    ("docs/math/history.md", f"Up to {policy.NEWTON_NUMBERS} numbers in all steps of an implicit method"),
     ("docs/recipes/long.md", f"changes over at {policy.FFT_STEPS} steps"),
     ("docs/recipes/long.md", "1e-8 for float32 states and 1e-11 for float64"),
     ("docs/math/history.md", f"groups steps into blocks of {Full().block}"),

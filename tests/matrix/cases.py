@@ -94,6 +94,8 @@ def refusals(case: Case) -> list[str]:
         found.append(r"outside \(0, 1\], the orders of")
     if "graded" in kind.needs and scheme.graded is None:
         found.append("uniform grids only")
+    if case.order == "graded variable" and case.method.startswith("l1"):
+        found.append("one matrix for all rows")
     if "single" in kind.needs and scheme.stage == "corrected":
         found.append("one row of weights")
     if not kind.toeplitz and case.history not in ("auto", "full"):

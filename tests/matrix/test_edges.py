@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuralfde import FFT, Multistep, MultiTerm, Window, choices, fdeint
+from neuralfde import FFT, Multistep, MultiTerm, Window, fdeint
+from neuralfde.door import names
 from tests import reference
 from tests.reference.inverse import inverse
 
@@ -25,20 +26,15 @@ def by_textbook(method, b):
     return zs[-1]
 
 
-def cases():
-    """An implicit step whose slope needs no gradient drops that of its own weight ``w_0``."""
-    fault = pytest.mark.xfail(strict=True, reason="the weight of the new slope gets no gradient where func has no leaf")
-    for method, scheme in choices.METHODS.items():
-        for adjoint in ("exact", "direct"):
-            yield pytest.param(method, adjoint, marks=[fault] if scheme.implicit else [])
-
-
-@pytest.mark.parametrize(("method", "adjoint"), list(cases()))
-def test_an_order_gets_its_gradient_where_the_slope_is_given(method, adjoint):
+@pytest.mark.parametrize("adjoint", ["exact", "direct"])
+@pytest.mark.parametrize("stepper", ["single", "auto"])
+@pytest.mark.parametrize("method", names.METHODS)
+def test_an_order_gets_its_gradient_where_the_slope_is_given(method, stepper, adjoint):
     b = torch.tensor(0.6, dtype=F64, requires_grad=True)
     z = fdeint(
-        given, torch.ones(1, dtype=F64), STEPS * STEP, b, steps=STEPS, method=method, adjoint=adjoint, history="full"
-    )
+        given, torch.ones(1, dtype=F64), STEPS * STEP, b, steps=STEPS, method=method, adjoint=adjoint, history="full",
+        stepper=stepper,
+    )  # fmt: skip
     want = by_textbook(method, b)
     assert abs(float((z - want).detach())) < 1e-12
     found, expected = (float(torch.autograd.grad(x.sum(), b)[0]) for x in (z, want))
@@ -65,8 +61,7 @@ def test_the_weights_of_a_sum_of_orders_keep_their_digits(top, steps):
     assert abs(float(z) - float(want)) < 1e-11 * abs(float(want)), (float(z), float(want))
 
 
-@pytest.mark.xfail(strict=True, reason="steps taken together multiply the starting weights of slopes not known yet")
-@pytest.mark.parametrize("method", [name for name, scheme in choices.METHODS.items() if isinstance(scheme, Multistep)])
+@pytest.mark.parametrize("method", [name for name, scheme in names.METHODS.items() if isinstance(scheme, Multistep)])
 @pytest.mark.parametrize("history", [FFT(block=2, growth=2), Window(5, block=3)], ids=repr)
 def test_blocks_may_be_shorter_than_the_start(method, history):
     found = [

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import neuralfde
-from neuralfde import InputError, choices
+from neuralfde import InputError
+from neuralfde.door import names
 from neuralfde.orders import Operator
 from tests.reference import formula
 
@@ -18,20 +19,9 @@ from .cases import SEED, Case, chosen, design, may_refuse, refusals, steppers, w
 from .compare import by_package, by_reference, distances, solved
 from .kinds import KINDS
 
-#: What the package gets wrong today, and why; an entry that is no longer true fails.
-FAULTS = {
-    "Tempered cuts its starting weights to the wrong length where a solve has a single step": lambda case: (
-        case.order == "tempered" and case.method in ("bdf2", "flmm-trapezoid") and case.steps == 1
-    ),
-    "L1 on a graded grid inverts a derivative of variable order, not the integral that VariableOrder is": lambda case: (
-        case.order == "graded variable" and case.method.startswith("l1") and case.steps > 1
-    ),
-}
-
-
 def parameters():
     for case in chosen():
-        marks = [pytest.mark.xfail(strict=True, reason=why) for why, holds in FAULTS.items() if holds(case)]
+        marks = []
         if case.device == "cuda":
             marks += [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
         yield pytest.param(case, id=str(case), marks=marks)
@@ -82,11 +72,11 @@ def test_what_is_refused_is_what_has_to_be(order: str) -> None:
         assert message is None or any(re.search(reason, message) for reason in reasons), (str(case), message, reasons)
 
 
-@pytest.mark.parametrize("method", choices.METHODS)
+@pytest.mark.parametrize("method", names.METHODS)
 def test_every_scheme_has_a_formula_of_its_own(method: str) -> None:
     found = formula(method)  # says where to add it
-    assert (found.stage == "implicit") == choices.METHODS[method].implicit
-    assert (found.stage == "corrected") == (choices.METHODS[method].sums == 2)
+    assert (found.stage == "implicit") == names.METHODS[method].implicit
+    assert (found.stage == "corrected") == (names.METHODS[method].sums == 2)
 
 
 def test_every_operator_has_a_kind() -> None:

@@ -75,7 +75,8 @@ class Paper:
         """``λ ∂f/∂z`` at step ``n``; ``h λ ∂f/∂θ`` goes to the totals."""
         field, shape = plan.field, plan.field.shape
         x = leaves(row, shape)
-        (w0,) = local_weights(c.local.expand(1, -1), field.structure.groups, weigh=False)
+        own = c.local if c.local.ndim == 1 else c.local[n]
+        (w0,) = local_weights(own.expand(1, -1), field.structure.groups, weigh=False)
         z, _ = plan.scheme.evaluate(partial(field, n), [part.detach() for part in x], w0, slope=False)
         z = z.detach().requires_grad_()
         with torch.enable_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -245,7 +245,10 @@ def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Schem
             f"solver={solver!r} is for implicit methods, but {type(scheme).__name__} is explicit. "
             "Drop solver=, or use an implicit method ('trapezoid', 'gl', 'l1', 'predictor-implicit')."
         )
-    return replace(scheme, solver=named("solver", solver, SOLVERS, StageSolver))  # type: ignore[type-var, call-arg]
+    found = named("solver", solver, SOLVERS, StageSolver)
+    if "solver" not in {f.name for f in fields(scheme)} if is_dataclass(scheme) else True:
+        raise InputError(f"{type(scheme).__name__} has no field 'solver' and solves its stages itself. Drop solver=.")
+    return replace(scheme, solver=found)  # type: ignore[type-var, call-arg]
 
 
 def check_names(options: Mapping[str, Any]) -> None:
@@ -312,6 +315,11 @@ def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
         raise InputError(
             f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
             "Use adjoint='exact', or storage='device'."
+        )
+    if kept.recomputes and not past.keeps_slopes and not past.snapshots:
+        raise InputError(
+            f"storage={name} computes rows again from kept states of the history, and history={type(past).__name__} has no "
+            "state that can be kept (snapshots = False). Use storage='device' or 'host', or history='exponentials'."
         )
     on_host = isinstance(past, Full) and past.host and kept == Host()
     if past.keeps_slopes and kept != Device() and not on_host:

@@ -33,7 +33,8 @@ class Memory(ABC):
     Attributes:
         block: steps in a block; the last one may be shorter.
         backward: whether this is the transposed matrix.
-        weights_grad: in a backward pass, the gradient of the weights as the history was given them, if asked for.
+        weights_grad: in a backward pass, the gradient of the weights, (sums, groups, lags or rows and columns), if asked
+            for.
     """
 
     block: int
@@ -89,7 +90,7 @@ class Memory(ABC):
         raise NotImplementedError
 
     def snapshot(self, n: int) -> tuple[Tensor, ...]:
-        """The state before time ``n``, where a block begins: what :meth:`restore` goes back to."""
+        """The state before time ``n``, where a block begins: what ``restore`` goes back to."""
         raise NotImplementedError
 
     def restore(self, kept: tuple[Tensor, ...] | None) -> None:

@@ -7,6 +7,8 @@ and its submodules, buffers, what a closure or a bound object holds, and the glo
 
 from __future__ import annotations
 
+import collections
+import functools
 import types
 from collections.abc import Hashable
 from typing import Any
@@ -18,6 +20,8 @@ _OWN = frozenset(nn.Module().__dict__) - {"training"}
 # Containers are compared by length and by the identity of their first entries: a change in a call shows there.
 _ENTRIES = 8
 _CHANGING = (int, float, list, dict, set, Tensor)
+# Globals that are code: what they hold is not followed.
+_STILL = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def reachable(func: Any) -> dict[str, Hashable]:
@@ -40,6 +44,10 @@ def _walk(thing: Any, name: str, depth: int, found: dict[str, Hashable]) -> None
         _function(thing, depth, found)
     elif isinstance(thing, nn.Module):
         _module(thing, name, found)
+    elif isinstance(thing, functools.partial):
+        _walk(thing.func, name, depth, found)
+        for k, value in enumerate((*thing.args, *thing.keywords.values())):
+            found[f"an argument of {name}"] = (found.get(f"an argument of {name}"), k, _mark(value))
     elif isinstance(thing, types.MethodType):
         _walk(thing.__self__, name, depth, found)
         _function(thing.__func__, depth, found)
@@ -68,6 +76,18 @@ def _function(function: types.FunctionType, depth: int, found: dict[str, Hashabl
         value = known.get(key)
         if isinstance(value, _CHANGING):
             found[key] = _mark(value)
+        elif depth > 0 and value is not None and not isinstance(value, _STILL):
+            _walk(value, key, 1, found)
+
+
+def _length(x: Any) -> int:
+    return len(x) if isinstance(x, list | tuple | set | dict | collections.deque) else 0
+
+
+def _entry(x: Any) -> Hashable:
+    if isinstance(x, int | float | str):
+        return x
+    return (id(x), x._version if isinstance(x, Tensor) and not x.is_inference() else _length(x))
 
 
 def _mark(value: Any) -> Hashable:
@@ -79,7 +99,5 @@ def _mark(value: Any) -> Hashable:
     if isinstance(value, list | tuple | set | dict):
         first = list(value.values() if isinstance(value, dict) else value)
         entries = [*first[:_ENTRIES], *first[-_ENTRIES:]]
-        return (id(value), len(value), tuple(x if isinstance(x, int | float | str) else id(x) for x in entries))
-    if hasattr(value, "__len__"):
-        return (id(value), len(value))
-    return id(value)
+        return (id(value), len(value), tuple(map(_entry, entries)))
+    return (id(value), _length(value))

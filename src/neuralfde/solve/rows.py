@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..history import Block, Memory, ieee
-from ..storage import Checkpoint, DeviceTape
+from ..storage import DeviceTape
 from .plan import Coefficients, Plan
 from .steppers.base import Steps
 
@@ -50,7 +50,6 @@ class SegmentRows:
     """Rows computed again, segment by segment, from states of the memory kept in the forward pass."""
 
     def __init__(self, plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> None:
-        assert isinstance(plan.storage, Checkpoint)
         self.plan, self.c, self.memory, self.like = plan, c, memory, like
         self.shape = (plan.scheme.sums, *like.shape)
         self.kept: dict[int, tuple[Tensor, ...]] = {}
@@ -81,9 +80,7 @@ class SegmentRows:
         """The rows of the segment that ends with row ``n``."""
         first = self.starts.pop()
         self.tape = None  # gives its memory back before the next one is made
-        tape = self.plan.storage.open(n + 1 - first, self.shape, self.like.dtype, self.like.device)
-        assert isinstance(tape, DeviceTape)
-        tape.first = first
+        tape = DeviceTape(self.like.new_empty(n + 1 - first, *self.shape), self.like.dtype, first)
         self.memory.restore(self.kept.pop(first, None))
 
         def take(block: Block, sums: Tensor, inner: Tensor) -> tuple[Tensor, None]:

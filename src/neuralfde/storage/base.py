@@ -30,7 +30,8 @@ class Storage(ABC):
 
     Attributes:
         dtype: what rows are stored in; None: the dtype of the state.
-        recomputes: rows are not kept but computed again, segment by segment, from kept states of the history.
+        recomputes: rows are not kept but computed again, segment by segment, from kept states of the history; ``starts``
+            then says where segments begin, and ``open`` is not called.
     """
 
     dtype: torch.dtype | None = None
@@ -39,6 +40,11 @@ class Storage(ABC):
     @abstractmethod
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """A tape for ``count`` rows of this shape."""
+
+
+    def starts(self, count: int, state_bytes: int, row_bytes: int, block: int) -> list[int]:
+        """The first step of each segment, ascending from 0; segments are whole blocks of ``block`` steps."""
+        raise NotImplementedError
 
 
 def check_dtype(name: str, dtype: torch.dtype | None) -> None:

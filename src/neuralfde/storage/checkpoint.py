@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import InputError
-from .base import Storage
-from .device import DeviceTape
+from .base import Storage, Tape
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class Checkpoint(Storage):
             if value is not None and value < 1:
                 raise InputError(f"Checkpoint({name}={value}): a positive number is needed.")
 
-    def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> DeviceTape:
-        """Rows of one segment."""
-        return DeviceTape(torch.empty(count, *shape, dtype=dtype, device=device), dtype)
+    def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
+        """See ``Storage``; rows are computed again."""
+        raise NotImplementedError
 
     def starts(self, count: int, state_bytes: int, row_bytes: int, block: int) -> list[int]:
         """The first step of each segment; segments are whole blocks of the history."""

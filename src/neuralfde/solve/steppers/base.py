@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...history import Block
+from ...rhs.field import Field
 from ..plan import Plan, Run
 from ..totals import Totals
 
@@ -22,10 +23,10 @@ class Task:
         steps: their grid points, ascending in a forward pass, descending in a backward pass.
         sums: forward, the history sums of the steps without what the block itself contributes, (count, sums, groups,
             width); backward, likewise the gradients of the slopes, (count, 1, groups, width). May be overwritten.
-        inner: what the block itself contributes, see :meth:`neuralfde.history.Memory.inner`.
+        inner: what the block itself contributes, see ``Memory.inner``.
         local: the weight of each step's own slope, (count, groups).
         origin: the ``k`` of the initial row, whose state is given, or None.
-        idle: the ``k`` of the step whose slope nobody uses, or None.
+        idle: the ``k`` of the steps whose slope nobody uses.
     """
 
     block: Block
@@ -66,6 +67,17 @@ class Pull:
     weigh: bool
 
 
+def why_single(field: Field) -> str | None:
+    """Why ``func`` has to be called once a step, in order; None if nothing speaks against other ways."""
+    if field.noise.active:
+        return "func draws random numbers, which belong to single steps"
+    if field.impure is not None:
+        return f"func changes {field.impure} when it is called"
+    if isinstance(field.func, nn.Module) and any(m._forward_hooks or m._forward_pre_hooks for m in field.func.modules()):
+        return "func has hooks, which act on single steps"
+    return None
+
+
 class Steps(ABC):
     """A stepper at work in one pass: it takes the steps of a block.
 
@@ -101,7 +113,7 @@ class Steps(ABC):
 
 
 class Stepper(ABC):
-    """A way to take steps: a frozen description that opens :class:`Steps`, given as ``stepper=``."""
+    """A way to take steps: a frozen description that opens ``Steps``, given as ``stepper=``."""
 
     name: str
 

@@ -21,7 +21,7 @@ from ...rhs.field import Field
 from ...schemes import OneStage
 from ..plan import Plan, Run
 from ..totals import Totals
-from .base import Filled, Pull, Stepper, Steps, Task
+from .base import Filled, Pull, Stepper, Steps, Task, why_single
 from .capture import CALLS, StreamLane, capture, capture_stream, new_leaves, own_leaves, refuse_second_holders
 from .graph_cache import forget, lease, release
 from .single import SingleSteps, Work, fill, local_weights, pull_back
@@ -45,10 +45,9 @@ class CudaGraph(Stepper):
             return f"the state is on {like.device}: CUDA graphs need a CUDA device"
         if plan.scheme.implicit:
             return "an implicit stage is solved to a tolerance, which the host has to look at"
-        if field.noise.active:
-            return "func draws random numbers, which a replayed graph would not repeat in the backward pass"
-        if field.impure is not None:
-            return f"func changes {field.impure} when it is called, which a replayed graph would not"
+        reason = why_single(field)
+        if reason is not None:
+            return reason
         if field.trace is None:
             return "func is made anew for every solve, or the solve itself is being captured"
         inputs = {id(x) for x in tensors_in(field.args)} | set(own_leaves(field.func)[1])

@@ -34,7 +34,7 @@ from ...base.policy import (
 from ...errors import InputError
 from ...schemes import NewtonKrylov
 from ..plan import Plan, Run
-from .base import Filled, Pull, Stepper, Steps, Task
+from .base import Filled, Pull, Stepper, Steps, Task, why_single
 from .block import BlockBackward, BlockOfSteps, most_iterations, newton
 from .single import SingleSteps
 from .stacked import same
@@ -55,21 +55,15 @@ class Picard(Stepper):
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """See :class:`Stepper`."""
-        field, func = plan.field, plan.field.func
-        if plan.scheme.stages == 0:
-            return f"{type(plan.scheme).__name__} does not say how its stages are iterated (relax)"
-        if not self.always and like.numel() > (PICARD_NUMBERS_IMPLICIT if plan.scheme.implicit else PICARD_NUMBERS):
+        scheme, func = plan.scheme, plan.field.func
+        if scheme.stages == 0:
+            return f"{type(scheme).__name__} does not say how its stages are iterated (relax)"
+        if not self.always and like.numel() > (PICARD_NUMBERS_IMPLICIT if scheme.implicit else PICARD_NUMBERS):
             return f"a state of {like.numel()} numbers"
-        if field.noise.active:
-            return "func draws random numbers, which belong to single steps"
-        if field.impure is not None:
-            return f"func changes {field.impure} when it is called"
-        if isinstance(func, nn.Module):
-            if any(m._forward_hooks or m._forward_pre_hooks for m in func.modules()):
-                return "func has hooks, which act on single steps"
-            if not self.always and sum(p.numel() for p in func.parameters()) > PICARD_PARAMETERS:
+        if not self.always and isinstance(func, nn.Module):
+            if sum(p.numel() for p in func.parameters()) > PICARD_PARAMETERS:
                 return "func has many parameters"
-        return None
+        return why_single(plan.field)
 
     def longer(self, like: Tensor) -> int:
         """See :class:`Stepper`."""
@@ -92,9 +86,16 @@ class PicardSteps(Steps):
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
         self.by_newton = plan.scheme.implicit and isinstance(solver, NewtonKrylov) and like.shape[0] == 1
+        self.fewest = 1 if always else PICARD_FEWEST
+        self.iterated = False
         self.vectorises = Verdicts.of(plan.field.func)
         self.proven = plan.field.structure in self.vectorises
-        self.scale: Tensor | None = None  # the largest states so far
+        self.scale = like.new_zeros(())  # the largest states so far
+
+    def __exit__(self, *error: object) -> None:
+        """See :class:`Steps`."""
+        if not self.iterated and self.run.stepper == "picard":
+            self.run.stepper, self.run.why = "single", "few steps, which are taken singly"
 
     def forward(self, task: Task) -> Filled:
         """See :class:`Steps`."""
@@ -105,9 +106,10 @@ class PicardSteps(Steps):
             k = 1
         while k < count:
             size = min(self.most, count - k)
-            if size * self.calls < PICARD_FEWEST:
+            if size * self.calls < self.fewest:
                 self._singly(block, k)
                 break
+            self.iterated = True
             done = self._iterate(block, k, k + size)
             if done < size:
                 self.most = min(self.most, size // 2)
@@ -160,7 +162,6 @@ class PicardSteps(Steps):
 
         Later states do not count: what happens at the end of a block must not end the iteration for its beginning.
         """
-        assert self.scale is not None
         late, last = before.narrow(-2, -1, 1), now.narrow(-2, -1, 1)  # which settles last, and is cheap to look at
         excess = float((last - late).abs_().sub_(torch.maximum(last.abs(), self.scale), alpha=self.tol).max())
         if excess > 0:
@@ -184,7 +185,6 @@ class PicardSteps(Steps):
             self.proven = self.vectorises.add(self.plan.field.structure)
         block.keep(a, count, sums, states, slopes)
         if a + count < block.task.block.count or block.task.steps[-1] < self.plan.steps:
-            assert self.scale is not None
             self.scale = torch.maximum(self.scale, states.narrow(-2, 0, count).abs().amax(-2, keepdim=True))
         return count
 
@@ -208,6 +208,7 @@ class PicardSteps(Steps):
                 block = BlockBackward(task, pull, rows, self.plan)
                 found = block.solve()
                 if found is not None:
+                    self.iterated = True
                     return found[0], block.collect(*found)
                 self.most = 0
             except Exception as error:

@@ -18,7 +18,7 @@ from ...base.policy import STACKED_NUMBERS, STACKED_STEPS
 from ...base.torch_private import vjp
 from ..plan import Plan, Run
 from ..totals import Totals
-from .base import Task
+from .base import Task, why_single
 
 log = logging.getLogger("neuralfde")
 
@@ -31,7 +31,7 @@ class Stacked:
         field = plan.field
         small = field.structure.numel <= STACKED_NUMBERS and plan.steps >= STACKED_STEPS
         alone = plan.scheme.stages == 1 and not traced and field.structure.device.type == "cpu"
-        may = small and alone and bool(wanted) and not field.noise.active and field.impure is None
+        may = small and alone and bool(wanted) and plan.stepper is None and why_single(field) is None
         self.on = may and run.vectorised is True
         self.undecided = may and run.vectorised is None
 
