@@ -19,8 +19,8 @@ from .door.validation import Options, named, read, read_params, refuse_surroundi
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
-from .solver import Stats, gain, refuse_estimate, run
 from .solve.steppers import Stepper
+from .solver import Stats, gain, refuse_estimate, run
 from .storage import Storage
 
 

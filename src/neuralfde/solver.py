@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .adjoints import Paper
 from .base.caches import Cache
 from .base.grid import Request
 from .base.policy import READING_NUMBERS
@@ -32,7 +33,6 @@ from .door.validation import (
     refuse_surroundings,
 )
 from .errors import InputError
-from .adjoints import Paper
 from .history import Block, History, Window
 from .orders import KNOWN, Caputo, CustomKernel, read_order
 from .rhs.field import Field
@@ -268,9 +268,7 @@ def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
     )
 
 
-def _state(
-    plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor
-) -> State:
+def _state(plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor) -> State:
     """What a later solve goes on from."""
     grid, first = problem.request.grid, row0.detach()
     origin = before or State(grid.start, grid.step, plan.scheme, first, first, row0.new_empty(0, *row0.shape))

@@ -57,7 +57,7 @@ def implicit(f: Callable[[Tensor], Tensor], c: Tensor, local: Tensor) -> Tensor:
         return _still(lambda mu: grad + torch.autograd.grad(v, z, local.detach() * mu, retain_graph=True)[0], grad)
 
     found = c + local * v
-    if found.requires_grad:
+    if found.requires_grad and v.requires_grad:  # a func of time alone has no stage
         found.register_hook(pull)
     return found
 

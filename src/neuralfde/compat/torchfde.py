@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from ..api import fdeint as _solve
+from ..base.structure import tensors_in
 from ..errors import InputError, nearest
-from ..rhs.field import graph_nodes
 from ..history import Window
 from ..orders import MultiTerm
+from ..rhs.field import graph_nodes
 from ..schemes import ABM, GrunwaldLetnikov, Scheme
-from ..base.structure import tensors_in
 from . import _legacy
 
 _log = logging.getLogger(__name__)

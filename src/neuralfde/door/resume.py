@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import InputError
 from ..base.grid import Request, request
+from ..errors import InputError
 from ..history import Full, History, Window
 from ..schemes import Scheme
 from ..weights.kernel import Kernel

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..api import fdeint
-from ..errors import InputError, InputTypeError
 from ..door.migration import refuse
+from ..errors import InputError, InputTypeError
 from .data import Data
 from .problem import Named, Problem, default_steps
 from .unknowns import INITIAL, ORDER, Bounds, unknowns_from

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neuralfde.rhs.demand import unvalued, value_wanted
 from neuralfde.models import fused
 from neuralfde.models.csr import Graph, sddmm, spmm
+from neuralfde.rhs.demand import unvalued, value_wanted
 
 
 def diffuse(

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from neuralfde.rhs.demand import value_wanted
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
@@ -18,6 +17,7 @@ from neuralfde.models.message_passing import OVER, Graph, attention, sums_of
 from neuralfde.models.readout import readout
 from neuralfde.models.softmax_attention import is_usual, softmax_attention
 from neuralfde.nn import FDEBlock
+from neuralfde.rhs.demand import value_wanted
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

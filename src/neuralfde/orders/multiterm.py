@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.grid import Mesh
 from ..errors import InputError
-from ..weights.meshes import gauss_legendre
 from ..schemes import GrunwaldLetnikov, Scheme
 from ..schemes.differences import convolution
 from ..special import binomial_series, series_product, series_reciprocal
 from ..weights.kernel import Kernel
-from ..base.grid import Mesh
+from ..weights.meshes import gauss_legendre
 from .base import Operator, check_order, items, stacked
 
 

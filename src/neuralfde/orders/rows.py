@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.grid import Mesh
 from ..errors import InputError, InputTypeError
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
-from ..base.grid import Mesh
 from .base import Operator, check_order
 
 

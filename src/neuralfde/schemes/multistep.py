@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..weights import uniform
 from ..errors import InputError
 from ..special import binomial_series, series_product
-from ..weights.starting import starting_weights
+from ..weights import uniform
 from ..weights.kernel import Kernel
+from ..weights.starting import starting_weights
 from .one_stage import OneStage
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..weights import meshes, uniform
 from ..errors import InputError
+from ..weights import meshes, uniform
 from ..weights.kernel import Kernel
 from .base import Scheme, Slope
 from .one_stage import OneStage

@@ -39,9 +39,7 @@ def _advised() -> Iterator[None]:
         raise
 
 
-def solved(
-    plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]
-) -> tuple[Tensor, Tensor | None]:
+def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
     if plan.train or derivatives_are_watched():
         found: tuple[Tensor, Tensor | None] = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
@@ -60,7 +58,9 @@ class Solve(torch.autograd.Function):
     """``(states at nodes, states between nodes)`` as a function of coefficients, initial row and tensors."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, run: Run, adjoint: Adjoint, *inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        ctx: Any, plan: Plan, run: Run, adjoint: Adjoint, *inputs: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """Inputs: the coefficient tensors, the initial row or rows, then what ``func`` depends on."""
         initial = inputs[COEFFICIENTS]
         assert initial is not None

@@ -152,7 +152,9 @@ def backward(
     with steps:
         march(parts.memory, range(plan.steps + 1), like, take, room)
         steps.finish(totals)
-    lags = None if engine.weights_grad is None else engine.weights_grad.movedim(1, -1)  # memories keep (sums, groups, …)
+    lags = (
+        None if engine.weights_grad is None else engine.weights_grad.movedim(1, -1)
+    )  # memories keep (sums, groups, …)
     start, dense = parts.starting and parts.starting.start_grad, parts.between and parts.between.dense_grad
     supply = iter(totals.tensors)
     placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
@@ -223,9 +225,7 @@ def _take_nodes(nodes: tuple[int, ...], block: Block, states: Tensor, out: Tenso
             out[i] = states[nodes[i] - block.start]
 
 
-def check_outputs(
-    plan: Plan, run: Run, c: Coefficients, z0: Tensor, outputs: tuple[Tensor | None, ...]
-) -> None:
+def check_outputs(plan: Plan, run: Run, c: Coefficients, z0: Tensor, outputs: tuple[Tensor | None, ...]) -> None:
     """Raise if an output is not finite; the solve is repeated to say at which step that began."""
     if all(o is None or all_finite(o) for o in outputs):
         return

@@ -41,7 +41,6 @@ class Storage(ABC):
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """A tape for ``count`` rows of this shape."""
 
-
     def starts(self, count: int, state_bytes: int, row_bytes: int, block: int) -> list[int]:
         """The first step of each segment, ascending from 0; segments are whole blocks of ``block`` steps."""
         raise NotImplementedError

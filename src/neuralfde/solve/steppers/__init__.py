@@ -11,7 +11,19 @@ from .cuda_graph import CudaGraph
 from .picard import Picard
 from .single import Single, SingleSteps
 
-__all__ = ["STEPPERS", "CudaGraph", "Filled", "Picard", "Pull", "Single", "SingleSteps", "Stepper", "Steps", "Task", "choose"]
+__all__ = [
+    "STEPPERS",
+    "CudaGraph",
+    "Filled",
+    "Picard",
+    "Pull",
+    "Single",
+    "SingleSteps",
+    "Stepper",
+    "Steps",
+    "Task",
+    "choose",
+]
 
 #: Names for ``stepper=``.
 STEPPERS: dict[str, Stepper | None] = {

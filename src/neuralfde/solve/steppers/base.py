@@ -73,7 +73,9 @@ def why_single(field: Field) -> str | None:
         return "func draws random numbers, which belong to single steps"
     if field.impure is not None:
         return f"func changes {field.impure} when it is called"
-    if isinstance(field.func, nn.Module) and any(m._forward_hooks or m._forward_pre_hooks for m in field.func.modules()):
+    if isinstance(field.func, nn.Module) and any(
+        m._forward_hooks or m._forward_pre_hooks for m in field.func.modules()
+    ):
         return "func has hooks, which act on single steps"
     return None
 

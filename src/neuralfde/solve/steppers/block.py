@@ -21,7 +21,6 @@ from ..plan import Plan
 from .base import Filled, Pull, Task
 from .stacked import largest
 
-
 _UNITS: Cache[tuple[Tensor, Tensor]] = Cache("unit matrices of Newton's method", 64)
 
 

@@ -171,7 +171,15 @@ class PicardSteps(Steps):
         return excess <= 0 if math.isfinite(excess) else None
 
     def _take(
-        self, block: BlockOfSteps, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor, put: Tensor, got: Tensor
+        self,
+        block: BlockOfSteps,
+        a: int,
+        count: int,
+        sums: Tensor,
+        states: Tensor,
+        slopes: Tensor,
+        put: Tensor,
+        got: Tensor,
     ) -> int:
         """Keep the first ``count`` steps from ``a`` on.
 
@@ -194,7 +202,9 @@ class PicardSteps(Steps):
         reason = "it gives other values" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         self.run.stepper, self.run.why = "single", f"func cannot be vectorised over time: {reason}"
         if self.always:
-            raise InputError(f"stepper='picard' cannot take these steps: {self.run.why}. Use stepper='auto'.") from error
+            raise InputError(
+                f"stepper='picard' cannot take these steps: {self.run.why}. Use stepper='auto'."
+            ) from error
         log.debug("steps one by one, since %s", self.run.why)
         return 0
 
