@@ -176,8 +176,8 @@ def _field(
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
-    # what func does is written down where its steps may be captured: not for a function that is new at every call, which
-    # no cache would know again, nor inside a graph of the caller's
+    # what func does is written down where its steps may be captured: not for a function that is new at every call,
+    # which no cache would know again, nor inside a graph of the caller's
     watch = problem.structure.device.type == "cuda" and given.horizon is None and not capturing()
     field.first_evaluation(row0, [*trained, *owned, *cut], watch and not problem.adjoint.stores_graph)
     return field, cut

@@ -1,7 +1,7 @@
 """What is found again from one solve to the next: every cache of the package, bounded and with one lock.
 
-A cache may only save work. Each entry is found by everything that it depends on, so that whatever changes is a new entry:
-weights that are changed in place, another mode, dtype or device. ``clear()`` empties all of them.
+A cache may only save work. Each entry is found by everything that it depends on, so that whatever changes is a new
+entry: weights that are changed in place, another mode, dtype or device. ``clear()`` empties all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import nn
 
@@ -56,7 +56,7 @@ class Cache(Generic[_T]):
 class Verdicts:
     """For which kinds of state, in which mode, a function was seen to give the same values when it is vectorised."""
 
-    _known: weakref.WeakKeyDictionary[Any, Verdicts] = weakref.WeakKeyDictionary()
+    _known: ClassVar[weakref.WeakKeyDictionary[Any, Verdicts]] = weakref.WeakKeyDictionary()
 
     def __init__(self, func: Any) -> None:
         self.proven: set[Hashable] = set()

@@ -1,7 +1,8 @@
 """Every threshold of the solver, with the measurement behind it.
 
-A threshold decides how a solve is done, never what it means: on both sides of each the numbers are the same to rounding.
-Sizes count numbers of a state (all elements of ``z0``). "Measured" names the script that shows where the two sides cross.
+A threshold decides how a solve is done, never what it means: on both sides of each the numbers are the same to
+rounding. Sizes count numbers of a state (all elements of ``z0``). "Measured" names the script that shows where the two
+sides cross.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 # ---- which stepper `auto` takes -------------------------------------------------------------------------------------
 
 #: States up to this many numbers are stepped by Picard's iteration on the CPU: a step is then mostly calls, and one
-#: vectorised call replaces many. Measured: benchmarks/small_states.py, where 64 numbers gain 2 to 10 times, 256 nothing.
+#: vectorised call replaces many. Measured: benchmarks/small_states.py, where 64 numbers gain 2 to 10 times, 256
+#: nothing.
 PICARD_NUMBERS = 64
 #: The same for implicit schemes, whose steps evaluate func some eight times anyway (benchmarks/small_states.py).
 PICARD_NUMBERS_IMPLICIT = 2048

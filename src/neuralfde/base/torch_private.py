@@ -1,13 +1,14 @@
 """Every private name of PyTorch that the package uses: the one file to look at when a new version comes out.
 
-Each is here for a reason that its comment gives. All of them exist in torch 2.11 to 2.13, which CI and the GPU tests run.
+Each is here for a reason that its comment gives. All of them exist in torch 2.11 to 2.13, which CI and the GPU tests
+run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,12 +72,12 @@ def _vmap(func: Callable[..., Any], times: Tensor, states: Tensor, args: tuple[A
         _functorch._vmap_decrement_nesting()
 
 
-def add_each(totals: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+def add_each(totals: Any, parts: Any) -> None:
     """``total += part`` for each pair, in one call."""
     torch._foreach_add_(totals, parts)
 
 
-def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def copy_each(targets: Any, sources: Any) -> None:
     """``target.copy_(source)`` for each pair, in one call."""
     torch._foreach_copy_(targets, sources)
 

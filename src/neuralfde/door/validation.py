@@ -271,8 +271,8 @@ def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
     found = named("stepper", stepper, STEPPERS, Stepper)
     if isinstance(how, Direct) and found not in (None, Single()):
         raise InputError(
-            f"stepper={stepper!r} does not keep the graph of each step, as adjoint='direct' has it. Use adjoint='exact', "
-            "or stepper='single'."
+            f"stepper={stepper!r} does not keep the graph of each step, as adjoint='direct' has it. "
+            "Use adjoint='exact', or stepper='single'."
         )
     return found
 
@@ -318,8 +318,8 @@ def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
         )
     if kept.recomputes and not past.keeps_slopes and not past.snapshots:
         raise InputError(
-            f"storage={name} computes rows again from kept states of the history, and history={type(past).__name__} has no "
-            "state that can be kept (snapshots = False). Use storage='device' or 'host', or history='exponentials'."
+            f"storage={name} computes rows again from kept states of the history; history={type(past).__name__} has "
+            "no state that can be kept (snapshots = False). Use storage='device' or 'host', or history='exponentials'."
         )
     on_host = isinstance(past, Full) and past.host and kept == Host()
     if past.keeps_slopes and kept != Device() and not on_host:

@@ -16,7 +16,7 @@ class Block(NamedTuple):
     """
 
     start: int
-    count: int
+    count: int  # type: ignore[assignment]
 
     @property
     def stop(self) -> int:
@@ -33,8 +33,8 @@ class Memory(ABC):
     Attributes:
         block: steps in a block; the last one may be shorter.
         backward: whether this is the transposed matrix.
-        weights_grad: in a backward pass, the gradient of the weights, (sums, groups, lags or rows and columns), if asked
-            for.
+        weights_grad: in a backward pass, the gradient of the weights, (sums, groups, lags or rows and columns), if
+            asked for.
     """
 
     block: int
@@ -50,9 +50,9 @@ class Memory(ABC):
 
     @abstractmethod
     def inner(self, block: Block) -> Tensor:
-        """What the rows of a block weigh in each other: (groups, row, output, earlier row, input), zero for row ≤ earlier.
+        """What the rows of a block weigh in each other: (groups, row, output, earlier row, input).
 
-        The same object again where the weights are the same.
+        Zero unless the earlier row is earlier; the same object again where the weights are the same.
         """
 
     @abstractmethod

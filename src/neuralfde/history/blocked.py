@@ -1,8 +1,8 @@
 """Weighted sums over the past by blocks: the memory behind ``full``, ``fft`` and ``window``.
 
-When a block of steps begins, what all earlier rows contribute to it is one matrix product (or, for large blocks, one FFT).
-Fed from the last step to the first, the same object applies the transposed matrix: reversing time transposes a Toeplitz
-matrix.
+When a block of steps begins, what all earlier rows contribute to it is one matrix product (or, for large blocks, one
+FFT). Fed from the last step to the first, the same object applies the transposed matrix: reversing time transposes a
+Toeplitz matrix.
 """
 
 from __future__ import annotations

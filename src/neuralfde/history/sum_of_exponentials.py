@@ -1,9 +1,9 @@
 """The memory behind ``exponentials``: a block of exact rows and a few exponentially fading sums of all older rows.
 
-At the start ``a`` of a block, with the B rows before it still exact, the sums are ``S_i = Σ_{j<a-B} e^{-s_i (a-B-j)} v_j``.
-The block before contributes to the new one as one matrix product, the sums as another:
-``Σ_i c_i e^{-s_i q} S_i`` in row ``a + q``. When a block ends, its predecessor is folded into the sums.
-Fed from the last step to the first, the same object applies the transposed matrix.
+At the start ``a`` of a block, with the B rows before it still exact, the sums are ``S_i = Σ_{j<a-B} e^{-s_i (a-B-j)}
+v_j``. The block before contributes to the new one as one matrix product, the sums as another: ``Σ_i c_i e^{-s_i q}
+S_i`` in row ``a + q``. When a block ends, its predecessor is folded into the sums. Fed from the last step to the first,
+the same object applies the transposed matrix.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Resumed(Wrapped):
 
 
 class Starting(Wrapped):
-    """Starting weights: ``start`` (starts, steps + 1, groups) weighs the first slopes in the first sum of later steps."""
+    """Starting weights: ``start`` (starts, steps + 1, groups) weighs the first slopes in the first sum of each step."""
 
     def __init__(self, memory: Memory, start: Tensor) -> None:
         super().__init__(memory)
@@ -236,9 +236,9 @@ class StartingGradient(Wrapped):
 
 
 class Between(Wrapped):
-    """States between nodes: ``states`` (times, groups, width) add up ``dense`` (times, steps + 1, groups) weighted slopes.
+    """States between nodes: slopes weighted by ``dense`` (times, steps + 1, groups) add up in ``states``.
 
-    They begin with what the initial values contribute there.
+    These, (times, groups, width), begin with what the initial values contribute there.
     """
 
     def __init__(self, memory: Memory, dense: Tensor, states: Tensor) -> None:
@@ -348,6 +348,14 @@ class Transposed(NamedTuple):
         if base is None:
             return grad + tail.sum(0)
         return grad + torch.einsum("iog,ogm->igm", base[:, self.initial.steps + 1 :], tail)
+
+    def start_grad(self) -> Tensor | None:
+        """The gradient of the starting weights."""
+        return None if self.starting is None else self.starting.start_grad
+
+    def dense_grad(self) -> Tensor | None:
+        """The gradient of ``dense``."""
+        return None if self.between is None else self.between.dense_grad
 
     def base_grad(self) -> Tensor | None:
         """The gradient of ``base``."""

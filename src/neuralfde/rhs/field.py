@@ -101,7 +101,7 @@ class Field:
         return out if self.as_it_is else structure.pack(out)  # type: ignore[no-any-return]
 
     def at(self, times: Tensor, args: tuple[Any, ...]) -> Field:
-        """The same right-hand side with other times, counted from 0, and other arguments: static ones, for a capture."""
+        """The same right-hand side with other times, counted from 0, and arguments: static ones, for a capture."""
         other = copy.copy(self)
         other.times, other.args, other.evaluations = times, args, 0
         other.__dict__.pop("instants", None)

@@ -1,8 +1,9 @@
 """Whether ``func`` changes anything when it is called.
 
-A function that keeps a counter, a list of states or a buffer gives other results when a solver evaluates it at many times
-at once, or replays it as a CUDA graph. What it can reach is written down before and after a call: attributes of the module
-and its submodules, buffers, what a closure or a bound object holds, and the global names that its code mentions.
+A function that keeps a counter, a list of states or a buffer gives other results when a solver evaluates it at many
+times at once, or replays it as a CUDA graph. What it can reach is written down before and after a call: attributes of
+the module and its submodules, buffers, what a closure or a bound object holds, and the global names that its code
+mentions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-#: Dictionaries of a module that hold parameters, buffers and hooks: looked at by themselves, or never changed by a call.
+#: Dictionaries of a module that hold parameters, buffers and hooks: looked at by themselves, or never changed by a
+#: call.
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
 # Containers are compared by length and by the identity of their first entries: a change in a call shows there.
 _ENTRIES = 8
@@ -50,7 +52,7 @@ def _walk(thing: Any, name: str, depth: int, found: dict[str, Hashable]) -> None
             found[f"an argument of {name}"] = (found.get(f"an argument of {name}"), k, _mark(value))
     elif isinstance(thing, types.MethodType):
         _walk(thing.__self__, name, depth, found)
-        _function(thing.__func__, depth, found)
+        _function(thing.__func__, depth, found)  # type: ignore[arg-type]
     elif depth > 0 and type(thing).__module__ not in ("builtins", "torch") and hasattr(thing, "__dict__"):
         found |= {f"{name}.{key}": _mark(value) for key, value in list(vars(thing).items())}
 
@@ -91,7 +93,7 @@ def _entry(x: Any) -> Hashable:
 
 
 def _mark(value: Any) -> Hashable:
-    """A value as it is now: numbers and strings themselves, tensors by version, containers by length and first entries."""
+    """A value as it is now: numbers themselves, tensors by version, containers by length and some entries."""
     if isinstance(value, Tensor):
         return (id(value), 0 if value.is_inference() else value._version)
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):

@@ -51,8 +51,8 @@ class L1(OneStage):
         """See :class:`Scheme`."""
         if order.shape[0] > 1:
             raise InputError(
-                "L1 on a graded grid inverts one matrix for all rows, which an order that changes with time has not. Use "
-                "method='trapezoid', 'abm' or 'predictor' with VariableOrder there, or drop grading=."
+                "L1 on a graded grid inverts one matrix for all rows, which an order that changes with time has not. "
+                "Use method='trapezoid', 'abm' or 'predictor' with VariableOrder there, or drop grading=."
             )
         w = meshes.l1(order, times)
         if not self.implicit:

@@ -155,10 +155,10 @@ def backward(
     lags = (
         None if engine.weights_grad is None else engine.weights_grad.movedim(1, -1)
     )  # memories keep (sums, groups, …)
-    start, dense = parts.starting and parts.starting.start_grad, parts.between and parts.between.dense_grad
     supply = iter(totals.tensors)
     placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
-    return Gradients((lags, totals.local, start, dense, parts.base_grad()), parts.initial_grad(), placed)
+    weights = (lags, totals.local, parts.start_grad(), parts.dense_grad(), parts.base_grad())
+    return Gradients(weights, parts.initial_grad(), placed)
 
 
 def reader(record: Record, steps: Steps) -> Callable[[int], Tensor]:
@@ -192,7 +192,7 @@ def _descending(plan: Plan, block: Block) -> range:
 
 
 def _idle(plan: Plan, c: Coefficients, first: dict[int, bool], last: dict[int, bool]) -> frozenset[int]:
-    """Which steps of a block have a slope that nobody uses: the first of some implicit schemes, the last of explicit."""
+    """The steps of a block whose slope nobody uses: the first of some implicit schemes, the last of explicit ones."""
     scheme = plan.scheme
     found = {k for k, here in first.items() if here and plan.first > 0}
     if not scheme.implicit and not (c.dense is not None and scheme.uses_next_slope):

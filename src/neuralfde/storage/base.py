@@ -30,8 +30,8 @@ class Storage(ABC):
 
     Attributes:
         dtype: what rows are stored in; None: the dtype of the state.
-        recomputes: rows are not kept but computed again, segment by segment, from kept states of the history; ``starts``
-            then says where segments begin, and ``open`` is not called.
+        recomputes: rows are not kept but computed again, segment by segment, from kept states of the history;
+            ``starts`` then says where segments begin, and ``open`` is not called.
     """
 
     dtype: torch.dtype | None = None

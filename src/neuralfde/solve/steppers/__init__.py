@@ -35,7 +35,7 @@ STEPPERS: dict[str, Stepper | None] = {
 
 
 def choose(plan: Plan, run: Run, like: Tensor, keep_graphs: bool = False, backward: bool = False) -> Stepper:
-    """The stepper of one pass: the one that was asked for, or the one that ``auto`` takes; ``run`` says which and why."""
+    """The stepper of one pass: the one asked for, or the one that ``auto`` takes; ``run`` says which and why."""
     stepper: Stepper | None = plan.stepper
     if keep_graphs:
         stepper, run.why = Single(), "adjoint='direct' keeps the graph of each step"

@@ -91,6 +91,7 @@ class Steps(ABC):
 
     def __exit__(self, *error: object) -> None:
         """The pass has ended."""
+        return None
 
     def room(self, count: int, backward: bool) -> Tensor | None:
         """Where the loop should put the sums of a block of so many steps; None: anywhere."""
@@ -98,6 +99,7 @@ class Steps(ABC):
 
     def prepare(self, steps: range, read: Callable[[int], Tensor]) -> None:
         """A block of a backward pass comes next; its rows may be read now, before anything else is computed."""
+        return None
 
     @abstractmethod
     def forward(self, task: Task) -> Filled:
@@ -112,6 +114,7 @@ class Steps(ABC):
 
     def finish(self, totals: Totals) -> None:
         """All blocks of a backward pass are done: add what has been gathered apart from the totals."""
+        return None
 
 
 class Stepper(ABC):

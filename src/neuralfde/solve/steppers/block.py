@@ -45,7 +45,7 @@ class BlockOfSteps:
         self.latest = self.slopes.narrow(-2, 0, 1)
 
     def begin(self, initial: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """The initial row, whose state is given; the first guess of all slopes is the slope there. Returns the state."""
+        """The initial row, whose state is given and returned; the slope there is the first guess of all slopes."""
         task = self.task
         first = self.sums.narrow(-2, 0, 1)  # (…, outputs, 1, width)
         state = self.states.narrow(-2, 0, 1).copy_(first.select(-3, 0))

@@ -1,7 +1,7 @@
 """Blocks of steps as CUDA graphs: the very functions of :mod:`.single`, captured once and replayed for every block.
 
-A step of a small network is bound by the launches of its kernels; a block with static inputs is one launch. Graphs belong
-to ``func``: they are found again by the next solve and go away with it.
+A step of a small network is bound by the launches of its kernels; a block with static inputs is one launch. Graphs
+belong to ``func``: they are found again by the next solve and go away with it.
 """
 
 from __future__ import annotations
@@ -120,10 +120,9 @@ class CudaGraphSteps(Steps):
             if grad is not None:
                 mu[k, 0].copy_(grad)
         graph.replay()
-        if pull.totals.local is not None and static.totals is not None and self.weighs:
-            assert static.totals.local is not None
-            for k, n in enumerate(task.steps) if pull.totals.local.ndim > 1 else ((slice(count), 0),):
-                pull.totals.add_local(n, static.totals.local[k].reshape(-1, task.local.shape[1]).sum(0))
+        if self.weighs and static.totals is not None and static.totals.local is not None:
+            for k, n in enumerate(task.steps):
+                pull.totals.add_local(n, static.totals.local[k])
         return mu, static.slopes[:count] if pull.weigh else None
 
     def finish(self, totals: Totals) -> None:
@@ -165,10 +164,10 @@ class Graph:
 class Static:
     """The static inputs and outputs of the graphs of one solve, and the graphs, by direction and length of the block.
 
-    Forward, ``rows`` are the sums of a block and become its rows, and ``past`` becomes its slopes. Backward, ``x`` are the
-    rows of the forward pass, ``rows`` the gradients of the slopes; ``past`` holds the gradients of the states from outside
-    and becomes the rows μ. Gradients of parameters add up in ``totals``. All graphs share one pool of memory; they never
-    run at once.
+    Forward, ``rows`` are the sums of a block and become its rows, and ``past`` becomes its slopes. Backward, ``x`` are
+    the rows of the forward pass, ``rows`` the gradients of the slopes; ``past`` holds the gradients of the states from
+    outside and becomes the rows μ. Gradients of parameters add up in ``totals``. All graphs share one pool of memory;
+    they never run at once.
     """
 
     def __init__(self, plan: Plan, like: Tensor, size: int) -> None:

@@ -1,7 +1,7 @@
 """Captured graphs from one solve to the next: they belong to ``func``, are lent to one solve at a time, and go with it.
 
-A capture holds for everything that its key names: the method, shapes, dtypes and device, the addresses of parameters and
-buffers, the mode of every submodule, the precision settings, and what ``func`` did when it was first evaluated.
+A capture holds for everything that its key names: the method, shapes, dtypes and device, the addresses of parameters
+and buffers, the mode of every submodule, the precision settings, and what ``func`` did when it was first evaluated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOCK = threading.Lock()
 
 
 def lease(plan: Plan, like: Tensor, size: int, repeats: int, make: Callable[[], Static]) -> tuple[Static | None, str]:
-    """The graphs of this solve, for this solve alone, made when it comes for the ``repeats``-th time; or None and why."""
+    """The graphs of this solve, for it alone, made when it comes for the ``repeats``-th time; or None and why."""
     try:
         key = (size, key_of(plan, like))
         with _LOCK:

@@ -1,10 +1,11 @@
 """Many steps at once: for small states, where a step costs as much as its calls.
 
 The slopes of a block obey ``v = f(t, c + W v)``: W holds the weights inside the block and is strictly lower triangular,
-``c`` is all that was known before. Picard's iteration puts a guess of all slopes into the right-hand side, with ``func``
-vectorised over time. Each iteration makes at least one more step exact; on a short interval about a digit in all of them,
-so that some twenty iterations give a hundred steps as the scheme defines them, to rounding. Stages inside a step are
-iterated along with the rest: see :meth:`Scheme.relax`. Where the iteration does not settle soon, steps are taken singly.
+``c`` is all that was known before. Picard's iteration puts a guess of all slopes into the right-hand side, with
+``func`` vectorised over time. Each iteration makes at least one more step exact; on a short interval about a digit in
+all of them, so that some twenty iterations give a hundred steps as the scheme defines them, to rounding. Stages inside
+a step are iterated along with the rest: see :meth:`Scheme.relax`. Where the iteration does not settle soon, steps are
+taken singly.
 
 Backward, the states are known and one call of ``func`` gives the graph of all steps. What remains is linear,
 ``v̄ = c + Wᵀ μ``, ``μ = Jᵀ (z̄, v̄)``, and is iterated in the same way; an implicit step adds ``w_0 μ`` to its own ``v̄``.
@@ -60,9 +61,9 @@ class Picard(Stepper):
             return f"{type(scheme).__name__} does not say how its stages are iterated (relax)"
         if not self.always and like.numel() > (PICARD_NUMBERS_IMPLICIT if scheme.implicit else PICARD_NUMBERS):
             return f"a state of {like.numel()} numbers"
-        if not self.always and isinstance(func, nn.Module):
-            if sum(p.numel() for p in func.parameters()) > PICARD_PARAMETERS:
-                return "func has many parameters"
+        own = func.parameters() if isinstance(func, nn.Module) and not self.always else ()
+        if sum(p.numel() for p in own) > PICARD_PARAMETERS:
+            return "func has many parameters"
         return why_single(plan.field)
 
     def longer(self, like: Tensor) -> int:
@@ -149,7 +150,7 @@ class PicardSteps(Steps):
         return 0
 
     def _newton(self, block: BlockOfSteps, a: int, b: int, base: Tensor, weights: Tensor) -> int:
-        """Few implicit steps of a tiny state by Newton's method for the same equation, which does not mind stiffness."""
+        """Few implicit steps of a tiny state by Newton's method for the same equation: it does not mind stiffness."""
         try:
             times = block.times(a, b, base.shape[-1] + 1)
             found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.tol)

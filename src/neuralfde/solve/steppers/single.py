@@ -4,8 +4,8 @@ Forward, with ``c_n`` the history sum of step n::
 
     x_n = locate(c_n),   (z_n, v_n) = evaluate(x_n)            explicit: z_n = c_n,  v_n = f(t_n, z_n)
 
-Backward, from the last step to the first, with ``ḡ_n`` the gradient of ``z_n`` from outside and ``v̄_n`` that of ``v_n``,
-which is the history sum of the transposed matrix::
+Backward, from the last step to the first, with ``ḡ_n`` the gradient of ``z_n`` from outside and ``v̄_n`` that of
+``v_n``, which is the history sum of the transposed matrix::
 
     (x̄_n, θ̄) += evaluate's vector-Jacobian product of (ḡ_n, v̄_n)      explicit: μ_n = ḡ_n + Jᵀ v̄_n,  θ̄ += (∂f/∂θ)ᵀ v̄_n
 
@@ -261,7 +261,7 @@ class _Graph(torch.autograd.Function):
 
 
 def local_weights(local: Tensor, groups: int, weigh: bool) -> list[Tensor]:
-    """(count, groups) as one tensor for each step that broadcasts to the state, a leaf each where it gets a gradient."""
+    """(count, groups) as one tensor for each step that broadcasts to the state; leaves where they get a gradient."""
     rows = local.detach()
     if rows.stride(0) == 0:  # one weight for all steps
         one = rows[0, 0] if groups == 1 else rows[0].unsqueeze(1)
@@ -270,11 +270,11 @@ def local_weights(local: Tensor, groups: int, weigh: bool) -> list[Tensor]:
 
 
 class Work:
-    """The rows of the block being filled, with the product inside a block: what its earlier steps contribute to the next.
+    """The rows of the block being filled, and the product inside it: what its earlier steps contribute to the next.
 
-    ``past`` (groups, count, inputs, width) holds the rows that the steps give; ``slots[k]`` are those of step ``k``, one
-    for each input, and ``x[k]`` its sums, one for each output, all in the shape of the state. Views are made once, or as
-    each step is reached.
+    ``past`` (groups, count, inputs, width) holds the rows that the steps give; ``slots[k]`` are those of step ``k``,
+    one for each input, and ``x[k]`` its sums, one for each output, all in the shape of the state. Views are made once,
+    or as each step is reached.
     """
 
     def __init__(self, inner: Tensor, sums: Tensor, shape: torch.Size, past: Tensor | None = None) -> None:

@@ -1,8 +1,9 @@
 """Gradients of what ``func`` depends on, a block of steps at a time.
 
-``θ̄ = Σ_n (∂f/∂θ)ᵀ v̄_n`` does not feed back into the backward pass. Where ``func`` can be vectorised over time, the steps
-of a block need products with respect to the state alone, and one more product, for all of them at once, gives their part
-of ``θ̄``: fewer and larger kernels. The first block shows whether ``func`` means the same when it is vectorised.
+``θ̄ = Σ_n (∂f/∂θ)ᵀ v̄_n`` does not feed back into the backward pass. Where ``func`` can be vectorised over time, the
+steps of a block need products with respect to the state alone, and one more product, for all of them at once, gives
+their part of ``θ̄``: fewer and larger kernels. The first block shows whether ``func`` means the same when it is
+vectorised.
 """
 
 from __future__ import annotations
