@@ -163,7 +163,7 @@ def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
         lags = torch.unique(points.exp().round().long().clamp(block + 1, steps))
     floor = 1e-6 * weights[:, block : block + 1].abs()
     worst = 0.0
-    for part in lags.split(8192):
+    for part in lags.split(1024):
         fit = torch.einsum("mk,nkg->nmg", torch.exp((block - part[:, None].double()) * rates), c)
         true = weights[:, part]
         worst = max(worst, float(((fit - true).abs() / torch.maximum(true.abs(), floor)).max()))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..history import Block, Memory, ieee
-from ..storage import DeviceTape
 from .plan import Coefficients, Plan
 from .steppers.base import Steps
 
@@ -47,17 +46,19 @@ class SlopeRows:
 
 
 class SegmentRows:
-    """Rows computed again, segment by segment, from states of the memory kept in the forward pass."""
+    """Rows computed again, segment by segment, from states of the memory kept in the forward pass.
+
+    Rows lie in pieces of one block each, which are given back as they are read: pieces of one size leave no holes.
+    """
 
     def __init__(self, plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> None:
         self.plan, self.c, self.memory, self.like = plan, c, memory, like
-        self.shape = (plan.scheme.sums, *like.shape)
         self.kept: dict[int, tuple[Tensor, ...]] = {}
-        size = like.element_size()
-        state, row = memory.snapshot_rows * like.numel() * size, torch.Size(self.shape).numel() * size
-        self.starts = plan.storage.starts(plan.steps + 1, state, row, memory.block)
+        self.row_bytes = plan.scheme.sums * like.numel() * like.element_size()
+        state = memory.snapshot_rows * like.numel() * like.element_size()
+        self.starts = plan.storage.starts(plan.steps + 1, state, self.row_bytes, memory.block)
         self.pending = set(self.starts)
-        self.tape: DeviceTape | None = None
+        self.pieces: dict[int, Tensor] = {}  # the rows of a block, by its first step
 
     def write_rows(self, n: int, rows: Tensor) -> None:
         """Rows themselves are not kept; at the start of a segment the state of the memory is."""
@@ -70,30 +71,28 @@ class SegmentRows:
 
     def read(self, n: int) -> Tensor:
         """Row ``n``; rows are asked for in descending order."""
-        if self.tape is None or n < self.tape.first:
+        first = n - n % self.memory.block
+        self.pieces.pop(first + self.memory.block, None)
+        if first not in self.pieces:
             self._recompute(n)
-        assert self.tape is not None
-        return self.tape.read(n)
+        return self.pieces[first][n - first]
 
     @torch.no_grad()
     def _recompute(self, n: int) -> None:
         """The rows of the segment that ends with row ``n``."""
         first = self.starts.pop()
-        self.tape = None  # gives its memory back before the next one is made
-        tape = DeviceTape(self.like.new_empty(n + 1 - first, *self.shape), self.like.dtype, first)
         self.memory.restore(self.kept.pop(first, None))
 
         def take(block: Block, sums: Tensor, inner: Tensor) -> tuple[Tensor, None]:
             filled = self.steps.forward(self.task(self.plan, self.c, block, sums, inner))
-            tape.write_rows(block.start, filled.rows)
+            self.pieces[block.start] = filled.rows.clone()
             return filled.slopes.unsqueeze(1), None
 
         self.march(self.memory, range(first, n + 1), self.like, take, lambda block: self.steps.room(block.count, False))
-        self.tape = tape
 
     @property
     def bytes(self) -> int:
         """Kept states and the rows of one segment."""
         held = sum(part.numel() * part.element_size() for kept in self.kept.values() for part in kept)
         spans = [b - a for a, b in itertools.pairwise([*self.starts, self.plan.steps + 1])]
-        return held + max(spans, default=0) * torch.Size(self.shape).numel() * self.like.element_size()
+        return held + max(spans, default=0) * self.row_bytes
