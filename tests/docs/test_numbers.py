@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuralfde import FFT, Exponentials, Full, automatic
+from neuralfde import FFT, Exponentials, Full
+from neuralfde.base.policy import FFT_STEPS
+from neuralfde.door import cost
 from neuralfde.door.names import METHODS
 from neuralfde.compat.torchfde import fdeint as torchfde_call
 from neuralfde.fitting.profile import RESOLUTION
@@ -64,8 +66,8 @@ SINGLE, DOUBLE = (panels._SIZES[dtype] for dtype in (torch.float32, torch.float6
 LEVELS = [FFT().block * FFT().growth ** k for k in range(3)]
 SETTINGS = [
     ("docs/index.md", f"{NUMERALS[len(METHODS)]} schemes"),
-    ("docs/choose.md", f"from {automatic.FFT_FROM} steps on `fft`"),
-    ("docs/recipes/long.md", f"changes over at {automatic.FFT_FROM} steps"),
+    ("docs/choose.md", f"from {FFT_STEPS} steps on `fft`"),
+    ("docs/recipes/long.md", f"changes over at {FFT_STEPS} steps"),
     ("docs/recipes/long.md", "1e-8 for float32 states and 1e-11 for float64"),
     ("docs/math/history.md", f"groups steps into blocks of {Full().block}"),
     ("docs/math/history.md", f"one thin product over at most {Full().block - 1} rows"),
@@ -90,8 +92,8 @@ def test_settings_are_those_of_the_code(page, sentence):
 
 def test_the_tolerance_that_auto_brings_along():
     for double, tolerance in ((False, 1e-8), (True, 1e-11)):
-        size = automatic.Size(steps=100, row_bytes=8, sums=1, train=True, double=double)
-        assert automatic._exponentials(size) == Exponentials(tol=tolerance)
+        size = cost.Size(steps=100, row_bytes=8, sums=1, train=True, double=double)
+        assert cost._exponentials(size) == Exponentials(tol=tolerance)
 
 
 def test_the_rates_of_the_exponentials():

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any
 
-from neuralfde import Exact, Window, choices
+from neuralfde import Window
+from neuralfde.door.names import HISTORIES, METHODS, STEPPERS, STORAGES
 from tests.reference import FORMULAS, formula
 
 from .covering import covering
@@ -67,21 +68,6 @@ class Case:
 ONCE = [Case(method, "single", "full", "device", "tempered", 6, 1, "end") for method in ("bdf2", "flmm-trapezoid")]
 
 
-def steppers() -> tuple[str, ...]:
-    return tuple(getattr(choices, "STEPPERS", None) or ("auto", "single", "cuda-graph"))
-
-
-def forced(stepper: str) -> dict[str, Any]:
-    """The options of ``fdeint`` that make this stepper run."""
-    if getattr(choices, "STEPPERS", None) is not None:
-        return {"stepper": stepper}
-    return {
-        "auto": {},
-        "single": {"adjoint": Exact(batched=False), "graphs": False},
-        "cuda-graph": {"adjoint": Exact(batched=False), "graphs": True},
-    }[stepper]
-
-
 def options(case: Case) -> dict[str, Any]:
     return {
         "method": case.method,
@@ -91,7 +77,7 @@ def options(case: Case) -> dict[str, Any]:
         "grading": case.kind.grading,
         # Newton's iterations take seconds over so many steps; they meet every other number of steps
         "solver": "fixed-point" if case.implicit and case.steps >= 100 else None,
-        **forced(case.stepper),
+        "stepper": case.stepper,
     }
 
 
@@ -128,8 +114,8 @@ def may_refuse(case: Case, message: str) -> bool:
 def ways() -> list[tuple[str, str, str, str, str]]:
     """Every scheme, stepper, history, storage and kind of order, whether it is refused or not."""
     # a scheme without a formula in the reference fails a test of its own, which says where to add it
-    methods = [method for method in choices.METHODS if method in FORMULAS]
-    parts = (methods, steppers(), choices.HISTORIES, choices.STORAGES, BY_NAME)
+    methods = [method for method in METHODS if method in FORMULAS]
+    parts = (methods, STEPPERS, HISTORIES, STORAGES, BY_NAME)
     return list(itertools.product(*map(tuple, parts)))
 
 

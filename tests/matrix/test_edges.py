@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuralfde import FFT, Multistep, MultiTerm, Window, choices, fdeint
+from neuralfde import FFT, Multistep, MultiTerm, Window, fdeint
+from neuralfde.door.names import METHODS
 from tests import reference
 from tests.reference.inverse import inverse
 
@@ -28,7 +29,7 @@ def by_textbook(method, b):
 def cases():
     """An implicit step whose slope needs no gradient drops that of its own weight ``w_0``."""
     fault = pytest.mark.xfail(strict=True, reason="the weight of the new slope gets no gradient where func has no leaf")
-    for method, scheme in choices.METHODS.items():
+    for method, scheme in METHODS.items():
         for adjoint in ("exact", "direct"):
             yield pytest.param(method, adjoint, marks=[fault] if scheme.implicit else [])
 
@@ -66,7 +67,7 @@ def test_the_weights_of_a_sum_of_orders_keep_their_digits(top, steps):
 
 
 @pytest.mark.xfail(strict=True, reason="steps taken together multiply the starting weights of slopes not known yet")
-@pytest.mark.parametrize("method", [name for name, scheme in choices.METHODS.items() if isinstance(scheme, Multistep)])
+@pytest.mark.parametrize("method", [name for name, scheme in METHODS.items() if isinstance(scheme, Multistep)])
 @pytest.mark.parametrize("history", [FFT(block=2, growth=2), Window(5, block=3)], ids=repr)
 def test_blocks_may_be_shorter_than_the_start(method, history):
     found = [
