@@ -117,7 +117,9 @@ def test_files_of_a_folder_import_only_what_lies_below_them(folder):
     here = SOURCE / folder
     own = {path: ".".join(path.relative_to(here).with_suffix("").parts) for path in here.rglob("*.py")}
     own = {path: name.removesuffix(".__init__") for path, name in own.items() if name != "__init__"}
-    assert set(own.values()) == set(level), f"{folder}: the table names {sorted(level)}, the files {sorted(own.values())}"
+    assert set(own.values()) == set(level), (
+        f"{folder}: the table names {sorted(level)}, the files {sorted(own.values())}"
+    )
     prefix = f"neuralfde.{folder}."
     for path, name in own.items():
         for full in imported(path, types=False):

@@ -124,7 +124,9 @@ def test_what_cannot_be_captured_runs_eagerly_with_one_line(caplog):
             assert worst(gradients(func, "auto"), eager) < 1e-12
     assert sum("CUDA graph" in r.getMessage() for r in caplog.records) == 1
     torch.cuda.synchronize()
-    assert worst(gradients(Field().cuda().double(), "cuda-graph"), gradients(Field().cuda().double(), "cuda-graph")) >= 0
+    assert (
+        worst(gradients(Field().cuda().double(), "cuda-graph"), gradients(Field().cuda().double(), "cuda-graph")) >= 0
+    )
 
 
 def test_dropout_runs_eagerly_with_the_same_mask(func):
@@ -230,7 +232,9 @@ def test_a_solve_inside_the_graph_of_the_caller(func):
 def test_whole_blocks_give_the_numbers_of_eager_steps(func, history, storage, t):
     options = {"history": history, "storage": storage, "steps": 300, "t": t}
     assert worst(gradients(func, "cuda-graph", **options), gradients(func, "single", **options)) < 1e-10
-    assert worst(gradients(func, "cuda-graph", **options), gradients(func, "single", **options)) < 1e-10  # and when replayed
+    assert (
+        worst(gradients(func, "cuda-graph", **options), gradients(func, "single", **options)) < 1e-10
+    )  # and when replayed
 
 
 @pytest.mark.parametrize("method", ["predictor", "abm", "gl-explicit", "l1-explicit"])

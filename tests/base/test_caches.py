@@ -1,4 +1,4 @@
-"""A cache may only save work. Each of them is given the chance to lie: in place changes, modes, dtypes, types, threads."""
+"""A cache may only save work. Each is given the chance to lie: changes in place, modes, dtypes, types, threads."""
 
 from __future__ import annotations
 

@@ -64,7 +64,14 @@ def test_one_file_imports_private_names():
 
 
 def test_private_modules_are_not_reached_by_other_spellings():
-    words = ("_pytree", "_python_dispatch", "_engine_run_backward", "_reparametrize_module", "_functorch", "_disable_dynamo")
+    words = (
+        "_pytree",
+        "_python_dispatch",
+        "_engine_run_backward",
+        "_reparametrize_module",
+        "_functorch",
+        "_disable_dynamo",
+    )
     for path, tree in modules():
         if path == ONLY:
             continue
@@ -84,7 +91,12 @@ def test_attributes_of_torch_are_listed_with_a_reason():
             continue
         made = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr in known and node.attr not in made:
+            if (
+                isinstance(node, ast.Attribute)
+                and is_private(node.attr)
+                and node.attr in known
+                and node.attr not in made
+            ):
                 own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
                 if not own:
                     found.add((path, node.attr))

@@ -10,9 +10,9 @@ import torch
 
 from neuralfde import FFT, Exponentials, Full
 from neuralfde.base.policy import FFT_STEPS
+from neuralfde.compat.torchfde import fdeint as torchfde_call
 from neuralfde.door import cost
 from neuralfde.door.names import METHODS
-from neuralfde.compat.torchfde import fdeint as torchfde_call
 from neuralfde.fitting.profile import RESOLUTION
 from neuralfde.fitting.search import SMALL
 from neuralfde.history import exponentials, panels

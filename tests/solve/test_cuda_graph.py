@@ -18,9 +18,8 @@ from neuralfde.rhs.field import Field as Right
 from neuralfde.solve.steppers import cuda_graph, graph_cache
 from neuralfde.solve.steppers.cuda_graph import Static
 from neuralfde.storage import Device
-from tests.stubs import F64
-
 from tests.solve.pretend import pretend_a_gpu
+from tests.stubs import F64
 
 EXPLICIT = [*[name for name, scheme in METHODS.items() if not scheme.implicit], nf.ABM(corrections=3)]
 HISTORIES = [
@@ -161,9 +160,11 @@ def test_callbacks_evaluations_and_what_ran(captures):
     assert seen == 2 * [(n, 100) for n in range(101)]
     single = nf.solve(func, z0, 2.0, 0.6, steps=100, stepper="single")
     # a graph does not know which step is the first, whose slope is known, nor the last, whose slope nobody needs
-    assert 0 <= nf.solve(func, z0, 2.0, 0.6, steps=100, stepper="cuda-graph").stats.evaluations - (
-        single.stats.evaluations
-    ) <= 2
+    assert (
+        0
+        <= nf.solve(func, z0, 2.0, 0.6, steps=100, stepper="cuda-graph").stats.evaluations - (single.stats.evaluations)
+        <= 2
+    )
 
 
 def test_an_explosion_is_told_at_the_step_where_it_happens(captures):
@@ -350,13 +351,14 @@ def test_an_exception_in_the_middle_gives_the_graphs_back(captures, when):
 def test_a_pass_that_never_begins_gives_the_graphs_back(captures, monkeypatch):
     func, options = Field(), {"history": "exponentials"}
     expected = gradients(func, "single", **options)
-    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
 
-        def full(*given):
-            raise torch.OutOfMemoryError("no room for the rows")
+    def full(*given):
+        raise torch.OutOfMemoryError("no room for the rows")
 
+    with monkeypatch.context() as patch:
         patch.setattr(Device, "open", full)
-        gradients(func, "auto", **options)
+        with pytest.raises(torch.OutOfMemoryError):
+            gradients(func, "auto", **options)
     assert not any(kept.busy for kept in held(func))
     assert_close(gradients(func, "cuda-graph", **options), expected)
 
@@ -378,9 +380,9 @@ def test_falls_back_with_one_line(captures, monkeypatch, caplog):
     assert "not permitted" in caplog.text
     found = nf.solve(func, torch.randn(4, 3, dtype=F64), 2.0, 0.6, steps=100)
     assert found.stats.stepper == "single"
-    with pytest.raises(nf.InputError, match="stepper='cuda-graph' cannot take these steps: .*not permitted"):
+    with pytest.raises(nf.InputError, match=r"stepper='cuda-graph' cannot take these steps: .*not permitted"):
         gradients(Field(), "cuda-graph")
-    with pytest.raises(nf.InputError, match="stepper='cuda-graph' cannot take these steps: .*not permitted"):
+    with pytest.raises(nf.InputError, match=r"stepper='cuda-graph' cannot take these steps: .*not permitted"):
         gradients(func, "cuda-graph")  # which is known by now
 
 

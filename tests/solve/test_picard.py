@@ -373,9 +373,7 @@ def gradients(func, stepper, z0=None, t=2.0, method="predictor", history="full",
     beta = torch.tensor(order, dtype=F64, requires_grad=True)
     u = torch.randn(3, dtype=F64, requires_grad=True)
     func.zero_grad()
-    y = nf.fdeint(
-        func, z0, t, beta, steps=steps, method=method, history=history, args=(u,), stepper=stepper, **options
-    )
+    y = nf.fdeint(func, z0, t, beta, steps=steps, method=method, history=history, args=(u,), stepper=stepper, **options)
     sum(x.square().sum() for x in torch.utils._pytree.tree_leaves(y)).backward()
     return flat([beta.grad, u.grad, *[p.grad for p in func.parameters()]])
 

@@ -91,7 +91,7 @@ def test_objects_are_accepted_in_place_of_names():
 def test_bad_steppers_are_refused_at_the_door():
     calls = []
     func = lambda t, z: (calls.append(1), -z)[1]
-    with pytest.raises(nf.InputError, match="unknown stepper 'pikard'.*'picard'"):
+    with pytest.raises(nf.InputError, match=r"unknown stepper 'pikard'.*'picard'"):
         nf.fdeint(func, Z, 1.0, 0.5, steps=4, stepper="pikard")
     with pytest.raises(nf.InputTypeError, match="stepper must be a name or an object, got int"):
         nf.fdeint(func, Z, 1.0, 0.5, steps=4, stepper=3)
