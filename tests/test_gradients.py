@@ -4,12 +4,13 @@ import pytest
 import torch
 
 import neuralfde
-from neuralfde import FFT, Full, Multistep, Window, choices, fdeint
+from neuralfde import FFT, Full, Multistep, Window, fdeint
+from neuralfde.door import names
 from tests import reference
 from tests.stubs import F64, Net, TreeNet, flat, relative
 
-METHODS = tuple(choices.METHODS)
-IMPLICIT = {name for name, scheme in choices.METHODS.items() if scheme.implicit}
+METHODS = tuple(names.METHODS)
+IMPLICIT = {name for name, scheme in names.METHODS.items() if scheme.implicit}
 HISTORIES = [Full(), Full(block=4), FFT(block=2, growth=2), Window(5), Window(64), "auto"]
 STEPS, T0, T1 = 24, 0.5, 2.0
 TIMES = torch.tensor([T0, 0.75, 1.25, T1], dtype=F64)
@@ -27,7 +28,7 @@ def case():
 
 def cuts_the_start(method, history) -> bool:
     """Whether blocks end within the four slopes with starting weights; tests/matrix/test_edges.py has that fault."""
-    return isinstance(choices.METHODS[method], Multistep) and getattr(history, "block", 4) < 4
+    return isinstance(names.METHODS[method], Multistep) and getattr(history, "block", 4) < 4
 
 
 def loss_of(ys: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import neuralfde as nf
-from neuralfde.adjoints import graphs
+from neuralfde.history import Blocked, reduced
+from neuralfde.solve.steppers import graph_cache
+from neuralfde.solve.steppers.cuda_graph import Static
 from tests.stubs import relative
 
 pytestmark = [
@@ -29,16 +31,15 @@ class Field(nn.Module):
         return self.b(torch.tanh(self.drop(self.a(z)))) - 0.1 * t * z
 
 
-def gradients(func, replay, method="predictor", batch=16, steps=100, history="full", t=2.0, dtype=None, **options):
+def gradients(func, stepper, method="predictor", batch=16, steps=100, history="full", t=2.0, dtype=None, **options):
     torch.manual_seed(1)
     dtype = dtype or next(func.parameters()).dtype
     z0 = torch.randn(batch, 32, device="cuda", dtype=dtype, requires_grad=True)
     beta = torch.tensor(0.6, dtype=torch.float64, requires_grad=True)
     func.zero_grad()
     y = nf.fdeint(
-        func, z0, t, beta, steps=steps, method=method, history=history, graphs=replay,
-        adjoint="exact", **options,
-    )  # fmt: skip
+        func, z0, t, beta, steps=steps, method=method, history=history, stepper=stepper, adjoint="exact", **options
+    )
     (y**2).mean().backward()
     return [y.detach(), z0.grad, beta.grad.reshape(1).cuda(), *[p.grad for p in func.parameters()]]
 
@@ -60,34 +61,34 @@ def func():
      ("exponentials", "checkpoint"), (nf.Window(40), "host")],
 )  # fmt: skip
 def test_replayed_steps_give_the_numbers_of_eager_ones(func, method, history, storage):
-    eager = gradients(func, False, method, history=history, storage=storage)
+    eager = gradients(func, "single", method, history=history, storage=storage)
     for _ in range(2):
-        found = gradients(func, True, method, history=history, storage=storage)
+        found = gradients(func, "cuda-graph", method, history=history, storage=storage)
         assert worst(found, eager) < 1e-11
 
 
 def test_trajectory_losses(func):
     times = torch.linspace(0, 2, 11, dtype=torch.float64)
     for method in ("predictor", "abm"):
-        assert worst(gradients(func, True, method, t=times), gradients(func, False, method, t=times)) < 1e-11
+        assert worst(gradients(func, "cuda-graph", method, t=times), gradients(func, "single", method, t=times)) < 1e-11
 
 
 def test_captured_again_when_shapes_change_and_parameters_may_move_in_place(func):
     for batch in (16, 8, 16):
-        eager = gradients(func, False, batch=batch)
-        assert worst(gradients(func, True, batch=batch), eager) < 1e-11
-    assert sum(x is not None for x in graphs._CACHE[func].values()) == 2
+        eager = gradients(func, "single", batch=batch)
+        assert worst(gradients(func, "cuda-graph", batch=batch), eager) < 1e-11
+    assert sum(isinstance(x, Static) for x in graph_cache._CACHE[func].values()) == 2
     with torch.no_grad():
         for p in func.parameters():
             p.mul_(0.9)
-    assert worst(gradients(func, True), gradients(func, False)) < 1e-11
-    assert sum(x is not None for x in graphs._CACHE[func].values()) == 2
+    assert worst(gradients(func, "cuda-graph"), gradients(func, "single")) < 1e-11
+    assert sum(isinstance(x, Static) for x in graph_cache._CACHE[func].values()) == 2
 
 
 def test_released_with_the_func():
     func = Field().cuda()
-    gradients(func, True)
-    (kept,) = graphs._CACHE[func].values()
+    gradients(func, "cuda-graph")
+    (kept,) = graph_cache._CACHE[func].values()
     gone, alive = weakref.ref(func), weakref.ref(kept)
     del func, kept
     gc.collect()
@@ -98,17 +99,17 @@ def test_released_with_the_func():
 def test_autocast(func):
     func = func.float()
     found = []
-    for replay in (False, True):
+    for stepper in ("single", "cuda-graph"):
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            found.append(gradients(func, replay))
+            found.append(gradients(func, stepper))
     assert worst(found[1], found[0]) < 1e-2
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler looks at it, and ignores the warning itself
 def test_compiled_func(func):
     compiled = torch.compile(func)
-    eager = gradients(func, False)
-    assert worst(gradients(compiled, True), eager) < 1e-9
+    eager = gradients(func, "single")
+    assert worst(gradients(compiled, "cuda-graph"), eager) < 1e-9
 
 
 def test_what_cannot_be_captured_runs_eagerly_with_one_line(caplog):
@@ -117,13 +118,15 @@ def test_what_cannot_be_captured_runs_eagerly_with_one_line(caplog):
             return super().forward(t, z) * (2.0 if t.item() > 1 else 1.0)
 
     func = Syncs().cuda().double()
-    eager = gradients(func, False)
+    eager = gradients(func, "single")
     with caplog.at_level(logging.INFO, logger="neuralfde"):
         for _ in range(2):
             assert worst(gradients(func, "auto"), eager) < 1e-12
-    assert sum("CUDA graph" in r.message for r in caplog.records) == 1
+    assert sum("CUDA graph" in r.getMessage() for r in caplog.records) == 1
     torch.cuda.synchronize()
-    assert worst(gradients(Field().cuda().double(), True), gradients(Field().cuda().double(), True)) >= 0
+    assert (
+        worst(gradients(Field().cuda().double(), "cuda-graph"), gradients(Field().cuda().double(), "cuda-graph")) >= 0
+    )
 
 
 def test_dropout_runs_eagerly_with_the_same_mask(func):
@@ -131,22 +134,31 @@ def test_dropout_runs_eagerly_with_the_same_mask(func):
     torch.manual_seed(3)
     first = gradients(func, "auto")
     torch.manual_seed(3)
-    assert worst(gradients(func, False), first) < 1e-12
+    assert worst(gradients(func, "single"), first) < 1e-12
 
 
-def test_history_sums_do_not_use_tf32():
-    func = Field().cuda()
-    exact = gradients(func, False, history="full", steps=400)
+@pytest.mark.parametrize("stepper", ["single", "cuda-graph"])
+@pytest.mark.parametrize("history", ["full", "fft"])
+def test_history_sums_do_not_use_tf32(monkeypatch, stepper, history):
+    func, seen = Field().cuda(), []
+    exact = gradients(func, stepper, history=history, steps=400)
+    product = Blocked.product
+
+    def watched(self, *given):
+        seen.append(torch.backends.cuda.matmul.fp32_precision)
+        return product(self, *given)
+
+    monkeypatch.setattr(Blocked, "product", watched)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        from neuralfde.history import precise
-
-        engine = nf.Full().forward(torch.rand(1, 200, 1, device="cuda"), 199, torch.zeros(1, 64, device="cuda"))
-        assert precise(engine, torch.zeros(1, 64, device="cuda")) is not engine
-        assert worst(gradients(func, False, steps=400)[:1], exact[:1]) < 1e-2  # func itself may
+        assert reduced(torch.zeros(1, 64, device="cuda"))
+        assert worst(gradients(func, stepper, history=history, steps=400)[:1], exact[:1]) < 1e-2  # func itself may
+        assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
+    assert seen
+    assert set(seen) == {"ieee"}
 
 
 @pytest.mark.parametrize("storage", ["host", "device"])
@@ -174,7 +186,7 @@ def test_inside_ddp(func):
     os.environ.setdefault("MASTER_PORT", "29533")
     dist.init_process_group("nccl", rank=0, world_size=1)
     try:
-        block = nf.FDEBlock(func, order=0.6, t=2.0, steps=100, graphs=True, adjoint="exact").cuda()
+        block = nf.FDEBlock(func, order=0.6, t=2.0, steps=100, stepper="cuda-graph", adjoint="exact").cuda()
         z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
         block(z0).square().mean().backward()
         expected = [p.grad.clone() for p in func.parameters()]
@@ -219,5 +231,46 @@ def test_a_solve_inside_the_graph_of_the_caller(func):
 @pytest.mark.parametrize("t", [2.0, torch.tensor([0.0, 0.5, 1.9, 2.0], dtype=torch.float64)])
 def test_whole_blocks_give_the_numbers_of_eager_steps(func, history, storage, t):
     options = {"history": history, "storage": storage, "steps": 300, "t": t}
-    assert worst(gradients(func, True, **options), gradients(func, False, **options)) < 1e-10
-    assert worst(gradients(func, True, **options), gradients(func, False, **options)) < 1e-10  # and when replayed
+    assert worst(gradients(func, "cuda-graph", **options), gradients(func, "single", **options)) < 1e-10
+    assert (
+        worst(gradients(func, "cuda-graph", **options), gradients(func, "single", **options)) < 1e-10
+    )  # and when replayed
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm", "gl-explicit", "l1-explicit"])
+@pytest.mark.parametrize("steps", [5, 63, 64, 130])
+def test_remainders_of_blocks_and_orders_of_their_own(func, method, steps):
+    order = torch.linspace(0.5, 0.9, 32, dtype=torch.float64)
+    z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
+    for beta in (0.6, order):
+        found = []
+        for stepper in ("single", "cuda-graph", "cuda-graph"):
+            y = nf.fdeint(func, z0, 1.0, beta, steps=steps, method=method, stepper=stepper)
+            found.append([y.detach(), *torch.autograd.grad(y.square().mean(), list(func.parameters()))])
+        assert worst(found[1], found[0]) < 1e-11
+        assert worst(found[2], found[0]) < 1e-11
+
+
+def test_the_initial_state_is_not_a_part_of_the_graph(func):
+    for _ in range(3):
+        z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
+        one, two = (nf.fdeint(func, z0, 1.0, 0.6, steps=100, stepper=s) for s in ("single", "cuda-graph"))
+        assert relative(two, one) < 1e-12
+
+
+def test_auto_takes_graphs_and_says_so(func):
+    z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
+    assert nf.solve(func, z0, 1.0, 0.6, steps=100).stats.stepper == "cuda-graph"
+    assert nf.solve(func, z0, 1.0, 0.6, steps=100, method="trapezoid").stats.stepper == "single"
+
+
+def test_an_exception_in_the_middle_gives_the_graphs_back(func):
+    def stop(n, total):
+        if n == 50:
+            raise KeyboardInterrupt
+
+    expected = gradients(func, "single")
+    with pytest.raises(KeyboardInterrupt):
+        gradients(func, "auto", callback=stop)
+    assert not any(x.busy for x in graph_cache._CACHE[func].values() if isinstance(x, Static))
+    assert worst(gradients(func, "cuda-graph"), expected) < 1e-11

@@ -1,12 +1,13 @@
-"""The history of fading exponentials: its fit, its engine, and its gradient against exact sums."""
+"""The history of fading exponentials: its fit, its memory, and its gradient against exact sums."""
 
 import pytest
 import torch
 
 import neuralfde as nf
-from neuralfde import tableaux
 from neuralfde.door.names import METHODS
+from neuralfde.weights import uniform
 from tests.stubs import F64, Net, relative
+from tests.walking import walk
 
 
 def gradients(history, method="predictor", adjoint="exact", dtype=F64, steps=120, order=0.6, **options):
@@ -56,24 +57,17 @@ def test_the_gradient_of_the_order_is_that_of_the_approximated_system():
 @pytest.mark.parametrize("steps", [1, 7, 8, 15, 16, 17, 33, 50])
 @pytest.mark.parametrize("sums", [1, 2])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_both_sweeps_are_one_toeplitz_matrix(steps, sums, groups):
+def test_both_passes_are_one_toeplitz_matrix(steps, sums, groups):
     history = nf.Exponentials(tol=1e-3, block=8)
     orders = torch.linspace(0.4, 0.8, groups, dtype=F64)
-    weights = torch.stack([tableaux.rectangle(orders, 0.1, steps), tableaux.trapezoid(orders, 0.1, steps)[0]])[:sums]
+    weights = torch.stack([uniform.rectangle(orders, 0.1, steps), uniform.trapezoid(orders, 0.1, steps)[0]])[:sums]
     packed = history.tabulate(weights)
     row = torch.zeros(groups, 2, dtype=F64)
     forward, reverse = history.forward(packed, steps, row), history.reverse(packed, steps, row, None, True)
     v = torch.randn(steps + 1, groups, 2, dtype=F64)
     mu = torch.randn(steps + 1, sums, groups, 2, dtype=F64)
-    out, back = torch.zeros(steps + 1, sums, groups, 2, dtype=F64), torch.zeros(steps + 1, groups, 2, dtype=F64)
-    for n in range(steps + 1):
-        past = forward.recall(n)
-        out[n] = 0 if past is None else past
-        forward.record(n, v[n][None])
-    for n in range(steps, -1, -1):
-        past = reverse.recall(n)
-        back[n] = 0 if past is None else past[0]
-        reverse.record(n, mu[n], v[n])
+    out = walk(forward, v[:, None], steps)
+    back = walk(reverse, mu.flip(0), steps, v.flip(0)).flip(0)[:, 0]
     dense = torch.zeros(steps + 1, sums, groups, 2, dtype=F64)
     for n in range(steps + 1):
         for j in range(n):
@@ -88,7 +82,7 @@ def test_both_sweeps_are_one_toeplitz_matrix(steps, sums, groups):
 @pytest.mark.parametrize("order", [0.05, 0.5, 1.0])
 def test_the_tolerance_holds_on_every_weight(order):
     beta = torch.tensor([order], dtype=F64)
-    weights = tableaux.rectangle(beta, 0.1, 3000)[None]
+    weights = uniform.rectangle(beta, 0.1, 3000)[None]
     history = nf.Exponentials(tol=1e-8)
     packed = history.tabulate(weights)
     terms = packed.shape[1] - 2 * history.block

@@ -4,18 +4,18 @@ import pytest
 import torch
 
 import neuralfde as nf
-from neuralfde import choices
+from neuralfde.door.names import METHODS
 from neuralfde.history import full, panels
 
 F64 = torch.float64
 
 
 def lags(method, order, steps, dtype):
-    weights = choices.METHODS[method].kernel(torch.tensor([order], dtype=F64), 0.01, steps).weights
+    weights = METHODS[method].kernel(torch.tensor([order], dtype=F64), 0.01, steps).weights
     return weights.permute(0, 2, 1).to(dtype)
 
 
-@pytest.mark.parametrize("method", [m for m in choices.METHODS if not m.startswith("flmm")])
+@pytest.mark.parametrize("method", [m for m in METHODS if not m.startswith("flmm")])
 @pytest.mark.parametrize("order", [0.05, 0.5, 0.95, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_the_weights_of_every_smooth_kernel_pass(method, order, dtype):
@@ -36,7 +36,7 @@ def test_oscillating_and_kinked_weights_do_not():
 def test_both_passes_agree_with_the_rows_themselves(monkeypatch, method, dtype, tol, wide):
     torch.manual_seed(0)
     if wide:
-        monkeypatch.setattr(panels, "_WIDE", 8)
+        monkeypatch.setattr(panels, "PANELS_WIDE", 8)
     net = torch.nn.Linear(4, 4, dtype=dtype)
     found = []
     for table in (panels.table_for, lambda lags, row: None):

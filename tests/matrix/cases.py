@@ -11,7 +11,7 @@ from datetime import date
 from typing import Any
 
 from neuralfde import Window
-from neuralfde.door import names
+from neuralfde.door.names import HISTORIES, METHODS, STEPPERS, STORAGES
 from tests.reference import FORMULAS, formula
 
 from .covering import covering
@@ -68,10 +68,6 @@ class Case:
 ONCE = [Case(method, "single", "full", "device", "tempered", 6, 1, "end") for method in ("bdf2", "flmm-trapezoid")]
 
 
-def steppers() -> tuple[str, ...]:
-    return tuple(names.STEPPERS)
-
-
 def options(case: Case) -> dict[str, Any]:
     return {
         "method": case.method,
@@ -120,8 +116,8 @@ def may_refuse(case: Case, message: str) -> bool:
 def ways() -> list[tuple[str, str, str, str, str]]:
     """Every scheme, stepper, history, storage and kind of order, whether it is refused or not."""
     # a scheme without a formula in the reference fails a test of its own, which says where to add it
-    methods = [method for method in names.METHODS if method in FORMULAS]
-    parts = (methods, steppers(), names.HISTORIES, names.STORAGES, BY_NAME)
+    methods = [method for method in METHODS if method in FORMULAS]
+    parts = (methods, STEPPERS, HISTORIES, STORAGES, BY_NAME)
     return list(itertools.product(*map(tuple, parts)))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from neuralfde import FFT, Full, Window
 from neuralfde.history import Block, History
 from tests.reference import Weights
+from tests.walking import walk
 
 
 def remembered(weights: Weights, history: History) -> Tensor:
@@ -31,9 +32,9 @@ def remembered(weights: Weights, history: History) -> Tensor:
 
 
 def _applied(lags: Tensor, history: History) -> Tensor:
-    """Lag weights (sums, steps + 1, ...) as the history's engine applies them, differentiable in them.
+    """Lag weights (sums, steps + 1, ...) as the history's memory applies them, differentiable in them.
 
-    An engine is linear in the numbers it is opened with: what it does with each of them alone says everything.
+    A memory is linear in the numbers it is opened with: what it does with each of them alone says everything.
     """
     steps = lags.shape[1] - 1
     table = history.tabulate(lags.flatten(2))
@@ -43,16 +44,7 @@ def _applied(lags: Tensor, history: History) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _units(history: History, steps: int, count: int) -> Tensor:
-    """(number of the table, row, column): an engine with one group for each number, fed with unit rows."""
+    """(number of the table, row, column): a memory with one group for each number, fed with unit rows."""
     rows = torch.eye(steps + 1, dtype=torch.float64).expand(count, -1, -1)
     memory = history.forward(torch.eye(count, dtype=torch.float64)[None], steps, rows[:, 0])
-    found = torch.zeros(steps + 1, count, steps + 1, dtype=torch.float64)
-    for start in range(0, steps + 1, memory.block):
-        block = Block(start, min(memory.block, steps + 1 - start))
-        mine = rows.transpose(0, 1)[start : block.stop].contiguous()
-        past = memory.recall(block)
-        if past is not None:
-            found[start : block.stop] += past[:, 0]
-        found[start : block.stop] += torch.einsum("gkj,jgm->kgm", memory.inner(block)[:, :, 0, :, 0], mine)
-        memory.record(block, mine[:, None])
-    return found.transpose(0, 1)
+    return walk(memory, rows.transpose(0, 1)[:, None], steps)[:, 0].transpose(0, 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuralfde import FFT, Multistep, MultiTerm, Window, fdeint
-from neuralfde.door import names
+from neuralfde.door.names import METHODS
 from tests import reference
 from tests.reference.inverse import inverse
 
@@ -28,7 +28,7 @@ def by_textbook(method, b):
 
 @pytest.mark.parametrize("adjoint", ["exact", "direct"])
 @pytest.mark.parametrize("stepper", ["single", "auto"])
-@pytest.mark.parametrize("method", names.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_an_order_gets_its_gradient_where_the_slope_is_given(method, stepper, adjoint):
     b = torch.tensor(0.6, dtype=F64, requires_grad=True)
     z = fdeint(
@@ -61,7 +61,7 @@ def test_the_weights_of_a_sum_of_orders_keep_their_digits(top, steps):
     assert abs(float(z) - float(want)) < 1e-11 * abs(float(want)), (float(z), float(want))
 
 
-@pytest.mark.parametrize("method", [name for name, scheme in names.METHODS.items() if isinstance(scheme, Multistep)])
+@pytest.mark.parametrize("method", [name for name, scheme in METHODS.items() if isinstance(scheme, Multistep)])
 @pytest.mark.parametrize("history", [FFT(block=2, growth=2), Window(5, block=3)], ids=repr)
 def test_blocks_may_be_shorter_than_the_start(method, history):
     found = [

@@ -11,11 +11,11 @@ import torch
 
 import neuralfde
 from neuralfde import InputError
-from neuralfde.door import names
+from neuralfde.door.names import METHODS, STEPPERS
 from neuralfde.orders import Operator
 from tests.reference import formula
 
-from .cases import SEED, Case, chosen, design, may_refuse, refusals, steppers, ways
+from .cases import SEED, Case, chosen, design, may_refuse, refusals, ways
 from .compare import by_package, by_reference, distances, solved
 from .kinds import KINDS
 
@@ -72,11 +72,11 @@ def test_what_is_refused_is_what_has_to_be(order: str) -> None:
         assert message is None or any(re.search(reason, message) for reason in reasons), (str(case), message, reasons)
 
 
-@pytest.mark.parametrize("method", names.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_scheme_has_a_formula_of_its_own(method: str) -> None:
     found = formula(method)  # says where to add it
-    assert (found.stage == "implicit") == names.METHODS[method].implicit
-    assert (found.stage == "corrected") == (names.METHODS[method].sums == 2)
+    assert (found.stage == "implicit") == METHODS[method].implicit
+    assert (found.stage == "corrected") == (METHODS[method].sums == 2)
 
 
 def test_every_operator_has_a_kind() -> None:
@@ -95,4 +95,4 @@ def test_the_design_brings_every_scheme_and_stepper_to_everything_it_can_meet() 
             assert {getattr(c, name) for c in own} == {getattr(c, name) for c in cases}, (method, stepper, name)
         allowed = {way[4] for way in ways() if way[:2] == (method, stepper) and not refusals(Case(*way, 6, 2, "end"))}
         assert {c.order for c in own} == allowed
-    assert set(steppers()) == {c.stepper for c in cases}
+    assert set(STEPPERS) == {c.stepper for c in cases}

@@ -152,7 +152,7 @@ def test_huge_scores_stay_finite():
 def test_models(monkeypatch, variant, options):
     torch.manual_seed(0)
     graph = hub()
-    model = FGrand(4, 3, 6, variant, heads=2, t=2.0, graphs=False, **options).to(DEVICE, torch.float64)
+    model = FGrand(4, 3, 6, variant, heads=2, t=2.0, stepper="single", **options).to(DEVICE, torch.float64)
     x = rand(graph.num_nodes, 4, seed=1)
     found = []
     for kernels in (True, False):
@@ -169,7 +169,7 @@ def test_models(monkeypatch, variant, options):
 def test_ensembles(monkeypatch):
     torch.manual_seed(0)
     graph, made = hub(), []
-    members = [FGrand(4, 3, 6, "nl", heads=2, t=2.0, graphs=False).double() for _ in range(2)]
+    members = [FGrand(4, 3, 6, "nl", heads=2, t=2.0, stepper="single").double() for _ in range(2)]
     data = type("Data", (), {"x": rand(NODES, 4, seed=1), "edge_index": graph.edge_index})
     for kernels in (True, False):
         if not kernels:
@@ -203,7 +203,7 @@ def test_a_captured_step_gives_the_numbers_of_an_eager_one(monkeypatch, variant)
     torch.manual_seed(0)
     graph = hub(2000, 9000)
     assert all(len(nodes) == 1 for nodes in graph.crowded)
-    model = FGrand(16, 3, 128, variant, t=3.0, graphs=False).to("cuda", torch.float64)
+    model = FGrand(16, 3, 128, variant, t=3.0, stepper="single").to("cuda", torch.float64)
     x = rand(graph.num_nodes, 16, seed=1)
 
     def step():

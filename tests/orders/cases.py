@@ -9,14 +9,14 @@ from neuralfde import (
     MultiTerm,
     Tempered,
     VariableOrder,
-    choices,
 )
+from neuralfde.door import names
 from neuralfde.weights.uniform import rectangle
 
 from .gradients import Case
 
-METHODS = tuple(choices.METHODS)
-EXPLICIT = tuple(name for name in METHODS if not choices.METHODS[name].implicit)
+METHODS = tuple(names.METHODS)
+EXPLICIT = tuple(name for name in METHODS if not names.METHODS[name].implicit)
 UP_TO_TWO = ("predictor", "predictor-implicit", "abm", "trapezoid", "gl", "gl-explicit")
 GRADED = ("predictor", "predictor-implicit", "abm", "trapezoid", "l1", "l1-explicit")
 

@@ -18,8 +18,8 @@ from neuralfde import (
     fdeint,
     solve,
 )
-from neuralfde.special import mittag_leffler
 from neuralfde.base.structure import grouped, structure_of
+from neuralfde.special import mittag_leffler
 
 from .cases import METHODS
 

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from neuralfde import ABM, choices, fdeint, mittag_leffler
+from neuralfde import ABM, fdeint, mittag_leffler
+from neuralfde.door import names
 from tests.stubs import F64
 
-METHODS = tuple(choices.METHODS)
+METHODS = tuple(names.METHODS)
 
 
 def smooth_problem(beta):
@@ -25,7 +26,7 @@ def test_smooth_solutions_converge_at_the_declared_order(method, beta):
         z = fdeint(smooth_problem(beta), torch.zeros((), dtype=F64), 1.0, beta, steps=steps, method=method)
         errors.append(abs(float(z) - 1))
     rate = math.log2(errors[1] / errors[2])
-    assert abs(rate - choices.METHODS[method].expected_order(beta, smooth=True)) < 0.15, errors
+    assert abs(rate - names.METHODS[method].expected_order(beta, smooth=True)) < 0.15, errors
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.8])
@@ -38,7 +39,7 @@ def test_generic_solutions_converge_at_the_declared_order(method, beta):
         z = fdeint(lambda t, z: -z, torch.ones((), dtype=F64), 1.0, beta, steps=steps, method=method)
         errors.append(abs(float(z) - exact))
     rate = math.log2(errors[0] / errors[1])
-    assert abs(rate - choices.METHODS[method].expected_order(beta, smooth=False)) < 0.1, errors
+    assert abs(rate - names.METHODS[method].expected_order(beta, smooth=False)) < 0.1, errors
 
 
 def test_more_corrections_come_nearer_to_the_implicit_trapezoid():

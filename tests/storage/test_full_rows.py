@@ -28,7 +28,7 @@ def same(got, expected, tol):
 
 @pytest.fixture(params=[1 << 22, 7], ids=["at once", "in parts"])
 def parts(request, monkeypatch):
-    monkeypatch.setattr(blocked, "_FETCHED", request.param)
+    monkeypatch.setattr(blocked, "FETCH_CHUNK", request.param)
 
 
 @pytest.mark.parametrize("kept", KEPT)
@@ -82,7 +82,7 @@ def test_host_rows_take_no_memory_of_the_gpu():
         z0 = torch.ones(1 << 20, device="cuda", requires_grad=True)
         rate = torch.ones((), device="cuda", requires_grad=True)
         torch.cuda.reset_peak_memory_stats()
-        y = nf.fdeint(lambda t, z, rate: -rate * z, z0, 1.0, 0.5, args=(rate,), steps=64, graphs=False, **options)
+        y = nf.fdeint(lambda t, z, rate: -rate * z, z0, 1.0, 0.5, args=(rate,), steps=64, stepper="single", **options)
         y.sum().backward()
         return torch.cuda.max_memory_allocated()
 

@@ -1,4 +1,4 @@
-"""What a backward pass no longer needs is given back, and func is told when its value is not read."""
+"""What a forward pass leaves for the backward pass: given back as soon as it is not needed, and used once."""
 
 import gc
 import weakref

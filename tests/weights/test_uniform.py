@@ -4,7 +4,8 @@ import mpmath as mp
 import pytest
 import torch
 
-from neuralfde import choices, tableaux
+from neuralfde.door.names import METHODS
+from neuralfde.weights import uniform
 from tests.stubs import F64
 
 LAGS = [1, 2, 3, 11, 12, 13, 100, 4095]
@@ -15,8 +16,8 @@ ORDERS = [0.05, 0.3, 0.5, 0.9, 0.999]
 def test_rectangle_and_trapezoid_weights_have_no_cancellation(beta):
     h, steps = 0.1, 4096
     order = torch.tensor([beta], dtype=F64)
-    rect = tableaux.rectangle(order, h, steps)[:, 0]
-    trap, start = (x[:, 0] for x in tableaux.trapezoid(order, h, steps))
+    rect = uniform.rectangle(order, h, steps)[:, 0]
+    trap, start = (x[:, 0] for x in uniform.trapezoid(order, h, steps))
     with mp.workdps(40):
         b, g = mp.mpf(beta), mp.power(mp.mpf(h), mp.mpf(beta))
         for m in LAGS:
@@ -32,7 +33,7 @@ def test_rectangle_and_trapezoid_weights_have_no_cancellation(beta):
 @pytest.mark.parametrize("beta", [0.3, 0.8])
 def test_l1_weights_invert_its_recurrence(beta):
     steps = 200
-    w = tableaux.l1(torch.tensor([beta], dtype=F64), 1.0, steps)[:, 0]
+    w = uniform.l1(torch.tensor([beta], dtype=F64), 1.0, steps)[:, 0]
     a = torch.arange(steps + 2, dtype=F64) ** (1 - beta)
     delta = torch.cat([torch.ones(1, dtype=F64), (a[2:] - 2 * a[1:-1] + a[:-2])])[: steps + 1]
     product = [float((delta[: n + 1].flip(0) * w[: n + 1]).sum()) for n in range(steps + 1)]
@@ -41,10 +42,10 @@ def test_l1_weights_invert_its_recurrence(beta):
     assert max(map(abs, product[1:])) < 1e-13
 
 
-@pytest.mark.parametrize("name", [m for m in choices.METHODS if m != "bdf2"])  # a two-step method
+@pytest.mark.parametrize("name", [m for m in METHODS if m != "bdf2"])  # a two-step method
 def test_order_one_gives_the_classical_weights(name):
     h, steps = 0.25, 40
-    kernel = choices.METHODS[name].kernel(torch.ones(1, dtype=F64), h, steps)
+    kernel = METHODS[name].kernel(torch.ones(1, dtype=F64), h, steps)
     assert torch.allclose(kernel.weights[:, 1:], torch.tensor(h, dtype=F64), rtol=1e-14, atol=0)
     half = name in ("abm", "trapezoid")
     if half:
@@ -53,9 +54,9 @@ def test_order_one_gives_the_classical_weights(name):
         assert torch.allclose(kernel.local, torch.tensor(h / 2, dtype=F64))
 
 
-@pytest.mark.parametrize("name", list(choices.METHODS))
+@pytest.mark.parametrize("name", list(METHODS))
 def test_weights_are_differentiable_in_the_order(name):
-    scheme = choices.METHODS[name]
+    scheme = METHODS[name]
 
     def weights(order):
         kernel = scheme.kernel(order, 0.1, 30)

@@ -4,6 +4,7 @@ A state on the meta device stands for one on a GPU: it has no values, so that lo
 """
 
 import contextlib
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import neuralfde as nf
-from neuralfde import transfer
+from neuralfde.base import transfer
+from neuralfde.base.policy import TABLE_NUMBERS
 from neuralfde.models.image import ConvFDE
 from tests.stubs import Autonomous
 
@@ -34,12 +36,12 @@ def capture(monkeypatch):
     """Pretends that a capture has begun once it is called."""
 
     def begin():
-        for module in ("transfer", "solving", "field"):
+        for module in ("base.transfer", "solver", "rhs.field", "rhs.noise"):
             monkeypatch.setattr(f"neuralfde.{module}.capturing", lambda: True)
 
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # which does not know the meta device
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
-    monkeypatch.setattr(transfer, "_ON_DEVICE", type(transfer._ON_DEVICE)())
+    monkeypatch.setattr(transfer._ON_DEVICE, "entries", OrderedDict())
     monkeypatch.setattr(transfer, "_IN_GRAPHS", set())
     return begin
 
@@ -98,10 +100,10 @@ def test_numbers_are_found_by_their_contents_and_their_number_is_limited():
     assert first.dtype == torch.float32
     assert transfer.to_device(torch.tensor([1.0, 2.0], dtype=torch.float64), like) is first
     assert transfer.to_device(torch.tensor([1.0, 3.0], dtype=torch.float64), like) is not first
-    for k in range(transfer._KEPT + 5):
+    for k in range(transfer._ON_DEVICE.size + 5):
         transfer.to_device(torch.tensor([float(k)]), like)
-    assert len(transfer._ON_DEVICE) == transfer._KEPT
-    large = torch.zeros(transfer._MOST_NUMBERS + 1)
+    assert len(transfer._ON_DEVICE.entries) == transfer._ON_DEVICE.size
+    large = torch.zeros(TABLE_NUMBERS + 1)
     assert transfer.to_device(large, like) is not transfer.to_device(large, like)
 
 

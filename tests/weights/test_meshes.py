@@ -4,8 +4,9 @@ import mpmath as mp
 import pytest
 import torch
 
-from neuralfde import fdeint, meshes, tableaux
+from neuralfde import fdeint
 from neuralfde.problems import problem
+from neuralfde.weights import meshes, uniform
 
 T64 = torch.float64
 
@@ -36,9 +37,9 @@ def test_uniform_grids_give_the_uniform_weights(beta):
     t = h * torch.arange(steps + 1, dtype=T64)[:, None]
     lag = torch.arange(steps, 0, -1)
     rect = meshes.rectangle(order[None], t, implicit=False)[steps, :-1]
-    torch.testing.assert_close(rect, tableaux.rectangle(order, h, steps)[lag], rtol=1e-12, atol=0)
+    torch.testing.assert_close(rect, uniform.rectangle(order, h, steps)[lag], rtol=1e-12, atol=0)
     l1 = meshes.l1(order[None], t)[steps, 1:-1]
-    torch.testing.assert_close(l1, tableaux.l1(order, h, steps)[lag[1:]], rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(l1, uniform.l1(order, h, steps)[lag[1:]], rtol=1e-11, atol=1e-14)
 
 
 def test_l1_reaches_its_order_on_a_strongly_graded_grid():

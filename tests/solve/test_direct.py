@@ -37,7 +37,12 @@ def traced(out):
     node = out.grad_fn
     while not hasattr(node, "record"):
         node = node.next_functions[0][0]
-    return [x for trace in node.record.traces for x in trace]
+    return [
+        x
+        for trace in node.record.steps.traces
+        for part in trace
+        for x in (part if isinstance(part, tuple) else (part,))
+    ]
 
 
 @pytest.mark.parametrize("history", ["full", "fft", "exponentials", Window(32)])

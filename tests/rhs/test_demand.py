@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from neuralfde.rhs.demand import derivative_only, unvalued, value_wanted
 from neuralfde.models.csr import Graph
 from neuralfde.models.diffusion import diffuse
+from neuralfde.rhs.demand import derivative_only, unvalued, value_wanted
 
 
 def test_wanted_unless_told_otherwise():
