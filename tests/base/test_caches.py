@@ -19,7 +19,7 @@ from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.history import exponentials, panels
 from neuralfde.orders import caputo
 from neuralfde.rhs import field
-from neuralfde.solve.steppers import graph_cache
+from neuralfde.solve.steppers import block, graph_cache
 from tests.caching import counted
 from tests.stubs import F64, Net, relative
 
@@ -33,6 +33,7 @@ CACHES = {
     "factors of fits": exponentials._SOLVERS,
     "weights": caputo._WEIGHTS,
     "small solves as they were read": solver._READ,
+    "unit matrices of Newton's method": block._UNITS,
 }
 
 
@@ -104,6 +105,7 @@ def test_clear_empties_all_of_them():
     func = Net()
     nf.fdeint(func, torch.ones(2, 3, dtype=F64), 1.0, 0.6, steps=100, history="exponentials")
     nf.fdeint(relax, torch.ones(100, dtype=F64), 1.0, 0.6, steps=1200, history="full")
+    nf.fdeint(relax, state(), 1.0, 0.6, steps=20, method="bdf2")
     transfer.to_device(torch.ones(3), torch.empty(0, device="meta"))
     held = caches.listed()
     assert all(held.values()), held
@@ -229,6 +231,22 @@ def test_what_was_made_in_inference_mode_does_not_reach_a_training_step(history,
         assert all(map(torch.equal, found, wanted))
         with torch.inference_mode():
             run(0.6)
+
+
+@pytest.mark.parametrize("method", ["trapezoid", "bdf2"])
+def test_unit_matrices_tell_steps_states_and_dtypes_apart(method):
+    runs = [(n, k, dtype) for n in (10, 20) for k in (1, 2, 3) for dtype in (F64, F32)]
+
+    def run(steps, numbers, dtype):
+        return nf.fdeint(relax, state(dtype, numbers), 1.0, 0.6, steps=steps, method=method)
+
+    with torch.inference_mode():
+        run(*runs[0])
+    for given in (*runs, *runs[::-1]):
+        assert torch.equal(run(*given), fresh(lambda: run(*given)))
+    unchanged = [x.clone() for pair in block._UNITS.entries.values() for x in pair]
+    run(*runs[0])
+    assert all(torch.equal(x, y) for x, y in zip(unchanged, list(block._UNITS.entries.values())[0], strict=False))
 
 
 def test_panels_made_in_inference_mode_do_not_reach_a_training_step():

@@ -18,8 +18,8 @@ EXCEPTIONS = {
     ("rhs/purity.py", "_version"): "the same, of what func can reach",
     ("rhs/purity.py", "_buffers"): "buffers by their own names; named_buffers() walks all submodules again",
     ("rhs/field.py", "_sequence_nr"): "a method of a node: which came first",
-    ("solve/steppers/picard.py", "_forward_hooks"): "whether a module has any; there is no public question",
-    ("solve/steppers/picard.py", "_forward_pre_hooks"): "the same",
+    ("solve/steppers/base.py", "_forward_hooks"): "whether a module has any; there is no public question",
+    ("solve/steppers/base.py", "_forward_pre_hooks"): "the same",
 }
 
 

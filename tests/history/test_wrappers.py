@@ -180,8 +180,11 @@ def test_all_of_them_at_once(history, steps, sums, with_base):
     between = line[steps + 1 :] + torch.einsum("ong,ngm->ogm", p.dense, v)
 
     given = [x if x is None else x.detach() for x in (initial, base, p.start, p.dense)]
-    parts = assembled(p.forward(history), given[0], sums, given[2], given[3], given[1], None)
-    assert relative(walk(parts.memory, p.v[:, None], steps), want) < 1e-13
+    tables: dict = {}
+    for _ in range(2):  # the second time with the tables of the first
+        parts = assembled(p.forward(history), given[0], sums, given[2], given[3], given[1], None, tables)
+        assert relative(walk(parts.memory, p.v[:, None], steps), want) < 1e-13
+    assert len(tables) == 1
     assert relative(parts.between.states, between) < 1e-13
 
     back = transposed(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neuralfde import FFT, Full, Window
-from neuralfde.history import Block, History
+from neuralfde.history import History
 from tests.reference import Weights
 from tests.walking import walk
 

@@ -19,6 +19,7 @@ from .cases import SEED, Case, chosen, design, may_refuse, refusals, ways
 from .compare import by_package, by_reference, distances, solved
 from .kinds import KINDS
 
+
 def parameters():
     for case in chosen():
         marks = []

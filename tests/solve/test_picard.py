@@ -120,9 +120,10 @@ def test_every_history(method, history):
     def run(stepper):
         return nf.solve(oscillator, start(), 2.0, 0.7, steps=300, method=method, history=history, stepper=stepper)
 
-    found = run("auto")
-    assert found.stats.stepper == "picard"
-    assert relative(found.ys, run("single").ys) < 1e-11
+    asked, single = run("picard"), run("single")
+    assert asked.stats.stepper == "picard"
+    assert relative(asked.ys, single.ys) < 1e-11
+    assert relative(run("auto").ys, single.ys) < 1e-11  # blocks of 16 steps are too short to pay
 
 
 def test_a_graded_grid(together):
