@@ -244,9 +244,10 @@ def test_unit_matrices_tell_steps_states_and_dtypes_apart(method):
         run(*runs[0])
     for given in (*runs, *runs[::-1]):
         assert torch.equal(run(*given), fresh(lambda: run(*given)))
-    unchanged = [x.clone() for pair in block._UNITS.entries.values() for x in pair]
+    before = {key: [x.clone() for x in pair] for key, pair in block._UNITS.entries.items()}
     run(*runs[0])
-    assert all(torch.equal(x, y) for x, y in zip(unchanged, list(block._UNITS.entries.values())[0], strict=False))
+    for key, pair in before.items():
+        assert all(map(torch.equal, pair, block._UNITS.entries[key]))
 
 
 def test_panels_made_in_inference_mode_do_not_reach_a_training_step():
