@@ -70,7 +70,7 @@ def assert_close(a, b, tol=1e-12):
 
 def held(func):
     """The static buffers that are kept for a func."""
-    return [x for x in graph_cache._CACHE[func].values() if isinstance(x, Static)]
+    return [x for x in graph_cache._CACHE.get(func, {}).values() if isinstance(x, Static)]
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
