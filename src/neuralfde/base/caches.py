@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import nn
 
 _T = TypeVar("_T")
@@ -29,7 +30,11 @@ class Cache(Generic[_T]):
         _ALL.append(self)
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The value of this key, made if it is not there. Two threads may both make it; one of them is kept."""
+        """The value of this key, made if it is not there. Two threads may both make it; one of them is kept.
+
+        What is made in inference mode is of no use to training, and is an entry of its own.
+        """
+        key = (key, torch.is_inference_mode_enabled())
         with _LOCK:
             if key in self.entries:
                 self.entries.move_to_end(key)
@@ -45,7 +50,7 @@ class Cache(Generic[_T]):
     def peek(self, key: Hashable) -> _T | None:
         """The value of this key, or None."""
         with _LOCK:
-            return self.entries.get(key)
+            return self.entries.get((key, torch.is_inference_mode_enabled()))
 
     def clear(self) -> None:
         """Forget everything."""
@@ -56,7 +61,7 @@ class Cache(Generic[_T]):
 class Verdicts:
     """For which kinds of state, in which mode, a function was seen to give the same values when it is vectorised."""
 
-    _known: ClassVar[weakref.WeakKeyDictionary[Any, Verdicts]] = weakref.WeakKeyDictionary()
+    _known: ClassVar[dict[int, tuple[weakref.ref[Any], Verdicts]]] = {}  # by identity: equal is not the same
 
     def __init__(self, func: Any) -> None:
         self.proven: set[Hashable] = set()
@@ -70,10 +75,11 @@ class Verdicts:
         """The verdicts on this function; those on one that cannot be referred to weakly are not kept."""
         try:
             with _LOCK:
-                found = cls._known.get(func)
-                if found is None:
-                    found = cls._known[func] = Verdicts(func)
-                return found
+                key = id(func)
+                known = cls._known.get(key)
+                if known is None or known[0]() is not func:
+                    known = cls._known[key] = (weakref.ref(func, lambda _: cls._known.pop(key, None)), Verdicts(func))
+                return known[1]
         except TypeError:
             return Verdicts(func)
 

@@ -72,30 +72,40 @@ class Exponentials(History):
         return _FITTED.get(key, lambda: self._fit(weights))
 
     def _fit(self, weights: Tensor) -> Tensor:
-        """As few terms as reach the tolerance, beginning with the number that reached it last time."""
+        """As few terms as reach the tolerance, whatever was fitted before; one looks first where the last fit ended."""
         size, steps = self.block, weights.shape[1] - 1
         if steps < 2 * size:
             return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
-        power = _decay(weights.detach(), size)
-        sufficed = _SUFFICED.get((self, steps, power), list)  # how many terms it took last time
-        first = self.terms or (sufficed[0] if sufficed else max(4, _guess(self.tol, steps, size)))
-        reached, terms = math.inf, first
+        power, fewest = _decay(weights.detach(), size), self.terms or max(4, _guess(self.tol, steps, size))
+        sufficed = _SUFFICED.get((self, steps, power), lambda: [fewest])
+        terms, (c, reached) = sufficed[0], self._coefficients(weights, power, sufficed[0])
+        while reached <= self.tol and terms > fewest:
+            fewer, worse = self._coefficients(weights, power, terms - 2)
+            if worse > self.tol:
+                break
+            terms, c, reached = terms - 2, fewer, worse
+        while reached > self.tol and self.terms is None and terms + 2 <= MOST_TERMS:
+            terms += 2
+            c, better = self._coefficients(weights, power, terms)
+            reached = min(reached, better)
+        if reached > self.tol:
+            raise InputError(
+                f"Exponentials(tol={self.tol:g}): {terms} exponentials reach {reached:.1e} over {steps} steps. Use "
+                f"tol={2 * reached:.0e}, more exact lags (block={2 * size}), or history='full' or 'fft' for exact sums."
+            )
+        sufficed[:] = [terms]
         lags = torch.arange(size + 1, 2 * size, dtype=torch.float64)[:, None]
-        for terms in [first] if self.terms else range(first, MOST_TERMS + 1, 2):
-            rates = self.rates(steps, terms)
-            c = weights[:, _samples(size, steps)].transpose(1, 2)
-            for factor in _SOLVERS.get((self, steps, terms, power), partial(_solver, self, steps, terms, power)):
-                c = c @ factor
-            c = c.transpose(1, 2)
-            reached = min(reached, _worst(c.detach(), weights.detach(), rates, size))
-            if reached <= self.tol:
-                sufficed[:] = [terms]
-                shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * rates), c)
-                return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
-        raise InputError(
-            f"Exponentials(tol={self.tol:g}): {terms} exponentials reach {reached:.1e} over {steps} steps. "
-            f"Use tol={2 * reached:.0e}, more exact lags (block={2 * size}), or history='full' or 'fft' for exact sums."
-        )
+        shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * self.rates(steps, terms)), c)
+        return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
+
+    def _coefficients(self, weights: Tensor, power: float, terms: int) -> tuple[Tensor, float]:
+        """The coefficients (sums, terms, groups) of so many exponentials, and their largest relative error."""
+        size, steps = self.block, weights.shape[1] - 1
+        c = weights[:, _samples(size, steps)].transpose(1, 2)
+        for factor in _SOLVERS.get((self, steps, terms, power), partial(_solver, self, steps, terms, power)):
+            c = c @ factor
+        c = c.transpose(1, 2)
+        return c, _worst(c.detach(), weights.detach(), self.rates(steps, terms), size)
 
     def rates(self, steps: int, terms: int) -> Tensor:
         """The rates per step, fastest last; float64."""

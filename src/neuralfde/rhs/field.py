@@ -46,6 +46,7 @@ class Field:
         self.trace: tuple[Hashable, ...] | None = None  # what the first evaluation did, where that was watched
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
         self.impure: str | None = None
+        self.known_by: Hashable = None  # what func can reach and its arguments, as they are now
         self.noise = Noise(structure.device)
         self.autocast = _autocast_state(structure.device.type)
         self.as_it_is = structure.bare and structure.spans is None
@@ -134,7 +135,9 @@ class Field:
             except Exception as error:
                 error.add_note(self._call())
                 raise
-        self.impure = changed(kept, reachable(self.func))
+        after = reachable(self.func)
+        self.impure = changed(kept, after)
+        self.known_by = (tuple(after.items()), _described(self.args))
         if watch:
             self.trace = tuple(watched.lines)
         self.evaluations += 1
@@ -190,6 +193,11 @@ class Field:
                     f"func returned {got.dtype}, the state is {self.structure.dtype}; convert func or z0, "
                     "or use torch.autocast if lower precision in func is intended."
                 )
+
+
+def _described(args: tuple[Any, ...]) -> Hashable:
+    leaves, spec = pytree.tree_flatten(args)
+    return repr(spec), tuple((x.shape, x.dtype) if isinstance(x, Tensor) else (type(x), repr(x)) for x in leaves)
 
 
 def _owned(func: Callable[..., Any]) -> dict[str, Tensor]:

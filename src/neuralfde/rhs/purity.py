@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,16 +21,11 @@ from torch import Tensor, nn
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
 # Containers are compared by length and by the identity of their first entries: a change in a call shows there.
 _ENTRIES = 8
-_CHANGING = (int, float, list, dict, set, Tensor)
-# Globals that are code: what they hold is not followed.
-_STILL = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def reachable(func: Any) -> dict[str, Hashable]:
     """What a call of ``func`` could change, by name; two calls compare equal unless something was changed."""
-    found: dict[str, Hashable] = {}
-    _walk(func, "func", 2, found)
-    return found
+    return dict(_walk(func, "func", 2))
 
 
 def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | None:
@@ -40,66 +35,78 @@ def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | No
     return next((name for name in (*after, *before) if before.get(name) != after.get(name)), None)
 
 
-def _walk(thing: Any, name: str, depth: int, found: dict[str, Hashable]) -> None:
-    """Write down what this can reach."""
-    if isinstance(thing, types.FunctionType):
-        _function(thing, depth, found)
-    elif isinstance(thing, nn.Module):
-        _module(thing, name, found)
-    elif isinstance(thing, functools.partial):
-        _walk(thing.func, name, depth, found)
-        for k, value in enumerate((*thing.args, *thing.keywords.values())):
-            found[f"an argument of {name}"] = (found.get(f"an argument of {name}"), k, _mark(value))
+def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+    if isinstance(thing, nn.Module):
+        yield from _module(thing, name, depth)
+    elif isinstance(thing, types.FunctionType):
+        yield from _function(thing, name, depth)
     elif isinstance(thing, types.MethodType):
-        _walk(thing.__self__, name, depth, found)
-        _function(thing.__func__, depth, found)  # type: ignore[arg-type]
-    elif depth > 0 and type(thing).__module__ not in ("builtins", "torch") and hasattr(thing, "__dict__"):
-        found |= {f"{name}.{key}": _mark(value) for key, value in list(vars(thing).items())}
+        yield from _walk(thing.__self__, name, depth)
+        yield from _function(thing.__func__, name, depth)  # type: ignore[arg-type]
+    elif isinstance(thing, functools.partial):
+        for key, value in (("func", thing.func), *enumerate(thing.args), *thing.keywords.items()):
+            yield from _held(value, f"{name}.{key}", depth)
+    elif isinstance(thing, dict | list | tuple | collections.deque):
+        entries = list(thing.items() if isinstance(thing, dict) else enumerate(thing))
+        for key, value in (*entries[:_ENTRIES], *entries[-_ENTRIES:]):
+            if not isinstance(value, bool | int | float | complex | str | bytes):
+                yield from _held(value, f"{name}[{key}]", depth - 1)
+    elif type(thing).__module__ not in ("builtins", "torch") and hasattr(thing, "__dict__"):
+        for key, value in list(vars(thing).items()):
+            yield from _held(value, f"{name}.{key}", depth)
 
 
-def _module(module: nn.Module, name: str, found: dict[str, Hashable]) -> None:
+def _held(value: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+    """A value that something holds, and what it holds itself."""
+    yield name, _mark(value)
+    if depth > 0 and not isinstance(value, Tensor):
+        yield from _walk(value, name, depth - 1)
+
+
+def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
     for path, part in module.named_modules():
         where = f"{name}.{path}" if path else name
-        found |= {f"{where}.{key}": _mark(value) for key, value in part.__dict__.items() if key not in _OWN}
-        found |= {f"{where}.{key}": _mark(buffer) for key, buffer in part._buffers.items() if buffer is not None}
+        for key, value in part.__dict__.items():
+            if key not in _OWN and not isinstance(value, nn.Module):
+                yield from _held(value, f"{where}.{key}", depth)
+        for key, buffer in part._buffers.items():
+            if buffer is not None:
+                yield f"{where}.{key}", _mark(buffer)
 
 
-def _function(function: types.FunctionType, depth: int, found: dict[str, Hashable]) -> None:
+def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
     for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
         except ValueError:  # a name that is not bound yet
             continue
-        found[key] = _mark(value)
-        if depth > 0:
-            _walk(value, key, depth - 1, found)
-    known = function.__globals__
+        if value is not function:
+            yield from _held(value, key, depth)
+    for k, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
+        yield from _held(value, f"{name}.default {k}", depth)
+    for key, value in function.__dict__.items():
+        if key != "__wrapped__":
+            yield from _held(value, f"{name}.{key}", depth)
     for key in function.__code__.co_names:
-        value = known.get(key)
-        if isinstance(value, _CHANGING):
-            found[key] = _mark(value)
-        elif depth > 0 and value is not None and not isinstance(value, _STILL):
-            _walk(value, key, 1, found)
-
-
-def _length(x: Any) -> int:
-    return len(x) if isinstance(x, list | tuple | set | dict | collections.deque) else 0
-
-
-def _entry(x: Any) -> Hashable:
-    if isinstance(x, int | float | str):
-        return x
-    return (id(x), x._version if isinstance(x, Tensor) and not x.is_inference() else _length(x))
+        value = function.__globals__.get(key)
+        if isinstance(value, int | float | list | dict | set | Tensor):
+            yield key, _mark(value)
 
 
 def _mark(value: Any) -> Hashable:
-    """A value as it is now: numbers themselves, tensors by version, containers by length and some entries."""
+    """A value as it is now: numbers and strings themselves, tensors by version, containers by length and first entries."""
     if isinstance(value, Tensor):
         return (id(value), 0 if value.is_inference() else value._version)
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
-    if isinstance(value, list | tuple | set | dict):
+    if isinstance(value, list | tuple | set | dict | collections.deque):
         first = list(value.values() if isinstance(value, dict) else value)
         entries = [*first[:_ENTRIES], *first[-_ENTRIES:]]
-        return (id(value), len(value), tuple(map(_entry, entries)))
-    return (id(value), _length(value))
+        return (id(value), len(value), tuple(x if isinstance(x, int | float | str) else id(x) for x in entries))
+    if hasattr(value, "__next__"):
+        return object()  # asking an iterator for its state would change it: none is like the one before
+    if hasattr(value, "__array_interface__"):
+        return (id(value), value.size, value.flat[:_ENTRIES].tobytes(), value.flat[-_ENTRIES:].tobytes())
+    if hasattr(value, "__len__"):
+        return (id(value), len(value))
+    return id(value)

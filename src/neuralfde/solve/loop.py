@@ -87,7 +87,6 @@ def forward(
     stepper = Single() if check else choose(plan, run, like, keep_graphs)
     engine = _history(plan, stepper, like).forward(c.weights, plan.steps, like)
     size = min(engine.block, plan.steps + 1)
-    steps = SingleSteps(plan, run, True) if keep_graphs else stepper.open(plan, run, like, size, backward=False)
     parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known, plan.tables)
     tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
     out = like.new_empty(len(plan.nodes), *like.shape)
@@ -110,6 +109,7 @@ def forward(
                 plan.callback(n, plan.steps)
         return filled.slopes.unsqueeze(1), None
 
+    steps = SingleSteps(plan, run, True) if keep_graphs else stepper.open(plan, run, like, size, backward=False)
     with plan.field.noise.borrowed(), steps:
         march(parts.memory, range(plan.steps + 1), like, take, lambda block: steps.room(block.count, False))
     run.history_bytes = engine.bytes + (0 if tape is None else tape.bytes)
@@ -129,8 +129,8 @@ def backward(
     totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, plan.weigh)
     stepper = choose(plan, run, like, record.steps is not None, backward=True)
     engine = _history(plan, stepper, like).reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
-    steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
+    steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
     read = reader(record, steps)
     outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
 

@@ -90,8 +90,10 @@ class PicardSteps(Steps):
         self.fewest = 1 if always else PICARD_FEWEST
         self.iterated = False
         self.vectorises = Verdicts.of(plan.field.func)
-        self.proven = plan.field.structure in self.vectorises
+        self.kind = (plan.field.structure, plan.field.known_by)
+        self.proven = self.kind in self.vectorises
         self.scale = like.new_zeros(())  # the largest states so far
+        self.latest: Tensor | None = None  # the last slope of the block before
 
     def __exit__(self, *error: object) -> None:
         """See :class:`Steps`."""
@@ -105,6 +107,8 @@ class PicardSteps(Steps):
         if task.origin is not None:
             self.scale = block.begin(self.single.initial).abs()
             k = 1
+        else:  # or the first guess would be whatever lay in memory
+            block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
         while k < count:
             size = min(self.most, count - k)
             if size * self.calls < self.fewest:
@@ -115,6 +119,7 @@ class PicardSteps(Steps):
             if done < size:
                 self.most = min(self.most, size // 2)
             k += done
+        self.latest = block.latest.clone()
         return block.filled()
 
     def _singly(self, block: BlockOfSteps, a: int) -> None:
@@ -191,7 +196,7 @@ class PicardSteps(Steps):
             n, last = block.task.steps[a + count - 1], count - 1
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
                 return self._give_up(None)
-            self.proven = self.vectorises.add(self.plan.field.structure)
+            self.proven = self.vectorises.add(self.kind)
         block.keep(a, count, sums, states, slopes)
         if a + count < block.task.block.count or block.task.steps[-1] < self.plan.steps:
             self.scale = torch.maximum(self.scale, states.narrow(-2, 0, count).abs().amax(-2, keepdim=True))

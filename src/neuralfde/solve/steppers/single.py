@@ -83,6 +83,10 @@ class SingleSteps(Steps):
         self._work: dict[bool, Work] = {}
         self._stacked: Stacked | None = None
 
+    def __exit__(self, *error: object) -> None:
+        """See :class:`Steps`; one that has kept graphs lives on until they are used, its rows need not."""
+        self._work.clear()
+
     def work(self, task: Task, backward: bool) -> Work:
         """The rows of the block; views of them are made once, as long as the weights inside a block are the same."""
         known = self._work.get(backward)
