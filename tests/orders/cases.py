@@ -97,7 +97,7 @@ CASES = [
         "graded variable",
         {"b": [0.5, 0.3]},
         lambda x: VariableOrder(lambda t: x["b"][0] + x["b"][1] * t),
-        "l1",
+        "trapezoid",
         {"grading": 2.0},
     ),
 ]

@@ -40,6 +40,8 @@ PICARD_FEWEST = 40
 PICARD_BLIND = 4
 #: Iterations that may be made beside half of the calls that they replace.
 PICARD_EXTRA = 16
+#: A backward iteration that changes nothing by more than this many roundings, and no less than before, stands still.
+STANDSTILL = 256
 #: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix.
 NEWTON_NUMBERS = 64
 #: Its iterations, and how exact its differences are.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -35,6 +36,10 @@ __all__ = [
     "with_parameters",
     "without_compiler",
 ]
+
+_LOCK = threading.Lock()
+_inside: int = 0
+_stance: Any = None  # how many threads run compiled functions as they were written, and what puts the stance back
 
 #: Decorator: run this outside of any graph that torch.compile is building. ``torch.compiler.disable`` would import the
 #: compiler together with the package.
@@ -90,13 +95,29 @@ def with_parameters(func: Any, tensors: dict[str, Tensor], tie_weights: bool = F
     return _reparametrize_module(func, tensors, tie_weights=tie_weights)
 
 
-def uncompiled() -> Any:
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
     """Within, compiled functions run as they were written; one that is called under a dispatch mode or under vmap would
     otherwise be compiled for that, or never again.
+
+    The stance of the compiler belongs to the whole process, so threads that are here at once share it: the last one to
+    leave puts back what the first one found.
     """
     if "torch._dynamo" not in sys.modules:  # nothing has been compiled
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")
+        yield
+        return
+    global _inside, _stance
+    with _LOCK:
+        if _inside == 0:
+            _stance = torch.compiler.set_stance("force_eager")
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _inside -= 1
+            if _inside == 0:
+                _stance.__exit__(None, None, None)
 
 
 def derivatives_are_watched() -> bool:

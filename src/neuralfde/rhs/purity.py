@@ -94,7 +94,7 @@ def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[t
 
 
 def _mark(value: Any) -> Hashable:
-    """A value as it is now: numbers and strings themselves, tensors by version, containers by length and first entries."""
+    """A value as it is now: numbers themselves, tensors by version, containers by length and some entries."""
     if isinstance(value, Tensor):
         return (id(value), 0 if value.is_inference() else value._version)
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):

@@ -87,7 +87,8 @@ class Solve(torch.autograd.Function):
                 _, _, ctx.record = loop.forward(plan, run, c, z0, adjoint.stores_graph)
             ctx.record.spent = True
             with plan.field.noise.borrowed():
-                found = adjoint.pull(plan, run, ctx.record, c, z0, (grad_out, grad_between))
+                grads = (grad_out.detach(), None if grad_between is None else grad_between.detach())
+                found = adjoint.pull(plan, run, ctx.record, c, z0, grads)
         ctx.record.release()  # the node itself may live until the whole backward pass ends
         weights = [
             None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)

@@ -85,7 +85,7 @@ def forward(
     """
     like, run.slopes = z0 if c.base is None else z0[0], []
     stepper = Single() if check else choose(plan, run, like, keep_graphs)
-    engine = _history(plan, stepper, like).forward(c.weights, plan.steps, like)
+    engine = _history(plan, stepper, like, keep_graphs).forward(c.weights, plan.steps, like)
     size = min(engine.block, plan.steps + 1)
     parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known, plan.tables)
     tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
@@ -128,7 +128,8 @@ def backward(
     like = z0 if c.base is None else z0[0]
     totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, plan.weigh)
     stepper = choose(plan, run, like, record.steps is not None, backward=True)
-    engine = _history(plan, stepper, like).reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
+    past = _history(plan, stepper, like, record.steps is not None)
+    engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
     read = reader(record, steps)
@@ -200,10 +201,13 @@ def _idle(plan: Plan, c: Coefficients, first: dict[int, bool], last: dict[int, b
     return frozenset(found)
 
 
-def _history(plan: Plan, stepper: Stepper, like: Tensor) -> History:
-    """The history, with the blocks that the stepper likes."""
-    past, longer = plan.history, stepper.longer(like)
-    return replace(past, block=longer * past.block) if longer > 1 and isinstance(past, Full) else past
+def _history(plan: Plan, stepper: Stepper, like: Tensor, keep_graphs: bool) -> History:
+    """The history, with the blocks that the stepper likes; short ones beside graphs, which take all the memory."""
+    past = plan.history
+    if not isinstance(past, Full):
+        return past
+    block = max(1, past.block // 4) if keep_graphs else past.block * stepper.longer(like)
+    return past if block == past.block else replace(past, block=block)
 
 
 def _open_tape(plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> Tape | SegmentRows | None:

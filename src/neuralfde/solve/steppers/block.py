@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...base.caches import Cache
-from ...base.policy import IMPLICIT_CALLS, NEWTON_ITERATIONS, NEWTON_ROUGH, PICARD_BLIND, PICARD_EXTRA
+from ...base.policy import IMPLICIT_CALLS, NEWTON_ITERATIONS, NEWTON_ROUGH, PICARD_BLIND, PICARD_EXTRA, STANDSTILL
 from ...base.torch_private import vjp
 from ...history import Block
 from ...schemes import Scheme
@@ -207,21 +207,20 @@ class BlockBackward:
     def solve(self) -> tuple[Tensor, Tensor] | None:
         """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle."""
         far, weights = self._system()
-        bars, before, shape = far, None, (self.count, self.groups, self.width)
+        bars, before, last, shape = far, None, math.inf, (self.count, self.groups, self.width)
         for k in range(2 * most_iterations(self.scheme, self.count)):
             found = self.products(bars.transpose(0, 1).reshape(self.v.shape), self.x, keep=True)
             parts = [far.new_zeros(shape) if g is None else g.reshape(shape) for g in found]
             mu = parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
             by_groups = mu.permute(2, 0, 1, 3).reshape(self.groups, -1, self.width)
-            if before is not None and k > PICARD_BLIND and k % 2 and _excess(before, by_groups, self.tol) <= 0:
-                return mu, bars.transpose(0, 1).reshape(self.v.shape)
+            if before is not None and k > PICARD_BLIND and k % 2:
+                change = _change(before, by_groups) / torch.finfo(far.dtype).eps
+                # a small number beside large ones may go on changing by their rounding
+                if change <= 4 or (last <= change <= STANDSTILL):
+                    return mu, bars.transpose(0, 1).reshape(self.v.shape)
+                last = change
             before, bars = by_groups, torch.baddbmm(far, weights, by_groups)
         return None
-
-    @property
-    def tol(self) -> float:
-        """What counts as rounding."""
-        return 4 * torch.finfo(self.v.dtype).eps
 
     def _system(self) -> tuple[Tensor, Tensor]:
         """``c`` and ``Wᵀ`` of ``v̄ = c + Wᵀ μ``: (groups, count, width) and (groups, count, count · sums)."""
@@ -251,7 +250,7 @@ class BlockBackward:
         return slopes
 
 
-def _excess(before: Tensor, now: Tensor, tol: float) -> float:
-    """By how much a change is larger than what counts as none, relative to the largest value of each column."""
-    change = (now - before).abs_().amax(-2)
-    return float(change.sub_(now.abs().amax(-2), alpha=tol).max())
+def _change(before: Tensor, now: Tensor) -> float:
+    """The largest change, relative to the largest value of its column."""
+    size = now.abs().amax(-2)
+    return float(((now - before).abs_().amax(-2) / torch.where(size > 0, size, 1.0)).max())
