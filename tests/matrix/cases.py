@@ -92,6 +92,10 @@ def refusals(case: Case) -> list[str]:
         found.append("uniform grids only")
     if case.order == "graded variable" and case.method.startswith("l1"):
         found.append("one matrix for all rows")
+    if case.stepper == "cuda-graph" and case.implicit:
+        found.append("which the host has to look at")
+    if case.stepper == "cuda-graph" and "horizon" in case.order:
+        found.append("made anew for every solve")
     if "single" in kind.needs and scheme.stage == "corrected":
         found.append("one row of weights")
     if not kind.toeplitz and case.history not in ("auto", "full"):

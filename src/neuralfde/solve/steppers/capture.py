@@ -113,15 +113,13 @@ class StreamLane(Lane):
     A small network leaves most of a GPU idle, and so the evaluation costs little beside that step's product.
     """
 
-    other: StreamLane
+    def __init__(self, field: Field, leaves: Leaves, stream: torch.cuda.Stream, other: torch.cuda.Stream) -> None:
+        self.stream, self.other = stream, other
+        self.rhs = rhs = field.at(field.times, replace_tensors(field.args, leaves.args))
 
-    def __init__(self, field: Field, leaves: Leaves, stream: torch.cuda.Stream) -> None:
-        self.stream = stream
-        self.rhs = field.at(field.times, replace_tensors(field.args, leaves.args))
-
-        def call(n: int, row: Tensor) -> Tensor:
-            with with_parameters(field.func, leaves.own, tie_weights=True):
-                return self.rhs(n, row)
+        def call(n: int, row: Tensor) -> Tensor:  # holds no lane, or the two would keep func alive
+            with with_parameters(rhs.func, leaves.own, tie_weights=True):
+                return rhs(n, row)
 
         super().__init__(call, leaves.wanted)
         self._around: Any = None
@@ -135,4 +133,4 @@ class StreamLane(Lane):
 
     def join(self) -> None:
         """See :class:`Lane`."""
-        self.stream.wait_stream(self.other.stream)
+        self.stream.wait_stream(self.other)

@@ -232,7 +232,7 @@ class Static:
         """The graph of blocks of this length, forward or (with ``pull``) backward."""
         key = (pull is not None, task.block.count)
         if key not in self.graphs:
-            graph, sums = Graph(task.inner.clone()), task.sums.clone()
+            graph, sums = Graph(task.inner.clone(memory_format=torch.contiguous_format)), task.sums.clone()
             count = Block(0, task.block.count)
             still = Task(count, range(task.block.count), self.room(*key[::-1]), graph.inner, self.local[: count.count],
                          None, frozenset())  # fmt: skip
@@ -262,8 +262,8 @@ class Static:
         work = Work(task.inner, task.sums, field.shape, self.past(plan.scheme.sums))
         work.take(task.sums)
         streams = [capture_stream(task.sums.device, lane) for lane in (0, 1)]
-        lanes = [StreamLane(field, new_leaves(plan, self.args)[0], stream) for stream in streams]
-        lanes[0].other, lanes[1].other = lanes[1], lanes[0]
+        pairs = zip(streams, reversed(streams), strict=True)
+        lanes = [StreamLane(field, new_leaves(plan, self.args)[0], stream, other) for stream, other in pairs]
         if self.totals is None:
             self.totals = Totals(lanes[0].wanted, self.local, pull.weigh)
         totals = self.totals

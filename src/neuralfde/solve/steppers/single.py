@@ -286,7 +286,8 @@ class Work:
         self.inner, self.shape, self.groups, self.ins = inner, shape, groups, ins
         self.past = sums.new_empty(groups, count, ins, sums.shape[-1]) if past is None else past
         self.slots = per_step(self.past[0].view(-1, ins, *shape) if groups == 1 else self.past.permute(1, 2, 0, 3))
-        table, flat = inner.reshape(groups, count, outs, count * ins), self.past.flatten(1, 2)
+        # contiguous, as the kernel reads it; where inner is, this is a view of it
+        table, flat = inner.contiguous().view(groups, count, outs, count * ins), self.past.flatten(1, 2)
         self.weights = (table[0] if groups == 1 else table.transpose(0, 1)).unbind(0)
         self.flat = flat[0] if groups == 1 else flat
         self.terms: list[tuple[Tensor, Tensor]] = []  # for each step, the weights and the rows before it
