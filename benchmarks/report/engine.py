@@ -6,6 +6,7 @@ from .markdown import measured, table
 from .record import Row, known, rows, runs
 
 CPU, GPU, SOURCE = "solves on a CPU", "solves on a GPU", "source"
+FASTER = ("speed on a GPU", "speed on a CPU")
 
 
 def engine() -> str:
@@ -14,7 +15,26 @@ def engine() -> str:
     lines = [
         [f"{r['case']}, {r['steps']} steps", f"`{r['stepper']}`", len(r["first"]), len(r["later"])] for r in solves()
     ]
-    return "\n\n".join([table(head, lines, right=2), of_source(), measured(*runs("engine"))])
+    read = [run for run in runs("engine") if run["part"] not in FASTER]
+    return "\n\n".join([table(head, lines, right=2), of_source(), measured(*read)])
+
+
+def speed() -> str:
+    """Times of solves before the engine had its present shape, and now."""
+    found = {run["part"]: run for run in known("engine")}
+    chosen = [found[part] for part in FASTER if part in found]
+    head = ["one training step, or one solve", "before", "now", "now / before"]
+    lines = [
+        [r["solve"] + (", GPU" if run["part"] == FASTER[0] else ""), ms(r["before"]), ms(r["now"]), f"{r['ratio']:.2f}"]
+        for run in chosen
+        for r in run["rows"]
+    ]
+    return "\n\n".join([table(head, lines, right=3), measured(*chosen)])
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds, three digits."""
+    return f"{1e3 * seconds:.3g} ms"
 
 
 def solves() -> list[Row]:
@@ -41,4 +61,4 @@ def _names(files: list[str] | dict[str, list[str]]) -> str:
     return ", ".join(f"`{name}`" for name in files)
 
 
-PLACES = {"engine": engine}
+PLACES = {"engine": engine, "engine-speed": speed}

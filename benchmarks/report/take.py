@@ -156,6 +156,12 @@ def modules(found: Row, path: Path, name: str) -> Iterator[Run]:
         yield "engine", part, rows, about(found, path)
 
 
+def versions(found: Row, path: Path, name: str) -> Iterator[Run]:
+    """Of ``compare.py``."""
+    for place, rows in found["parts"].items():
+        yield "engine", f"speed on a {'GPU' if place == 'cuda' else 'CPU'}", rows, about(found, path)
+
+
 def with_earlier(question: str, part: str, rows: list[Row], *keys: str) -> list[Row]:
     """The rows, and those of an earlier run that these had no time for; such rows are marked."""
     seen = {tuple(r[k] for k in keys) for r in rows}
@@ -178,4 +184,5 @@ TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "results": command_line,
     "horizons": horizon_rows,
     "modules": modules,
+    "compare": versions,
 }

@@ -196,8 +196,17 @@ class Field:
 
 
 def _described(args: tuple[Any, ...]) -> Hashable:
+    """What kind of arguments these are: tensors by shape, numbers and names themselves, other objects by identity."""
+    if not args:
+        return ()
     leaves, spec = pytree.tree_flatten(args)
-    return repr(spec), tuple((x.shape, x.dtype) if isinstance(x, Tensor) else (type(x), repr(x)) for x in leaves)
+    return repr(spec), tuple(map(_kind, leaves))
+
+
+def _kind(x: Any) -> Hashable:
+    if isinstance(x, Tensor):
+        return (x.shape, x.dtype)
+    return (type(x), x if x is None or isinstance(x, bool | int | float | str) else id(x))
 
 
 def _owned(func: Callable[..., Any]) -> dict[str, Tensor]:

@@ -237,12 +237,13 @@ class Static:
             still = Task(count, range(task.block.count), self.room(*key[::-1]), graph.inner, self.local[: count.count],
                          None, frozenset())  # fmt: skip
             field = plan.field.at(self.times, replace_tensors(plan.field.args, self.args))
-            if pull is None:
-                graph.captured, calls = self._capture_forward(plan, field, still)
-            else:
-                graph.captured, calls = self._capture_backward(plan, field, still, pull)
-            graph.evaluations = calls
-            task.sums.copy_(sums)  # warming up has overwritten them
+            try:
+                if pull is None:
+                    graph.captured, graph.evaluations = self._capture_forward(plan, field, still)
+                else:
+                    graph.captured, graph.evaluations = self._capture_backward(plan, field, still, pull)
+            finally:
+                task.sums.copy_(sums)  # warming up has overwritten them, also where func cannot be captured
             self.graphs[key] = graph
         return self.graphs[key]
 

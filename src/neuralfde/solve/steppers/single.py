@@ -102,6 +102,7 @@ class SingleSteps(Steps):
         states = task.sums[:, 0] if scheme.sums == 1 else torch.empty_like(task.sums[:, 0])
         local = self.weights(task, self.plan.weigh and self.traces is not None)
         fill(scheme, field, task, work, local, self.initial, states, self.traces)
+        work.release()
         return Filled(task.sums, states, work.rows(task.block.count)[:, 0])
 
     def initial(self, n: int, z: Tensor) -> Tensor:
@@ -130,6 +131,7 @@ class SingleSteps(Steps):
         with torch.enable_grad(), derivative_only(slopes is None):
             pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, each)
         self._stacked.end_block(plan, task, states, slopes, pull.totals)
+        work.release()
         return work.rows(count), slopes
 
 
@@ -302,6 +304,10 @@ class Work:
             self.lines, self.x = sums.view(count, outs, width).unbind(0), per_step(sums.view(count, outs, *self.shape))
         else:
             self.lines, self.x = sums.transpose(1, 2).unbind(0), per_step(sums)
+
+    def release(self) -> None:
+        """Let go of the sums: the next block makes its own."""
+        self.lines, self.x = (), ()
 
     def add(self, k: int) -> None:
         """Add what the first ``k`` steps of the block contribute to the sums of step ``k``."""
