@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from .api import difference, fdeint
+from .base.policy import COMPARED_TIMES
 from .base.torch_private import pytree
 from .door.validation import read_scheme
 from .errors import ConvergenceError, InputError
 from .schemes import Scheme
 from .solver import gain
-
-_SAMPLES = 16  # the solution is compared at so many times besides the start
 
 
 def suggest_step(
@@ -50,9 +49,9 @@ def suggest_step(
     if isinstance(tol, bool) or not isinstance(tol, int | float) or not tol > 0:
         raise InputError(f"tol={tol!r} must be a positive number.")
     start, end = (0.0, float(t)) if not isinstance(t, Tensor) or t.ndim == 0 else (float(t[0]), float(t[-1]))
-    times = torch.linspace(start, end, _SAMPLES + 1, dtype=torch.float64)
+    times = torch.linspace(start, end, COMPARED_TIMES + 1, dtype=torch.float64)
     scheme = read_scheme(method, None)
-    by, coarse, worst, steps = gain(scheme, order), None, float("inf"), _SAMPLES
+    by, coarse, worst, steps = gain(scheme, order), None, float("inf"), COMPARED_TIMES
     while steps <= max_steps:
         with torch.no_grad():
             fine = fdeint(func, z0, times, order, method=scheme, steps=steps, **options)

@@ -18,7 +18,7 @@ from neuralfde.door import cost
 from neuralfde.door.names import METHODS
 from neuralfde.fitting.profile import RESOLUTION
 from neuralfde.fitting.search import SMALL
-from neuralfde.history import exponentials, panels
+from neuralfde.history import panels
 from neuralfde_experiments import relaxation
 from neuralfde_experiments.graph_settings import settings_for
 
@@ -53,8 +53,8 @@ SETTINGS = [
     ("docs/math/history.md", f"{SINGLE.moments} for {SINGLE.length} rows in single precision"),
     ("docs/math/history.md", f"{DOUBLE.moments} for {DOUBLE.length} in double"),
     ("docs/math/history.md", f"(`block`, {Exponentials().block})"),
-    ("docs/math/history.md", f"up to {exponentials.MOST_TERMS}, until"),
-    ("docs/math/history.md", f"at all lags up to {exponentials._CHECKED:,}".replace(",", " ")),
+    ("docs/math/history.md", f"up to {policy.MOST_TERMS}, until"),
+    ("docs/math/history.md", f"at all lags up to {policy.CHECKED_LAGS:,}".replace(",", " ")),
     ("docs/recipes/fit-data.md", f"Up to {SMALL} unknowns it is Levenberg-Marquardt"),
     ("docs/recipes/fit-data.md", f"a range wider than {RESOLUTION}"),
     ("docs/recipes/fit-data.md", f"R² ≥ {relaxation.Config().straight}"),

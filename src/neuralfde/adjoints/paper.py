@@ -13,9 +13,8 @@ from ..history import Block
 from ..solve.function import COEFFICIENTS
 from ..solve.loop import Gradients, Record, backward_task, march, reader
 from ..solve.plan import Coefficients, Plan, Run
-from ..solve.steppers import Task
+from ..solve.steppers import Task, Totals
 from ..solve.steppers.single import SingleSteps, Work, leaves, local_weights
-from ..solve.totals import Totals
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
+from .policy import WHOLE_SLACK
 from .transfer import to_device
-
-# How far from a whole number of steps still counts as rounding: times may arrive in float32.
-_SLACK = 1e-6
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
     if not (math.isfinite(step) and step > 0):
         raise InputError(f"step={step:g} must be positive and finite.")
     ratio = (end - start) / step
-    if ratio >= 1 - _SLACK and _is_whole(ratio):
+    if ratio >= 1 - WHOLE_SLACK and _is_whole(ratio):
         return round(ratio)
     low = max(1, math.floor(ratio))
     high = low + 1
@@ -214,4 +212,4 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
 
 
 def _is_whole(x: float) -> bool:
-    return abs(x - round(x)) <= _SLACK * max(1.0, min(abs(x), 1e3))
+    return abs(x - round(x)) <= WHOLE_SLACK * max(1.0, min(abs(x), 1e3))

@@ -83,3 +83,22 @@ TABLE_NUMBERS = 1 << 14
 READING_NUMBERS = 1 << 16
 #: Weights of a scheme up to this many numbers are found again.
 WEIGHTS_NUMBERS = 1 << 13
+
+# ---- what counts as the same, and how much is looked at -------------------------------------------------------------
+
+#: How far from a whole number of steps still counts as rounding: times may arrive in float32.
+WHOLE_SLACK = 1e-6
+#: More exponentials than this do not help in float64: the least-squares matrix is numerically singular long before.
+MOST_TERMS = 64
+#: All lags of a fit are checked up to this many; beyond it as many, spaced by their logarithm.
+CHECKED_LAGS = 100_000
+#: Lags whose panels are tabulated at once.
+PANELS_LAGS = 4096
+#: Bytes of pinned memory that are asked for at once: it is handed out in powers of two, and reused from pass to pass.
+PINNED_BYTES = 256 << 20
+#: Entries at both ends of a container that are compared to see whether a call of func has changed it.
+COMPARED_ENTRIES = 8
+#: Calls of a function before it is captured: the first ones choose algorithms and make workspaces.
+WARM_UP = 2
+#: Times besides the start at which ``suggest_step`` compares solutions.
+COMPARED_TIMES = 16

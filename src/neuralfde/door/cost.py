@@ -12,6 +12,8 @@ from ..history import FFT, Exponentials, Full, History, Window
 from ..storage import Checkpoint, Device, Host, Storage
 from ..storage.checkpoint import least_budget
 
+_DEVICE = Device()
+
 
 @dataclass(frozen=True)
 class Size:
@@ -30,10 +32,10 @@ def choose(
     """Fill in what was left to ``auto`` (None): exact sums up to half of the free memory."""
     free = free_bytes(device) if history is None or storage is None else 0
     exact: History = FFT() if size.steps >= FFT_STEPS else Full()
-    if history is None and storage is not None and storage != Device():
+    if history is None and storage is not None and storage != _DEVICE:
         history, why = _exponentials(size), f"storage={type(storage).__name__} needs a history of fixed size"
     elif history is None:
-        need = device_bytes(exact, Device(), size)
+        need = device_bytes(exact, _DEVICE, size)
         fits = need <= free / 2
         history = exact if fits or needs_rows else _exponentials(size)
         why = f"exact sums take {_mib(need)}, {'within' if fits else 'more than'} half of the free {_mib(free)}"
@@ -44,10 +46,10 @@ def choose(
         why += "; storage as given" + (", where rows may not fit: try 'auto'" if crowded else "")
         return history, storage, why
     if history.keeps_slopes or not size.train:
-        return history, Device(), why + "; rows stay with the history"
-    need = device_bytes(history, Device(), size)
+        return history, _DEVICE, why + "; rows stay with the history"
+    need = device_bytes(history, _DEVICE, size)
     if need <= free / 2:
-        return history, Device(), why + f"; all rows fit ({_mib(need)} of {_mib(free)})"
+        return history, _DEVICE, why + f"; all rows fit ({_mib(need)} of {_mib(free)})"
     storage = Host() if device.type == "cuda" and host_bytes(Host(), size) <= _host_free() / 2 else Checkpoint()
     return history, storage, why + f"; all rows would take {_mib(need)} of the free {_mib(free)}"
 

@@ -24,6 +24,7 @@ from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, ST
 from .resume import State
 
 _T = TypeVar("_T")
+_DEVICE, _HOST = Device(), Host()
 
 
 class Options(NamedTuple):
@@ -110,8 +111,8 @@ def _memory(
         kept, size = kept or STORAGES["device"], replace(size, train=False)
     if not toeplitz and past is None:
         past = Full()
-    if isinstance(past, Full) and past.keeps_slopes and kept in ((Host(), Device()) if past.host else (Host(),)):
-        past, kept = replace(past, host=True), Host()
+    if isinstance(past, Full) and past.keeps_slopes and kept in ((_HOST, _DEVICE) if past.host else (_HOST,)):
+        past, kept = replace(past, host=True), _HOST
     return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
 
 
@@ -311,7 +312,7 @@ def refuse_resume(how: Adjoint, wanted: Request, plain: bool) -> None:
 
 def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
     name = type(kept).__name__
-    if isinstance(how, Direct) and kept != Device():
+    if isinstance(how, Direct) and kept != _DEVICE:
         raise InputError(
             f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
             "Use adjoint='exact', or storage='device'."
@@ -321,8 +322,8 @@ def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
             f"storage={name} computes rows again from kept states of the history; history={type(past).__name__} has "
             "no state that can be kept (snapshots = False). Use storage='device' or 'host', or history='exponentials'."
         )
-    on_host = isinstance(past, Full) and past.host and kept == Host()
-    if past.keeps_slopes and kept != Device() and not on_host:
+    on_host = isinstance(past, Full) and past.host and kept == _HOST
+    if past.keeps_slopes and kept != _DEVICE and not on_host:
         raise InputError(
             f"history={type(past).__name__} holds every row in the dtype of the state, since each sum needs them all, "
             f"and storage={kept} could not take them away. Use history='exponentials' (or a Window) with it, or "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -127,13 +126,3 @@ class History(ABC):
         ``spare`` is the memory of the forward pass, where its room may be taken over: slope ``n`` of it is free once
         step ``n`` is recorded. With ``weigh`` the gradient of the weights is accumulated.
         """
-
-
-def toeplitz_inner(lags: Tensor, count: int, backward: bool) -> Tensor:
-    """The weights inside a block that depend on the lag alone, as :meth:`Memory.inner` has them.
-
-    ``lags`` is (sums, groups, lag) with a zero for lag 0; forward each sum is an output, backward an input.
-    """
-    falling = torch.nn.functional.pad(lags[..., :count].flip(-1), (0, count - 1))
-    found = falling.unfold(-1, count, 1).flip(-2).permute(1, 2, 3, 0)  # (groups, row, earlier, sums)
-    return (found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)).contiguous()

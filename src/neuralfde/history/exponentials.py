@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from ..base.caches import Cache
+from ..base.policy import CHECKED_LAGS, MOST_TERMS
 from ..errors import InputError, InputTypeError
 from .base import History, Memory
 from .sum_of_exponentials import SumOfExponentials
 
-#: More terms than this do not help in float64: the least-squares matrix is numerically singular long before.
-MOST_TERMS = 64
-# All lags are checked up to this many; beyond it the check runs over this many lags, spaced by their logarithm.
-_CHECKED = 100_000
 _FITTED: Cache[Tensor] = Cache("fits of exponentials", 8)
 _SUFFICED: Cache[list[int]] = Cache("terms that sufficed", 256)
 _SOLVERS: Cache[tuple[Tensor, Tensor]] = Cache("factors of fits", 64)
@@ -168,8 +165,8 @@ def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
     """The largest error of any checked weight of lag > B, relative to it (but not to less than 1e-6 of ``w_B``)."""
     steps = weights.shape[1] - 1
     lags = torch.arange(block + 1, steps + 1)
-    if steps > _CHECKED:
-        points = torch.linspace(math.log(block + 1), math.log(steps), _CHECKED, dtype=torch.float64)
+    if steps > CHECKED_LAGS:
+        points = torch.linspace(math.log(block + 1), math.log(steps), CHECKED_LAGS, dtype=torch.float64)
         lags = torch.unique(points.exp().round().long().clamp(block + 1, steps))
     floor = 1e-6 * weights[:, block : block + 1].abs()
     worst = 0.0

@@ -12,7 +12,7 @@ from ..base.policy import WIDE_ROW
 from .base import History, Memory
 from .blocked import Blocked, HostBlocked
 from .matrices import Rows, Toeplitz, Triangular
-from .panels import Panels, fewest_steps, table_for
+from .panels import FEWEST_STEPS, Panels, table_for
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _open(
         return kind(matrix, inputs, steps, levels, backward, weigh=weigh)
     known = spare.panels[0].table if spare is not None and spare.panels else None
     if known is None or spare is None or not torch.equal(spare.matrix.lags, matrix.lags):
-        known = table_for(matrix.lags, row) if len(levels) == 1 and steps >= fewest_steps() else None
+        known = table_for(matrix.lags, row) if len(levels) == 1 and steps >= FEWEST_STEPS else None
     panels = []
     if known is not None:
         held = spare.panels[0].buffer if spare is not None and spare.panels else known.buffer(steps, row)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..base.policy import FLIPPED_NUMBERS
 from ..base.torch_private import copy_each
-from .base import toeplitz_inner
 
 
 class Rows:
@@ -127,3 +126,13 @@ class Triangular:
         """The weights inside a block, see :meth:`Memory.inner`."""
         found = self.lags[..., first : first + count, first : first + count].permute(1, 2, 3, 0)
         return found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)
+
+
+def toeplitz_inner(lags: Tensor, count: int, backward: bool) -> Tensor:
+    """The weights inside a block that depend on the lag alone, as ``Memory.inner`` has them.
+
+    ``lags`` is (sums, groups, lag) with a zero for lag 0; forward each sum is an output, backward an input.
+    """
+    falling = torch.nn.functional.pad(lags[..., :count].flip(-1), (0, count - 1))
+    found = falling.unfold(-1, count, 1).flip(-2).permute(1, 2, 3, 0)  # (groups, row, earlier, sums)
+    return (found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)).contiguous()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base.caches import Cache
-from ..base.policy import PANELS_FEWEST, PANELS_LONG, PANELS_MANY, PANELS_WIDE
+from ..base.policy import PANELS_FEWEST, PANELS_LAGS, PANELS_LONG, PANELS_MANY, PANELS_WIDE
 
 
 class _Sizes(NamedTuple):
@@ -28,9 +28,9 @@ class _Sizes(NamedTuple):
 
 
 _SIZES = {torch.float32: _Sizes(128, 11, 2), torch.float64: _Sizes(256, 22, 64)}
+#: Steps below which there are no panels.
+FEWEST_STEPS = PANELS_FEWEST * min(size.length for size in _SIZES.values()) - 1
 _BASES: Cache[Tensor] = Cache("bases of panels", 8)
-# Lags tabulated at once.
-_CHUNK = 4096
 
 
 class Panels:
@@ -82,11 +82,6 @@ class Table:
         return row.new_empty(self.count(steps) * self.moments, *row.shape)
 
 
-def fewest_steps() -> int:
-    """Steps below which there are no panels."""
-    return PANELS_FEWEST * min(size.length for size in _SIZES.values()) - 1
-
-
 def table_for(lags: Tensor, row: Tensor) -> Table | None:
     """The table for lag weights (sums, groups, steps + 1), or None where moments do not pay or do not suffice."""
     length, moments, allowed = _SIZES[row.dtype]
@@ -107,8 +102,8 @@ def table_for(lags: Tensor, row: Tensor) -> Table | None:
 def _tabulated(lags: Tensor, basis: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """The weights of a panel's rows, and of its moments, for consecutive lags of its latest row, from P on."""
     length = basis.shape[0]
-    for first in range(length, lags.shape[-1] - length + 1, _CHUNK):
-        spread = lags[..., first : first + _CHUNK + length - 1].double().unfold(-1, length, 1)
+    for first in range(length, lags.shape[-1] - length + 1, PANELS_LAGS):
+        spread = lags[..., first : first + PANELS_LAGS + length - 1].double().unfold(-1, length, 1)
         yield spread, spread @ basis
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import Block, Memory, toeplitz_inner
+from .base import Block, Memory
+from .matrices import toeplitz_inner
 
 
 class SumOfExponentials(Memory):

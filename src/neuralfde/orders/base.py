@@ -33,31 +33,6 @@ class Operator(ABC):
         """The weights for these numbers, each (groups,)."""
 
 
-def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0.0, name: str = "order") -> None:
-    """Raise unless every order can be used with this scheme and these initial values."""
-    values = order.detach()
-    least, top = (float(x) for x in torch.aminmax(values))  # not a number if any of them is none
-    if not (least > lowest and top <= 2):
-        bad = values[~((values > lowest) & (values <= 2))][0]
-        raise InputError(
-            f"{name}={float(bad):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
-            "For a higher order write the equation as a system of orders in that range. "
-            "(Arguments stand as func, z0, t, order.)"
-        )
-    if top > scheme.max_order:
-        raise InputError(
-            f"{name}={top:g} is outside (0, {scheme.max_order:g}], the orders of {type(scheme).__name__}. "
-            "Orders up to 2 need method='predictor', 'abm', 'trapezoid' or 'gl'."
-        )
-    if top > 1 and not velocity:
-        raise InputError(
-            f"{name}={top:g} is outside (0, 1] and needs a second initial value: pass velocity= with z'(0), "
-            "in the structure of z0 (zeros for a start at rest), or write the equation as a system of orders up to 1."
-        )
-    if top <= 1 and velocity:
-        raise InputError(f"velocity= is given, but {name}={top:g} takes one initial value. Drop velocity=.")
-
-
 def stacked(numbers: dict[str, Tensor], prefix: str) -> Tensor:
     """The numbers ``prefix[0]``, ``prefix[1]``, … as one tensor (count, groups)."""
     return torch.stack([x for name, x in numbers.items() if name.startswith(prefix + "[")])

@@ -15,7 +15,7 @@ from ..base.torch_private import has_tangent
 from ..errors import InputError, InputTypeError
 from ..schemes import ABM, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
 from ..weights.kernel import Kernel
-from .base import Operator, check_order
+from .base import Operator
 
 #: Schemes whose weights follow from the scheme, the order and the step alone; one of a user's own may hold anything.
 KNOWN = (ABM, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
@@ -128,3 +128,28 @@ def _on_uniform(order: Tensor, mesh: Mesh, scheme: Scheme) -> Kernel:
     # a tensor made in inference mode is of no use to a later backward pass
     key = (scheme, tuple(order.tolist()), tuple(step.tolist()), steps, torch.is_inference_mode_enabled())
     return _WEIGHTS.get(key, lambda: scheme.kernel(order.clone(), step.clone(), steps))
+
+
+def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0.0, name: str = "order") -> None:
+    """Raise unless every order can be used with this scheme and these initial values."""
+    values = order.detach()
+    least, top = (float(x) for x in torch.aminmax(values))  # not a number if any of them is none
+    if not (least > lowest and top <= 2):
+        bad = values[~((values > lowest) & (values <= 2))][0]
+        raise InputError(
+            f"{name}={float(bad):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
+            "For a higher order write the equation as a system of orders in that range. "
+            "(Arguments stand as func, z0, t, order.)"
+        )
+    if top > scheme.max_order:
+        raise InputError(
+            f"{name}={top:g} is outside (0, {scheme.max_order:g}], the orders of {type(scheme).__name__}. "
+            "Orders up to 2 need method='predictor', 'abm', 'trapezoid' or 'gl'."
+        )
+    if top > 1 and not velocity:
+        raise InputError(
+            f"{name}={top:g} is outside (0, 1] and needs a second initial value: pass velocity= with z'(0), "
+            "in the structure of z0 (zeros for a start at rest), or write the equation as a system of orders up to 1."
+        )
+    if top <= 1 and velocity:
+        raise InputError(f"velocity= is given, but {name}={top:g} takes one initial value. Drop velocity=.")

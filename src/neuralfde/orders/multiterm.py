@@ -16,7 +16,8 @@ from ..schemes.differences import convolution
 from ..special import binomial_series, series_product, series_reciprocal
 from ..weights.kernel import Kernel
 from ..weights.meshes import gauss_legendre
-from .base import Operator, check_order, items, stacked
+from .base import Operator, items, stacked
+from .caputo import check_order
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from ..base.grid import Mesh
 from ..errors import InputError, InputTypeError
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
-from .base import Operator, check_order
+from .base import Operator
+from .caputo import check_order
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..base.policy import COMPARED_ENTRIES
+
 #: Dictionaries of a module that hold parameters, buffers and hooks: looked at by themselves, or never changed by a
 #: call.
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
-# Containers are compared by length and by the identity of their first entries: a change in a call shows there.
-_ENTRIES = 8
 
 
 def reachable(func: Any) -> dict[str, Hashable]:
@@ -48,7 +48,7 @@ def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
             yield from _held(value, f"{name}.{key}", depth)
     elif isinstance(thing, dict | list | tuple | collections.deque):
         entries = list(thing.items() if isinstance(thing, dict) else enumerate(thing))
-        for key, value in (*entries[:_ENTRIES], *entries[-_ENTRIES:]):
+        for key, value in (*entries[:COMPARED_ENTRIES], *entries[-COMPARED_ENTRIES:]):
             if not isinstance(value, bool | int | float | complex | str | bytes):
                 yield from _held(value, f"{name}[{key}]", depth - 1)
     elif type(thing).__module__ not in ("builtins", "torch") and hasattr(thing, "__dict__"):
@@ -101,12 +101,17 @@ def _mark(value: Any) -> Hashable:
         return value
     if isinstance(value, list | tuple | set | dict | collections.deque):
         first = list(value.values() if isinstance(value, dict) else value)
-        entries = [*first[:_ENTRIES], *first[-_ENTRIES:]]
+        entries = [*first[:COMPARED_ENTRIES], *first[-COMPARED_ENTRIES:]]
         return (id(value), len(value), tuple(x if isinstance(x, int | float | str) else id(x) for x in entries))
     if hasattr(value, "__next__"):
         return object()  # asking an iterator for its state would change it: none is like the one before
     if hasattr(value, "__array_interface__"):
-        return (id(value), value.size, value.flat[:_ENTRIES].tobytes(), value.flat[-_ENTRIES:].tobytes())
+        return (
+            id(value),
+            value.size,
+            value.flat[:COMPARED_ENTRIES].tobytes(),
+            value.flat[-COMPARED_ENTRIES:].tobytes(),
+        )
     if hasattr(value, "__len__"):
         return (id(value), len(value))
     return id(value)

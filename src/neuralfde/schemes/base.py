@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..base.torch_private import vjp
@@ -106,33 +105,5 @@ class Scheme(ABC):
         wanted = (*x, *tensors) + ((w0,) if w0.requires_grad else ())
         found = vjp(tuple(o for o, _ in ends), tuple(g for _, g in ends), wanted) if ends else (None,) * len(wanted)
         for slot, grad in zip(into, found, strict=False):
-            put(slot, grad, None)
+            slot.zero_() if grad is None else slot.copy_(grad)
         return Pulled(found[-1] if w0.requires_grad else None, found[len(x) : len(x) + len(tensors)])
-
-
-def put(slot: Tensor, grad: Tensor | None, more: Tensor | None) -> None:
-    """``slot = grad + more``, where either may be missing and ``more`` may be ``slot`` itself."""
-    if grad is not None and more is not None:
-        slot.add_(grad) if slot.data_ptr() == more.data_ptr() else torch.add(grad, more, out=slot)
-    elif grad is not None:
-        slot.copy_(grad)
-    elif more is None:
-        slot.zero_()
-    else:
-        slot.copy_(more)
-
-
-def explicit_pull(
-    x: Tensor,
-    v: Tensor | None,
-    grad_z: Tensor | None,
-    grad_v: Tensor | None,
-    tensors: Sequence[Tensor],
-    into: Tensor,
-) -> Pulled:
-    """The product for ``z = x``, ``v = f(x)``: ``ḡ + Jᵀ v̄``, one call of autograd and no graph for ``z``."""
-    grad, found = None, (None,) * len(tensors)
-    if v is not None and grad_v is not None and v.requires_grad:
-        grad, *found = vjp((v,), (grad_v,), (x, *tensors))  # type: ignore[assignment]
-    put(into, grad, grad_z)
-    return Pulled(None, found, grad_v)

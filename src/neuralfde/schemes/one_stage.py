@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base.torch_private import vjp
-from .base import Pulled, Scheme, Slope, explicit_pull, put
+from .base import Pulled, Scheme, Slope
 from .stage_solvers import NewtonKrylov, StageSolver
 
 _NEWTON = NewtonKrylov()
@@ -73,3 +73,31 @@ class OneStage(Scheme):
         grad_local = (mu * v.detach()).sum_to_size(w0.shape) if w0.requires_grad else None
         into[0].copy_(mu)
         return Pulled(grad_local, found, by)
+
+
+def put(slot: Tensor, grad: Tensor | None, more: Tensor | None) -> None:
+    """``slot = grad + more``, where either may be missing and ``more`` may be ``slot`` itself."""
+    if grad is not None and more is not None:
+        slot.add_(grad) if slot.data_ptr() == more.data_ptr() else torch.add(grad, more, out=slot)
+    elif grad is not None:
+        slot.copy_(grad)
+    elif more is None:
+        slot.zero_()
+    else:
+        slot.copy_(more)
+
+
+def explicit_pull(
+    x: Tensor,
+    v: Tensor | None,
+    grad_z: Tensor | None,
+    grad_v: Tensor | None,
+    tensors: Sequence[Tensor],
+    into: Tensor,
+) -> Pulled:
+    """The product for ``z = x``, ``v = f(x)``: ``ḡ + Jᵀ v̄``, one call of autograd and no graph for ``z``."""
+    grad, found = None, (None,) * len(tensors)
+    if v is not None and grad_v is not None and v.requires_grad:
+        grad, *found = vjp((v,), (grad_v,), (x, *tensors))  # type: ignore[assignment]
+    put(into, grad, grad_z)
+    return Pulled(None, found, grad_v)

@@ -22,8 +22,7 @@ from ..history.wrappers import assembled, transposed
 from ..storage import Tape
 from .plan import Coefficients, Plan, Run
 from .rows import SegmentRows, SlopeRows
-from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, choose
-from .totals import Totals
+from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, choose
 
 #: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.
 Take = Callable[[Block, "Tensor | None", Tensor], "tuple[Tensor, Tensor | None]"]
@@ -33,7 +32,7 @@ def march(
     memory: Memory, times: range, like: Tensor, take: Take, room: Callable[[Block], Tensor | None] = lambda block: None
 ) -> None:
     """Walk through these times block by block; the first of them begins a block. Sums have full precision."""
-    precise = partial(ieee, like) if reduced(like) else contextlib.nullcontext
+    precise = partial(ieee, like) if like.is_cuda and reduced(like) else contextlib.nullcontext
     for start in range(times.start, times.stop, memory.block):
         block = Block(start, min(memory.block, times.stop - start))
         out = room(block)
@@ -153,9 +152,8 @@ def backward(
     with steps:
         march(parts.memory, range(plan.steps + 1), like, take, room)
         steps.finish(totals)
-    lags = (
-        None if engine.weights_grad is None else engine.weights_grad.movedim(1, -1)
-    )  # memories keep (sums, groups, …)
+    # memories keep (sums, groups, …)
+    lags = None if engine.weights_grad is None else engine.weights_grad.movedim(1, -1)
     supply = iter(totals.tensors)
     placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
     weights = (lags, totals.local, parts.start_grad(), parts.dense_grad(), parts.base_grad())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +37,7 @@ class SlopeRows:
         """The sums of a block of rows up to row ``n``."""
         count = min(self.memory.replay_block, n + 1)
         self.first, self.rows = n + 1 - count, ()  # frees the last block before the next one is made
-        with ieee(self.local):
+        with ieee(self.local) if self.local.is_cuda else contextlib.nullcontext():
             self.rows = self.memory.replay(self.first, count).unbind(0)
 
     @property

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Pinned memory is handed out in powers of two; chunks of this size waste little of it and are reused from pass to pass.
-_CHUNK_BYTES = 256 << 20
+from ..base.policy import PINNED_BYTES
 
 
 class PinnedTape:
@@ -24,7 +23,7 @@ class PinnedTape:
         self.count, self.rows, self.dtype, self.device = count, rows, dtype, device
         self.shape, self.stored = shape, stored
         block = rows * torch.Size(shape).numel() * stored.itemsize
-        self.per_chunk = max(1, _CHUNK_BYTES // block)
+        self.per_chunk = max(1, PINNED_BYTES // block)
         self.chunks: list[Tensor] = []
         self.stage = torch.empty(2, rows, *shape, dtype=stored, device=device)
         self.side = side_stream(device)

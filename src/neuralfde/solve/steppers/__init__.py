@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..plan import Plan, Run
-from .base import Filled, Pull, Stepper, Steps, Task
+from .base import Filled, Pull, Stepper, Steps, Task, Totals
 from .cuda_graph import CudaGraph
 from .picard import Picard
 from .single import Single, SingleSteps
@@ -22,6 +22,7 @@ __all__ = [
     "Stepper",
     "Steps",
     "Task",
+    "Totals",
     "choose",
 ]
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...base.policy import WARM_UP
 from ...base.structure import replace_tensors, tensors_in
 from ...base.torch_private import with_parameters
 from ...errors import UnsupportedError
@@ -17,9 +18,8 @@ from ...rhs.field import Field, graph_nodes
 from ..plan import Plan
 from .single import Lane
 
-_WARM_UP = 2
 #: How often a function is called for one capture.
-CALLS = _WARM_UP + 1
+CALLS = WARM_UP + 1
 _STREAMS: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
@@ -41,7 +41,7 @@ def capture(call: Callable[[], Any], func: Any, like: Tensor, pool: Any) -> torc
     try:
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
+            for _ in range(WARM_UP):
                 call()
         current.wait_stream(stream)
         for b, before in zip(buffers, kept, strict=True):

@@ -20,8 +20,7 @@ from ...history import Block
 from ...rhs.field import Field
 from ...schemes import OneStage
 from ..plan import Plan, Run
-from ..totals import Totals
-from .base import Filled, Pull, Stepper, Steps, Task, why_single
+from .base import Filled, Pull, Stepper, Steps, Task, Totals, why_single
 from .capture import CALLS, StreamLane, capture, capture_stream, new_leaves, own_leaves, refuse_second_holders
 from .graph_cache import forget, lease, release
 from .single import SingleSteps, Work, fill, local_weights, pull_back

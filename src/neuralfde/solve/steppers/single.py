@@ -25,7 +25,8 @@ from torch import Tensor
 from ...errors import ConvergenceError
 from ...history import add_rows, ieee
 from ...rhs.demand import derivative_only, unvalued
-from ...schemes.base import Pulled, Scheme, explicit_pull
+from ...schemes.base import Pulled, Scheme
+from ...schemes.one_stage import explicit_pull
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task
 from .stacked import Stacked

@@ -18,8 +18,7 @@ from torch import Tensor
 from ...base.policy import STACKED_NUMBERS, STACKED_STEPS
 from ...base.torch_private import vjp
 from ..plan import Plan, Run
-from ..totals import Totals
-from .base import Task, why_single
+from .base import Task, Totals, why_single
 
 log = logging.getLogger("neuralfde")
 
