@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import neuralfde
-from neuralfde import FFT, Full, Multistep, Window, fdeint
+from neuralfde import FFT, Full, Window, fdeint
 from neuralfde.door import names
 from tests import reference
 from tests.stubs import F64, Net, TreeNet, flat, relative
@@ -24,11 +24,6 @@ def case():
     u = torch.randn(3, dtype=F64, requires_grad=True)
     beta = torch.tensor(0.6, dtype=F64, requires_grad=True)
     return net, z0, u, beta, [z0, u, beta, *net.parameters()]
-
-
-def cuts_the_start(method, history) -> bool:
-    """Whether blocks end within the four slopes with starting weights; tests/matrix/test_edges.py has that fault."""
-    return isinstance(names.METHODS[method], Multistep) and getattr(history, "block", 4) < 4
 
 
 def loss_of(ys: torch.Tensor) -> torch.Tensor:
@@ -57,7 +52,7 @@ def test_exact_and_direct_equal_autograd_through_the_textbook_loop(case, method,
     tol = 1e-10 if method in IMPLICIT else 1e-12
     times = TIMES if trajectory else torch.stack([TIMES[0], TIMES[-1]])
     for history in HISTORIES:
-        if (isinstance(history, Window) and history.length < STEPS) or cuts_the_start(method, history):
+        if isinstance(history, Window) and history.length < STEPS:
             continue
         for adjoint in ("exact", "direct"):
             ys = fdeint(net, z0, times, beta, args=(u,), method=method, steps=STEPS, history=history, adjoint=adjoint)
@@ -74,8 +69,6 @@ def test_a_window_is_honoured_in_both_passes(case, method):
     for adjoint in ("exact", "direct"):
         for block in (2, 64):
             window = Window(5, block=block)
-            if cuts_the_start(method, window):
-                continue
             ys = fdeint(net, z0, TIMES, beta, args=(u,), method=method, steps=STEPS, history=window, adjoint=adjoint)
             got = flat(torch.autograd.grad(loss_of(ys), leaves))
             assert relative(ys, ys_ref) < 1e-10
@@ -85,8 +78,6 @@ def test_a_window_is_honoured_in_both_passes(case, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("history", [Full(block=4), FFT(block=2, growth=2), Window(6)], ids=lambda h: type(h).__name__)
 def test_exact_equals_direct_for_nested_states(method, history):
-    if cuts_the_start(method, history):
-        history = FFT(block=4, growth=2)
     torch.manual_seed(1)
     net = TreeNet()
     x, y = torch.randn(2, 3, dtype=F64, requires_grad=True), torch.randn(4, dtype=F64, requires_grad=True)

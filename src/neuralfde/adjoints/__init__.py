@@ -1,8 +1,7 @@
 """Adjoints: how the gradient of a solve is computed."""
 
 from ..solve.function import Adjoint
-from .direct import Direct
-from .exact import Exact
+from .exact import Direct, Exact
 from .paper import Paper
 
 __all__ = ["Adjoint", "Direct", "Exact", "Paper"]
