@@ -1,5 +1,6 @@
 """fit: estimates, Jacobians, intervals, and what it accepts."""
 
+import dataclasses
 import math
 
 import pytest
@@ -284,6 +285,8 @@ def test_predicts_beyond_the_data_and_draws(tmp_path):
     torch.testing.assert_close(later, relaxed([0, 5, 6], steps=48)[1:], rtol=1e-2, atol=1e-2)
     found.plot(tmp_path / "fit.png", labels=["z"])
     assert (tmp_path / "fit.png").stat().st_size > 5000
+    exact = dataclasses.replace(found, history=[0.0, 0.0])  # a model that meets its data
+    exact.plot(tmp_path / "exact.png")
     text = found.summary()
     assert "rate" in text
     assert "identifiable" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
     axes = figure.subplots(1, panels)
     _curves(fit, axes[0], labels)
     history = fit.history
-    axes[1].semilogy(range(1, len(history) + 1), history, color=COLOURS[0], marker="o" if len(history) < 40 else None)
+    axes[1].plot(range(1, len(history) + 1), history, color=COLOURS[0], marker="o" if len(history) < 40 else None)
+    _logarithmic(axes[1], history)
     axes[1].set(xlabel="iteration", ylabel="loss", title="loss")
     axes[1].xaxis.get_major_locator().set_params(integer=True)
     if fit.profile is not None:
@@ -60,8 +62,15 @@ def _curves(fit: Fit, ax: Any, labels: list[str] | None) -> None:
 def _profile(fit: Fit, ax: Any) -> None:
     assert fit.profile is not None
     p = fit.profile
-    ax.semilogy(p.orders, p.losses, "o-", color=COLOURS[0], ms=4)
+    ax.plot(p.orders, p.losses, "o-", color=COLOURS[0], ms=4)
     ax.axhline(p.threshold, color=COLOURS[1], ls="--", label="95 % threshold")
     ax.axvspan(*p.interval, color=COLOURS[4], alpha=0.25, label="compatible orders")
+    _logarithmic(ax, p.losses)
     ax.set(xlabel="order", ylabel="least loss", title="profile over the order")
     ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+def _logarithmic(ax: Any, losses: Iterable[float]) -> None:
+    """A logarithmic axis, unless every loss is 0, as where a model meets data without noise exactly."""
+    if any(loss > 0 for loss in losses):
+        ax.set_yscale("log")
