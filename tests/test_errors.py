@@ -7,6 +7,7 @@ from torch import nn
 from neuralfde import (
     ABM,
     CapturedTensorError,
+    ChangedFunctionError,
     ConvergenceError,
     FDEBlock,
     FixedPoint,
@@ -70,7 +71,6 @@ def call(func=relax, z0=Z, t=1.0, order=0.5, **options):
         ({"z0": (torch.ones(2), torch.ones(2, dtype=F64))}, InputTypeError, ["mixes"]),
         ({"z0": (torch.ones(2), torch.ones(2, device="meta"))}, InputTypeError, ["meta", "one device"]),
         ({"z0": 1.0}, InputTypeError, ["float", "torch.as_tensor"]),
-        ({"z0": torch.ones(2, dtype=torch.complex64)}, InputTypeError, ["view_as_real"]),
         ({"z0": ()}, InputError, ["empty"]),
         ({"z0": torch.ones(0)}, InputError, ["no numbers"]),
         ({"z0": torch.tensor([1.0, float("inf")])}, InputError, ["z0", "step 0"]),
@@ -215,8 +215,8 @@ def test_noise_that_begins_late_cannot_be_repeated_and_is_refused():
         return -z + (torch.rand(2) if t > 0 else 0.0)
 
     z0 = torch.ones(2, requires_grad=True)
-    with pytest.raises(InputError, match="random numbers"):
-        call(late, z0=z0)
+    with pytest.raises((InputError, ChangedFunctionError), match="random numbers"):
+        call(late, z0=z0).sum().backward()  # refused here where another thread may have drawn them
 
 
 def test_a_func_that_changes_its_mind_is_caught_in_the_loop():

@@ -175,14 +175,6 @@ def test_two_solves_may_be_interleaved(case):
         assert relative(c, a + b) < 1e-13
 
 
-def test_second_derivatives_are_refused_not_wrong(case):
-    net, z0, u, _, _ = case
-    y = fdeint(net, z0, 1.0, 0.5, args=(u,), steps=5)
-    (g,) = torch.autograd.grad(loss_of(y), z0, create_graph=True)
-    with pytest.raises(RuntimeError):
-        torch.autograd.grad(g.sum(), z0)
-
-
 def test_analytic_derivatives_of_the_mittag_leffler_function_are_approached_at_the_order_of_the_scheme():
     # D^β z = λz, z(0) = 1, λ = -1: ∂z/∂λ and ∂z/∂β at t = 1, β = 0.5 (design table, mpmath)
     exact = (0.427583576156, 0.273212014784, -0.144070581343)

@@ -5,7 +5,15 @@ import logging
 from . import operators
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, plan, solve
-from .errors import CapturedTensorError, ConvergenceError, InputError, InputTypeError, NonFiniteError, UnsupportedError
+from .errors import (
+    CapturedTensorError,
+    ChangedFunctionError,
+    ConvergenceError,
+    InputError,
+    InputTypeError,
+    NonFiniteError,
+    UnsupportedError,
+)
 from .estimate import suggest_step
 from .fitting import Fit, fit
 from .history import FFT, Exponentials, Full, Window
@@ -26,6 +34,7 @@ __all__ = [
     "L1",
     "CapturedTensorError",
     "Caputo",
+    "ChangedFunctionError",
     "Checkpoint",
     "ConvergenceError",
     "CudaGraph",

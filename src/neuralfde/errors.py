@@ -18,6 +18,10 @@ class CapturedTensorError(RuntimeError):
     """A tensor that needs a gradient reaches ``func`` only through a closure and would silently get none."""
 
 
+class ChangedFunctionError(RuntimeError):
+    """``func`` was not the same function in the backward pass as in the forward pass."""
+
+
 class ConvergenceError(RuntimeError):
     """The nonlinear equation of an implicit stage was not solved to its tolerance."""
 

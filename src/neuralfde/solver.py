@@ -16,7 +16,7 @@ from .base.caches import Cache
 from .base.grid import Request
 from .base.policy import READING_NUMBERS
 from .base.structure import Structure, all_finite, replace_tensors, structure_of, tensors_in
-from .base.torch_private import pytree, without_compiler
+from .base.torch_private import derivatives_are_watched, is_constant, pytree, without_compiler
 from .base.transfer import capturing, to_device
 from .door.names import ADJOINTS
 from .door.resume import State
@@ -35,6 +35,7 @@ from .door.validation import (
 from .errors import InputError
 from .history import Block, History, Window
 from .orders import KNOWN, Caputo, CustomKernel, read_order
+from .rhs.called import Called
 from .rhs.field import Field
 from .schemes import SOLVERS, Scheme
 from .solve.function import solved
@@ -119,7 +120,9 @@ def _solve(
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    train = torch.is_grad_enabled()
+    train = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    train = train and not derivatives_are_watched()
+    leaves = (*trained, *cut)
     plan = Plan(
         field=field,
         scheme=problem.scheme,
@@ -129,12 +132,13 @@ def _solve(
         step=wanted.grid.step,
         nodes=weights.nodes,
         first=weights.first,
-        train=train and any(x is not None and x.requires_grad for x in inputs),
+        train=train,
         weigh=train and any(x is not None and x.requires_grad for x in weights.coefficients),
         callback=given.callback,
         check_finite=given.check_finite and not capturing(),
         backward_weights=_paper_weights(problem, row0),
-        leaves=(*trained, *cut),
+        leaves=leaves,
+        called=Called(func, leaves) if train else None,
         stepper=stepper,
         known=weights.past_rows,
         keep_slopes=bool(resume or embedded),
@@ -173,6 +177,10 @@ def _field(
     args: Any,
 ) -> tuple[Field, list[Tensor]]:
     """The right-hand side with arguments cut off from their past, and those arguments; ``func`` is evaluated once."""
+    if derivatives_are_watched():  # every operation is followed, and nothing may be cut
+        field = Field(func, problem.structure, times, args)
+        field.first_evaluation(row0, None)
+        return field, []
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
@@ -247,7 +255,7 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
         past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
         local = kernel.local if kernel.local.ndim == 1 else kernel.local[before.steps :]
         coefficients = coefficients._replace(start=None, local=local)
-    fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and not c.requires_grad}
+    fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and is_constant(c)}
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
     return _Weights(coefficients, wanted.grid.times(like), nodes, first, past_rows)
 

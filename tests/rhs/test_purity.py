@@ -408,14 +408,22 @@ def test_auto_gives_what_single_steps_give(kind, method):
         nf.fdeint(make(), Z, 1.0, 0.7, steps=100, method=method, stepper="picard")
 
 
-def test_gradients_of_an_impure_func_are_those_of_single_steps():
-    found = []
-    for stepper in ("auto", "single"):
+@pytest.mark.parametrize("stepper", ["auto", "single"])
+def test_a_gradient_that_needs_the_state_of_func_is_refused_and_direct_gives_it(stepper):
+    def solved(adjoint):
         func, z0 = Recurrent(), Z.clone().requires_grad_()
         func.cell.requires_grad_(False)
-        y = nf.fdeint(func, z0, 1.0, 0.7, steps=100, stepper=stepper)
-        found.append([y.detach(), *torch.autograd.grad(y.sum(), z0)])
-    assert all(map(torch.equal, *found))
+        func.forward = lambda t, z: [func.cell(z[None], func.hidden)[0] - z, setattr(func, "hidden", func.hidden + 1)][
+            0
+        ]
+        y = nf.fdeint(
+            func, z0, 1.0, 0.7, steps=100, adjoint=adjoint, stepper="auto" if adjoint == "direct" else stepper
+        )
+        return torch.autograd.grad(y.sum(), z0)[0]
+
+    assert torch.isfinite(solved("direct")).all()
+    with pytest.raises(nf.ChangedFunctionError, match="adjoint='direct'"):
+        solved("exact")
 
 
 def test_what_is_changed_now_and_then_is_noticed_in_the_first_call_only():

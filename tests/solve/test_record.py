@@ -28,8 +28,8 @@ def test_the_value_is_wanted_forward_and_for_a_learned_order_only():
         assert all(func.wanted)
         func.wanted.clear()
         out.sum().backward()
-        assert func.wanted
-        assert all(w is expected for w in func.wanted)
+        assert func.wanted.count(not expected) == (0 if expected else 1)  # one step is compared with the forward pass
+        assert len(func.wanted) > 4
 
 
 def test_rows_are_given_back_before_the_whole_pass_ends():

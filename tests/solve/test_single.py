@@ -67,8 +67,8 @@ def test_the_value_is_not_wanted_where_only_the_derivative_is_used():
     assert all(wanted)
     wanted.clear()
     y.sum().backward()
-    assert wanted
-    assert not any(wanted)
+    assert len(wanted) > 10
+    assert wanted.count(True) == 1  # one step is compared with the forward pass
 
 
 def test_statistics_say_what_ran_and_why():

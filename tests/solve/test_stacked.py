@@ -87,7 +87,7 @@ class Counting(Net):
 
     def forward(self, t, z, u):
         self.calls += 1
-        return super().forward(t, z, u) / (1 + 1e-3 * self.calls)
+        return super().forward(t, z, u)
 
 
 @pytest.mark.parametrize("kind", [Otherwise, Dropping])

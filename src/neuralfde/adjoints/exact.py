@@ -14,6 +14,8 @@ from ..solve.plan import Coefficients, Plan, Run
 class _Discrete:
     """What is differentiated is the scheme itself, step by step, so that the gradient is that of autograd."""
 
+    exact = True
+
     def pull(
         self, plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
     ) -> Gradients:

@@ -27,6 +27,7 @@ class Paper:
     """
 
     stores_graph = False
+    exact = False
 
     def pull(
         self, plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
@@ -34,7 +35,7 @@ class Paper:
         """See :class:`~neuralfde.solve.function.Adjoint`."""
         assert plan.backward_weights is not None
         memory = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, record.engine, False)
-        totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, False)
+        totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, False, plan.field.outside)
         read = reader(record, SingleSteps(plan, run))
         outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
         terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this node and later ones

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import nn
 
+from .torch_private import derivatives_are_watched
+
 _T = TypeVar("_T")
 
 _LOCK = threading.RLock()
@@ -32,7 +34,8 @@ class Cache(Generic[_T]):
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The value of this key, made if it is not there. Two threads may both make it; one of them is kept.
 
-        What is made in inference mode is of no use to training, and is an entry of its own.
+        What is made in inference mode is of no use to training, and is an entry of its own; what is made inside a
+        transform of ``torch.func`` belongs to it and is not kept.
         """
         key = (key, torch.is_inference_mode_enabled())
         with _LOCK:
@@ -40,6 +43,8 @@ class Cache(Generic[_T]):
                 self.entries.move_to_end(key)
                 return self.entries[key]
         made = make()
+        if derivatives_are_watched():
+            return made
         with _LOCK:
             found = self.entries.setdefault(key, made)
             self.entries.move_to_end(key)

@@ -75,6 +75,13 @@ PANELS_FEWEST = 4
 #: Rows of this many numbers, or solves of this many steps, take panels of this length.
 PANELS_WIDE, PANELS_MANY, PANELS_LONG = 1 << 16, 4096, 256
 
+# ---- solves in plain operations -------------------------------------------------------------------------------------
+
+#: Steps in a block of a solve that is composed of plain operations: each slope is added to the rest of its block.
+COMPOSED_BLOCK = 16
+#: Numbers of an implicit stage there, whose Jacobian is a dense matrix.
+COMPOSED_NUMBERS = 512
+
 # ---- what is found again --------------------------------------------------------------------------------------------
 
 #: Small tables are compared by their contents; larger ones are made anew, which takes no longer than comparing.
@@ -98,6 +105,8 @@ PANELS_LAGS = 4096
 PINNED_BYTES = 256 << 20
 #: Entries at both ends of a container that are compared to see whether a call of func has changed it.
 COMPARED_ENTRIES = 8
+#: Steps at which both passes must agree on the value of func, at most: one for every 64 steps.
+WITNESSES = 4
 #: Calls of a function before it is captured: the first ones choose algorithms and make workspaces.
 WARM_UP = 2
 #: Times besides the start at which ``suggest_step`` compares solutions.

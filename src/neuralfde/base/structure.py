@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError, InputTypeError
 from .caches import Cache
-from .torch_private import pytree
+from .torch_private import pytree, value_of
 from .transfer import to_host
 
 _TENSORS: Cache[Structure] = Cache("structures of tensors", 64)
@@ -174,8 +174,8 @@ def structure_of(z0: Any) -> Structure:
     for leaf in leaves:
         if leaf.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(
-                f"z0 has dtype {leaf.dtype}; a fractional history needs float32 or float64 sums. Use z0.float(), "
-                "torch.view_as_real(z0) if it is complex, and torch.autocast to run func itself in lower precision."
+                f"z0 has dtype {leaf.dtype}; a fractional history needs sums in float32 or float64 (or their "
+                "complex kinds). Use z0.float(), and torch.autocast to run func itself in lower precision."
             )
         if leaf.dtype != first.dtype:
             raise InputTypeError(f"z0 mixes {first.dtype} and {leaf.dtype}; convert all of it to one dtype.")
@@ -195,7 +195,7 @@ def _of_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> S
 
 def all_finite(x: Tensor) -> bool:
     """Whether no number is infinite or none at all, in one call: the norm is as bad as the worst of them."""
-    return x.numel() == 0 or math.isfinite(float(torch.linalg.vector_norm(x.detach(), math.inf)))
+    return x.numel() == 0 or math.isfinite(float(torch.linalg.vector_norm(value_of(x), math.inf)))
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,12 +25,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = [
     "TorchDispatchMode",
     "add_each",
+    "are_batched",
     "copy_each",
     "derivatives_are_watched",
-    "has_tangent",
+    "hooks_at_rest",
+    "is_constant",
     "pytree",
     "sequence_number",
     "uncompiled",
+    "value_of",
     "vectorised",
     "vjp",
     "with_parameters",
@@ -125,9 +128,38 @@ def derivatives_are_watched() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def has_tangent(x: Tensor) -> bool:
-    """Whether this tensor carries a tangent of forward mode."""
-    return forward_ad.unpack_dual(x).tangent is not None
+def are_batched(grads: Tensor) -> bool:
+    """Whether these are several gradients at once, as ``torch.autograd.grad(..., is_grads_batched=True)`` has them."""
+    return _functorch.is_legacy_batchedtensor(grads) or derivatives_are_watched()
+
+
+def is_constant(x: Tensor) -> bool:
+    """Whether this tensor is a plain number to every transform: no gradient, no tangent, no axis of vmap."""
+    if x.requires_grad or _functorch.is_functorch_wrapped_tensor(x):
+        return False
+    return forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None
+
+
+def value_of(x: Tensor) -> Tensor:
+    """The numbers of a tensor, to be looked at: without gradient, and of all samples of vmap."""
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
+    return x.detach()
+
+
+@contextlib.contextmanager
+def hooks_at_rest(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Within, hooks on these tensors are not called, not even where their gradient is asked for."""
+    resting = [(hooks, list(hooks.items())) for hooks in (x._backward_hooks for x in tensors) if hooks]
+    for hooks, _ in resting:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, held in resting:
+            added = list(hooks.items())
+            hooks.clear()
+            hooks.update(held + added)
 
 
 def sequence_number(z: Tensor) -> int:

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import UnsupportedError
 from .caches import Cache
 from .policy import TABLE_NUMBERS
+from .torch_private import is_constant
 
 _ON_DEVICE: Cache[Tensor] = Cache("numbers on the device", 64)
 _ON_HOST = WeakTensorKeyDictionary()
@@ -40,7 +41,7 @@ def to_device(x: Tensor, like: Tensor) -> Tensor:
 
 def to_host(x: Tensor) -> Tensor:
     """``x`` in float64 on the CPU; one that needs no gradient is fetched again only after it was changed."""
-    if x.device.type == "cpu" or x.requires_grad or x.is_inference():
+    if x.device.type == "cpu" or not is_constant(x) or x.is_inference():
         _refuse_capture(x.device.type != "cpu")
         return x.to(device="cpu", dtype=torch.float64)
     version, found = _ON_HOST.get(x, (-1, None))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..adjoints import Adjoint, Direct, Exact, Paper
 from ..base.grid import Mesh, Request, request
 from ..base.structure import Structure, grouped, structure_of, tensors_in
-from ..base.torch_private import pytree
+from ..base.torch_private import pytree, value_of
 from ..errors import InputError, InputTypeError, UnsupportedError, nearest
 from ..history import Full, History
 from ..orders import Caputo, Operator, read_order
@@ -68,8 +68,8 @@ class Problem:
         horizon = self.known.get("horizon")
         if horizon is None:
             horizon = torch.ones(self.structure.groups, dtype=torch.float64)
-        elif not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
-            raise InputError(f"horizon={float(horizon.detach().min()):g} must be positive and finite.")
+        elif not bool((torch.isfinite(value_of(horizon)) & (value_of(horizon) > 0)).all()):
+            raise InputError(f"horizon={float(value_of(horizon).min()):g} must be positive and finite.")
         return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
 
 

@@ -115,6 +115,10 @@ class History(ABC):
         """Lag weights (sums, steps + 1, groups) in float64 as this history's memories take them; differentiable."""
         return weights
 
+    def lags(self, weights: Tensor, steps: int) -> Tensor:
+        """What :meth:`tabulate` gave as the weights that the memories apply, one for each lag; differentiable."""
+        return weights
+
     @abstractmethod
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Memory:
         """A memory for a forward pass over rows like ``row`` (groups, width)."""

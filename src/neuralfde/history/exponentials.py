@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..base.caches import Cache
 from ..base.policy import CHECKED_LAGS, MOST_TERMS
+from ..base.torch_private import is_constant, value_of
 from ..errors import InputError, InputTypeError
 from .base import History, Memory
 from .sum_of_exponentials import SumOfExponentials
@@ -63,7 +64,7 @@ class Exponentials(History):
         Near weights beyond lag B are those of the exponentials, so that the matrix is Toeplitz wherever blocks begin.
         The fit of weights that need no gradient is found again in the next solve.
         """
-        if weights.requires_grad:
+        if not is_constant(weights):
             return self._fit(weights)
         key = (self, tuple(weights.shape), tuple(weights.flatten().tolist()))
         return _FITTED.get(key, lambda: self._fit(weights))
@@ -73,7 +74,7 @@ class Exponentials(History):
         size, steps = self.block, weights.shape[1] - 1
         if steps < 2 * size:
             return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
-        power, fewest = _decay(weights.detach(), size), self.terms or max(4, _guess(self.tol, steps, size))
+        power, fewest = _decay(value_of(weights), size), self.terms or max(4, _guess(self.tol, steps, size))
         sufficed = _SUFFICED.get((self, steps, power), lambda: [fewest])
         terms, (c, reached) = sufficed[0], self._coefficients(weights, power, sufficed[0])
         while reached <= self.tol and terms > fewest:
@@ -108,6 +109,15 @@ class Exponentials(History):
         """The rates per step, fastest last; float64."""
         low, high = math.log(0.1 / steps), math.log(30 / self.block)
         return torch.linspace(low, high, terms, dtype=torch.float64).exp()
+
+    def lags(self, weights: Tensor, steps: int) -> Tensor:
+        """See :class:`History`."""
+        near, c = weights[:, : min(2 * self.block, steps + 1)], weights[:, 2 * self.block :]
+        if c.shape[1] == 0:
+            return near
+        far = torch.arange(2 * self.block, steps + 1, dtype=torch.float64)[:, None]
+        decays = torch.exp((self.block - far) * self.rates(steps, c.shape[1])).to(weights)
+        return torch.cat([near, torch.einsum("mk,nkg->nmg", decays, c)], dim=1)
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> SumOfExponentials:
         """See :class:`History`."""

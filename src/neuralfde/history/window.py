@@ -34,6 +34,11 @@ class Window(History):
                 "Use at least 1 step, or history='full' for the whole past."
             )
 
+    def lags(self, weights: Tensor, steps: int) -> Tensor:
+        """See :class:`History`."""
+        seen = torch.arange(steps + 1, device=weights.device) <= self.length
+        return torch.where(seen[:, None], weights, 0.0)
+
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from ..base.caches import Cache
 from ..base.grid import Mesh
 from ..base.policy import WEIGHTS_NUMBERS
-from ..base.torch_private import has_tangent
+from ..base.torch_private import is_constant, value_of
 from ..errors import InputError, InputTypeError
 from ..schemes import ABM, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
 from ..weights.kernel import Kernel
@@ -71,10 +72,10 @@ class Tempered(Operator):
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
         """See ``Operator``."""
         order, rate = numbers["order"], numbers["rate"]
-        if bool((rate.detach() < 0).any()) or not bool(torch.isfinite(rate.detach()).all()):
+        rates = value_of(rate)
+        if bool((rates < 0).any()) or not bool(torch.isfinite(rates).all()):
             raise InputError(
-                f"Tempered(rate={float(rate.detach().min()):g}): the rate must be finite and not negative; "
-                "0 is no tempering."
+                f"Tempered(rate={float(rates.min()):g}): the rate must be finite and not negative; 0 is no tempering."
             )
         kernel, t = one_order(order, scheme, mesh), mesh.times
         fade = torch.exp(-rate * t)
@@ -85,7 +86,9 @@ class Tempered(Operator):
         if own is not None:
 
             def dense(p: float) -> Tensor:
-                return own(p) * torch.exp(-rate * (mesh.at(p) - t).clamp(min=0))
+                here, right = mesh.at(p), mesh.at(min(math.floor(p) + 1.0, float(mesh.steps)))
+                # slopes beyond the right-hand node have no weight: their factor only has to be finite
+                return own(p) * torch.exp(-rate * torch.maximum(here - t, here - right))
 
         def line(s: Tensor) -> Tensor:
             one = torch.exp(-rate * s)
@@ -122,8 +125,8 @@ def one_order(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
 def _on_uniform(order: Tensor, mesh: Mesh, scheme: Scheme) -> Kernel:
     """The scheme's weights; a table of numbers that get no gradient is found again if it was computed before."""
     step, steps = mesh.step, mesh.steps
-    learned = any(x.requires_grad or has_tangent(x) for x in (order, step))
-    if learned or type(scheme) not in KNOWN or order.numel() * (steps + 1) > WEIGHTS_NUMBERS:
+    fixed = is_constant(order) and is_constant(step) and type(scheme) in KNOWN
+    if not fixed or order.numel() * (steps + 1) > WEIGHTS_NUMBERS:
         return scheme.kernel(order, step, steps)
     # a tensor made in inference mode is of no use to a later backward pass
     key = (scheme, tuple(order.tolist()), tuple(step.tolist()), steps, torch.is_inference_mode_enabled())
@@ -132,7 +135,7 @@ def _on_uniform(order: Tensor, mesh: Mesh, scheme: Scheme) -> Kernel:
 
 def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0.0, name: str = "order") -> None:
     """Raise unless every order can be used with this scheme and these initial values."""
-    values = order.detach()
+    values = value_of(order)
     least, top = (float(x) for x in torch.aminmax(values))  # not a number if any of them is none
     if not (least > lowest and top <= 2):
         bad = values[~((values > lowest) & (values <= 2))][0]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base.grid import Mesh
+from ..base.torch_private import value_of
 from ..errors import InputError
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
@@ -44,7 +45,7 @@ class CustomKernel(Operator):
                 "(explicit) or 'gl' (implicit), without grading= and velocity=."
             )
         w = self._weights(numbers, mesh)
-        if not scheme.implicit and bool((w.detach()[0] != 0).any()):
+        if not scheme.implicit and bool((value_of(w[0]) != 0).any()):
             raise InputError(
                 f"CustomKernel has w_0={float(w.detach()[0, 0]):g}, a weight of the slope at the new point itself. "
                 "Use an implicit method such as 'gl', or weights that begin with 0."

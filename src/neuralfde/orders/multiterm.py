@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base.grid import Mesh
+from ..base.torch_private import value_of
 from ..errors import InputError
 from ..schemes import GrunwaldLetnikov, Scheme
 from ..schemes.differences import convolution
@@ -115,7 +116,7 @@ def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kern
             + ("." if mesh.uniform else " without grading=.")
         )
     check_order(orders, scheme, mesh.velocity, lowest=-1e-300, name="orders")
-    if bool((orders.detach().amax(0) <= 0).any()):
+    if bool((value_of(orders).amax(0) <= 0).any()):
         raise InputError("MultiTerm needs at least one order above 0; with order 0 alone nothing is differentiated.")
     count = mesh.steps + 1
     # the smallest power is taken out by hand: its reciprocal is known without error growing with the lag
@@ -137,7 +138,7 @@ def _with_initial_values(kernel: Kernel, orders: Tensor, factors: Tensor, mesh: 
         ramp = torch.where(t > 0, t.clamp(min=1e-300) ** power, (power == 0).to(t)) / torch.exp(torch.lgamma(1 + power))
         bases.append(t)
         missing.append((torch.where(low, factors, 0.0)[:, None] * ramp).sum(0))
-    elif not bool((orders == 0).any()):
+    elif not bool((value_of(orders) == 0).any()):
         return kernel
     weights = torch.cat([kernel.local[None], kernel.weights[0, 1:]])
     entering = (torch.arange(t.shape[0]) >= kernel.first)[:, None]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base.grid import Mesh
+from ..base.torch_private import value_of
 from ..errors import InputError, InputTypeError
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
@@ -43,7 +44,7 @@ class VariableOrder(Operator):
         """See ``Operator``."""
         orders = self._orders(mesh)
         check_order(orders[1:], scheme, mesh.velocity, name="VariableOrder fn(t)")
-        if float(orders.detach()[1:].max()) > 1:
+        if float(value_of(orders)[1:].max()) > 1:
             raise InputError("VariableOrder has orders in (0, 1] only; use Caputo with velocity= for a constant one.")
         rows = mesh.steps + 1
         groups = mesh.horizon.shape[0]

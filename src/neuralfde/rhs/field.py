@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..base.structure import Structure, tensors_in
-from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised, with_parameters
+from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised
 from ..base.transfer import capturing
 from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .fingerprint import Watch
-from .noise import Noise
-from .purity import changed, reachable
+from .noise import GENERATORS, Noise
+from .purity import changed, reachable, tensors_held
 
 #: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
 _DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -35,6 +35,7 @@ class Field:
         shape: a row as :meth:`__call__` takes it: the state itself where it is one tensor of one order, so that nothing
             needs to be converted; otherwise (groups, width).
         impure: what a call of ``func`` was seen to change, or None.
+        known: the tensors that ``func`` may depend on; ``outside`` are those within its reach that it may not.
     """
 
     def __init__(self, func: Callable[..., Any], structure: Structure, times: Tensor, args: tuple[Any, ...]) -> None:
@@ -46,50 +47,62 @@ class Field:
         self.trace: tuple[Hashable, ...] | None = None  # what the first evaluation did, where that was watched
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
         self.impure: str | None = None
+        self.known: list[Tensor] = []
+        self.outside: list[Tensor] = []
+        self.overwrites = torch.is_inference_mode_enabled()  # its argument; tensors made there cannot tell
         self.known_by: Hashable = None  # what func can reach and its arguments, as they are now
         self.noise = Noise(structure.device)
         self.autocast = _autocast_state(structure.device.type)
         self.as_it_is = structure.bare and structure.spans is None
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
-        self._owned = _owned(func)
 
     @cached_property
     def instants(self) -> tuple[Tensor, ...]:
         """The time of each grid point, as ``func`` gets it."""
         return self.times.unbind(0)
 
-    @contextlib.contextmanager
-    def as_called(self) -> Iterator[None]:
-        """Give ``func`` the parameters and buffers it had when ``fdeint`` was called.
-
-        ``torch.func.functional_call`` takes its own away again when the call ends, before a backward pass begins.
-        """
-        now = _owned(self.func)
-        with with_parameters(self.func, {name: x for name, x in self._owned.items() if now.get(name) is not x}):
-            yield
-
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
         self.evaluations += 1
-        if self.noise.active:
-            self.noise.seed_step(n)
-        if self._plain:
-            v = self.func(self.instants[n], row, *self.args)
-            if type(v) is not Tensor or v.shape != row.shape or v.dtype != row.dtype:
-                self.check(v)
-            return v  # type: ignore[no-any-return]
-        return self._convert(self.func, self.instants[n], row)
+        if not self.noise.active:
+            return self._unharmed(self._slope, self.instants[n], row)
+        with self.noise.of_step(n):
+            return self._unharmed(self._slope, self.instants[n], row)
+
+    def _slope(self, t: Tensor, row: Tensor) -> Tensor:
+        if not self._plain:
+            return self._convert(self.func, t, row)
+        v = self.func(t, row, *self.args)
+        if type(v) is not Tensor or v.shape != row.shape or v.dtype != row.dtype or v.device != row.device:
+            self.check(v)
+        return v  # type: ignore[no-any-return]
 
     def batch(self, times: Tensor, rows: Tensor) -> Tensor:
         """Slopes of rows (steps, …) at these times (steps,), vectorised over them."""
         self.evaluations += times.shape[0]
+        return self._unharmed(self._slopes, times, rows)
+
+    def _slopes(self, times: Tensor, rows: Tensor) -> Tensor:
         if not self._plain:
             return vectorised(lambda t, row: self._convert(self.func, t, row), times, rows)  # type: ignore[no-any-return]
         slopes: Tensor = vectorised(self.func, times, rows, *self.args)
         if slopes.shape != rows.shape or slopes.dtype != rows.dtype:
             self.check(slopes[0])
         return slopes
+
+    def _unharmed(self, call: Callable[[Tensor, Tensor], Tensor], t: Tensor, rows: Tensor) -> Tensor:
+        """A call that may not write to ``rows``, which the solver still needs; one that is known to gets a copy."""
+        if self.overwrites:
+            return call(t, rows.clone())
+        version = rows._version
+        found = call(t, rows)
+        if rows._version != version:
+            raise InputError(
+                "func changed its argument z in place, but not in its first evaluation, where that is noticed and z is "
+                "copied. Use operations that make new tensors: z * 2 in place of z.mul_(2)."
+            )
+        return found
 
     def _convert(self, func: Callable[..., Any], t: Tensor, row: Tensor) -> Tensor:
         """``func`` on a row: with the structure of the state and the precision of the caller around it."""
@@ -108,48 +121,59 @@ class Field:
         other.__dict__.pop("instants", None)
         return other
 
-    def first_evaluation(self, row: Tensor, known: Sequence[Tensor], watch: bool = False) -> None:
+    def first_evaluation(self, row: Tensor, known: Sequence[Tensor] | None, watch: bool = False) -> None:
         """Call ``func`` once at the door: check what it returns, what it captures and whether it draws random numbers.
 
-        With gradients enabled the call is traced, so that a captured tensor is found before any work is done.
+        With gradients enabled the call is traced, so that a captured tensor is found before any work is done; not
+        where all operations are followed anyway (``known`` is None).
         """
         if capturing() and self.func in _DRAWS:
             raise UnsupportedError(
                 "func draws random numbers (dropout?), which a captured solve would not repeat in its backward pass. "
                 "Leave the solve out of the CUDA graph, or pass the noise through args=."
             )
-        before = self.noise.peek()
-        traced = torch.is_grad_enabled()
-        z = row.detach().requires_grad_(traced)
-        mark = sequence_number(z) if traced else 0
+        traced = torch.is_grad_enabled() and known is not None
+        z = row.detach()
+        mark = sequence_number(z.requires_grad_()) if traced else 0
         start = self.times[0]
-        kept = reachable(self.func)
-        with contextlib.ExitStack() as around:
-            if watch:
-                around.enter_context(uncompiled())
-                watched = around.enter_context(Watch([z, self.times, *tensors_in(self.args)]))
-            if self.autocast:
-                around.enter_context(torch.autocast(**self.autocast))
-            try:
-                out = self.func(start, self.structure.unpack(z), *self.args)
-            except Exception as error:
-                error.add_note(self._call())
-                raise
+        kept, versions = reachable(self.func), _versions(self.args)
+        with GENERATORS:
+            before, own = self.noise.peek(), z.clone()
+            out = self._first(start, own, watch)
+            self.noise.activate_if_drawn(before)
         after = reachable(self.func)
-        self.impure = changed(kept, after)
+        self.impure = changed(kept, after) or (None if versions == _versions(self.args) else "its arguments")
+        self.overwrites = self.overwrites or own._version > 0
         self.known_by = (tuple(after.items()), _described(self.args))
-        if watch:
-            self.trace = tuple(watched.lines)
         self.evaluations += 1
         self.check(out)
-        if traced:
-            refuse_captured(tensors_in(out), [z, *known, *tensors_in(self.args)], mark)
-        self.noise.activate_if_drawn(before)
+        if traced and known is not None:
+            self.known = [*known, *tensors_in(self.args)]
+            mine = {id(x) for x in self.known}
+            self.outside = [x for x in tensors_held(self.func) if x.requires_grad and id(x) not in mine]
+            refuse_captured(tensors_in(out), [z, *self.known], mark)
         if self.noise.active:
             with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
                 _DRAWS.add(self.func)
-        else:
+        elif known is not None:
             self.first_slope = self.structure.pack(out).detach().to(row.dtype).view(self.shape)
+
+    def _first(self, start: Tensor, own: Tensor, watch: bool) -> Any:
+        """The first call of ``func``; what it does is written down, where that is asked for."""
+        with contextlib.ExitStack() as around:
+            if watch:
+                around.enter_context(uncompiled())
+                watched = around.enter_context(Watch([own, self.times, *tensors_in(self.args)]))
+            if self.autocast:
+                around.enter_context(torch.autocast(**self.autocast))
+            try:
+                return self.func(start, self.structure.unpack(own), *self.args)
+            except Exception as error:
+                error.add_note(self._call())
+                raise
+            finally:
+                if watch:
+                    self.trace = tuple(watched.lines)
 
     def _call(self) -> str:
         """How ``func`` is called, for a person whose ``func`` raised."""
@@ -203,20 +227,15 @@ def _described(args: tuple[Any, ...]) -> Hashable:
     return repr(spec), tuple(map(_kind, leaves))
 
 
+def _versions(args: tuple[Any, ...]) -> list[int]:
+    """How often each tensor among the arguments has been written to."""
+    return [x._version for x in tensors_in(args) if not x.is_inference()]
+
+
 def _kind(x: Any) -> Hashable:
     if isinstance(x, Tensor):
         return (x.shape, x.dtype)
     return (type(x), x if x is None or isinstance(x, bool | int | float | str) else id(x))
-
-
-def _owned(func: Callable[..., Any]) -> dict[str, Tensor]:
-    """Parameters and buffers of a module, by name; shared ones under each of their names."""
-    if not isinstance(func, nn.Module):
-        return {}
-    return {
-        **dict(func.named_parameters(remove_duplicate=False)),
-        **dict(func.named_buffers(remove_duplicate=False)),
-    }
 
 
 def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int) -> None:
@@ -227,9 +246,9 @@ def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: in
     allowed = {id(x) for x in known}
     for node, leaf in graph_nodes(outputs, known):
         if leaf is not None and id(leaf) not in allowed:
-            _raise_captured(f"a leaf tensor of shape {tuple(leaf.shape)}")
+            raise captured_error(f"a leaf tensor of shape {tuple(leaf.shape)}")
         if leaf is None and node._sequence_nr() < mark:
-            _raise_captured(f"a tensor computed earlier by {node.name()}")
+            raise captured_error(f"a tensor computed earlier by {node.name()}")
 
 
 def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[tuple[Any, Tensor | None]]:
@@ -246,8 +265,9 @@ def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[
         pending.extend(child for child, _ in node.next_functions)
 
 
-def _raise_captured(what: str) -> None:
-    raise CapturedTensorError(
+def captured_error(what: str) -> CapturedTensorError:
+    """The error for something that ``func`` uses and that would get no gradient."""
+    return CapturedTensorError(
         f"func uses {what} that requires grad but is neither a parameter of func nor passed in: it would silently get "
         "no gradient. Pass it through args=(...) and take it as an argument of func, list it in params=[...], "
         "make func an nn.Module that owns it, or detach() it if no gradient is wanted."

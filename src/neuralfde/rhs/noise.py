@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from ..base.torch_private import value_of
 from ..base.transfer import capturing
+
+#: The generators that ``func`` draws from belong to the process: one solve at a time may set them. A ``func`` may
+#: contain a solve of its own.
+GENERATORS = threading.RLock()
 
 
 class Noise:
@@ -33,26 +39,23 @@ class Noise:
         if all(map(torch.equal, before, self._after_first)):
             return
         self.active = True
-        self.seed = int(torch.randint(2**62, ()))
+        self.seed = int(value_of(torch.randint(2**62, (1,))).flatten()[0])
 
     def drawn_since_first(self) -> bool:
-        """Whether an inactive generator has moved since the first evaluation."""
-        return not self.active and not all(map(torch.equal, self._after_first, self.peek()))
-
-    def seed_step(self, n: int) -> None:
-        """Set the generators to the noise of step ``n``."""
-        torch.manual_seed((self.seed + n) % 2**63)
+        """Whether an inactive generator has moved since the first evaluation, and no other thread can have moved it."""
+        if self.active or threading.active_count() > 1:
+            return False
+        return not all(map(torch.equal, self._after_first, self.peek()))
 
     @contextlib.contextmanager
-    def borrowed(self) -> Iterator[None]:
-        """Leave the caller's generators as they were, however many steps are seeded inside."""
-        if not self.active:
-            yield
-            return
-        before = self.peek()
-        try:
-            yield
-        finally:
-            torch.set_rng_state(before[0])
-            if len(before) > 1:
-                torch.cuda.set_rng_state(before[1], self.device)
+    def of_step(self, n: int) -> Iterator[None]:
+        """Within, the generators give the noise of step ``n``; then they are as they were."""
+        with GENERATORS:
+            before = self.peek()
+            torch.manual_seed((self.seed + n) % 2**63)
+            try:
+                yield
+            finally:
+                torch.set_rng_state(before[0])
+                if len(before) > 1:
+                    torch.cuda.set_rng_state(before[1], self.device)

@@ -25,7 +25,12 @@ _OWN = frozenset(nn.Module().__dict__) - {"training"}
 
 def reachable(func: Any) -> dict[str, Hashable]:
     """What a call of ``func`` could change, by name; two calls compare equal unless something was changed."""
-    return dict(_walk(func, "func", 2))
+    return {name: _mark(value) for name, value in _walk(func, "func", 2)}
+
+
+def tensors_held(func: Any) -> list[Tensor]:
+    """The tensors that a call of ``func`` could use, other than parameters of modules."""
+    return [value for _, value in _walk(func, "func", 2) if isinstance(value, Tensor)]
 
 
 def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | None:
@@ -35,7 +40,7 @@ def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | No
     return next((name for name in (*after, *before) if before.get(name) != after.get(name)), None)
 
 
-def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(thing, nn.Module):
         yield from _module(thing, name, depth)
     elif isinstance(thing, types.FunctionType):
@@ -56,14 +61,14 @@ def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
             yield from _held(value, f"{name}.{key}", depth)
 
 
-def _held(value: Any, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+def _held(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     """A value that something holds, and what it holds itself."""
-    yield name, _mark(value)
+    yield name, value
     if depth > 0 and not isinstance(value, Tensor):
         yield from _walk(value, name, depth - 1)
 
 
-def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     for path, part in module.named_modules():
         where = f"{name}.{path}" if path else name
         for key, value in part.__dict__.items():
@@ -71,10 +76,10 @@ def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Has
                 yield from _held(value, f"{where}.{key}", depth)
         for key, buffer in part._buffers.items():
             if buffer is not None:
-                yield f"{where}.{key}", _mark(buffer)
+                yield f"{where}.{key}", buffer
 
 
-def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[tuple[str, Hashable]]:
+def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
@@ -90,7 +95,7 @@ def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[t
     for key in function.__code__.co_names:
         value = function.__globals__.get(key)
         if isinstance(value, int | float | list | dict | set | Tensor):
-            yield key, _mark(value)
+            yield from _held(value, key, depth)
 
 
 def _mark(value: Any) -> Hashable:

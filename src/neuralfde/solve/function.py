@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from ..base.torch_private import derivatives_are_watched
+from ..base.structure import replace_tensors, tensors_in
+from ..base.torch_private import are_batched, derivatives_are_watched
+from ..errors import UnsupportedError
 from . import loop
+from .composed import composed
 from .loop import Gradients, Record
 from .plan import Coefficients, Plan, Run
 
@@ -20,9 +23,15 @@ COEFFICIENTS = len(Coefficients._fields)
 
 
 class Adjoint(Protocol):
-    """How a gradient is computed. ``stores_graph`` keeps every step's graph from the forward pass."""
+    """How a gradient is computed.
+
+    Attributes:
+        stores_graph: every step's graph is kept from the forward pass.
+        exact: it is the gradient of what the forward pass computes.
+    """
 
     stores_graph: bool
+    exact: bool
 
     def pull(
         self, plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
@@ -41,11 +50,26 @@ def _advised() -> Iterator[None]:
 
 def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
-    if plan.train or derivatives_are_watched():
+    if derivatives_are_watched():
+        return _composed(plan, inputs)
+    if plan.train:
         found: tuple[Tensor, Tensor | None] = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
         return found
     with torch.no_grad():
         return Solve.forward(None, plan, run, adjoint, *inputs)
+
+
+def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
+    """The solve in plain operations on these inputs; arguments of ``func`` are the last of them."""
+    z0 = inputs[COEFFICIENTS]
+    assert z0 is not None
+    c = Coefficients(*[None if x is None else x.to(z0) for x in inputs[:COEFFICIENTS]])  # type: ignore[arg-type]
+    args = inputs[len(inputs) - len(tensors_in(plan.field.args)) :]
+    field = plan.field.at(plan.field.times, replace_tensors(plan.field.args, list(args)))  # type: ignore[arg-type]
+    with _without_autocast(plan, z0):
+        found = composed(replace(plan, field=field), c, z0)
+    plan.field.evaluations += field.evaluations
+    return found
 
 
 def _numbers(inputs: tuple[Tensor | None, ...], like: Tensor) -> Coefficients:
@@ -76,24 +100,48 @@ class Solve(torch.autograd.Function):
         return out, between
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple[Any, ...]:
         """Gradients in the order of the inputs of ``forward``."""
         plan, run, adjoint, inputs = ctx.plan, ctx.run, ctx.adjoint, ctx.saved_tensors
+        if torch.is_grad_enabled() or are_batched(grad_out):  # create_graph=True, or is_grads_batched=True
+            return (None, None, None, *_differentiable(plan, adjoint, inputs, (grad_out, grad_between)))
         z0 = inputs[COEFFICIENTS].detach()
         c = _numbers(inputs, z0)
-        with _without_autocast(plan, z0), torch.no_grad(), plan.field.as_called(), _advised():
+        again = plan.called.restored(plan.field.impure is not None)
+        with _without_autocast(plan, z0), torch.no_grad(), again, _advised():
             if ctx.record.spent:
                 _, _, ctx.record = loop.forward(plan, run, c, z0, adjoint.stores_graph)
             ctx.record.spent = True
-            with plan.field.noise.borrowed():
-                grads = (grad_out.detach(), None if grad_between is None else grad_between.detach())
-                found = adjoint.pull(plan, run, ctx.record, c, z0, grads)
+            grads = (grad_out.detach(), None if grad_between is None else grad_between.detach())
+            found = adjoint.pull(plan, run, ctx.record, c, z0, grads)
+            if ctx.record.witness is not None:
+                ctx.record.witness.verdict()
         ctx.record.release()  # the node itself may live until the whole backward pass ends
         weights = [
             None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)
         ]
         return (None, None, None, *weights, found.z0, *found.tensors)
+
+
+def _differentiable(
+    plan: Plan, adjoint: Adjoint, inputs: tuple[Tensor | None, ...], grads: tuple[Tensor, Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """The gradients once more, with a graph of their own: what a second derivative starts from."""
+    if not adjoint.exact:
+        raise UnsupportedError(
+            "adjoint='paper' is not the gradient of its forward pass, so that it has no derivative that would mean "
+            "anything. Use adjoint='exact' where create_graph=True is needed."
+        )
+    assert plan.called is not None
+    wanted, again = [x for x in inputs if x is not None and x.requires_grad], torch.is_grad_enabled()
+    with torch.enable_grad(), plan.called.restored(plan.field.impure is not None):
+        out, between = _composed(plan, inputs)
+        ends = [(out, grads[0])] + ([] if between is None or grads[1] is None else [(between, grads[1])])
+        found = torch.autograd.grad(
+            [y for y, _ in ends], wanted, [g for _, g in ends], create_graph=again, allow_unused=True
+        )
+    supply = iter(found)
+    return tuple(next(supply) if x is not None and x.requires_grad else None for x in inputs)
 
 
 def _without_autocast(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[Any]:

@@ -16,6 +16,7 @@ from functools import partial
 from torch import Tensor
 
 from ..base.structure import all_finite
+from ..base.transfer import capturing
 from ..errors import NonFiniteError
 from ..history import Block, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
@@ -23,6 +24,7 @@ from ..storage import Tape
 from .plan import Coefficients, Plan, Run
 from .rows import SegmentRows, SlopeRows
 from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, choose
+from .witness import Witness
 
 #: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.
 Take = Callable[[Block, "Tensor | None", Tensor], "tuple[Tensor, Tensor | None]"]
@@ -53,17 +55,19 @@ class Record:
         engine: the forward memory, where the backward pass may take over its room.
         heads: the first slopes, where starting weights act on them.
         steps: the stepper, where it has kept the graphs of the steps.
+        witness: slopes that the backward pass must find again.
     """
 
     tape: Tape | SlopeRows | SegmentRows | None = None
     engine: Memory | None = None
     heads: Tensor | None = None
     steps: Steps | None = None
+    witness: Witness | None = None
     spent: bool = False
 
     def release(self) -> None:
         """Give the memory of the rows back."""
-        self.tape = self.engine = self.heads = self.steps = None
+        self.tape = self.engine = self.heads = self.steps = self.witness = None
 
 
 @dataclass
@@ -89,6 +93,8 @@ def forward(
     parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known, plan.tables)
     tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
     out = like.new_empty(len(plan.nodes), *like.shape)
+    again = plan.train and not keep_graphs and not capturing() and not like.is_meta
+    witness = Witness(plan, c) if again else None
 
     def take(block: Block, sums: Tensor | None, inner: Tensor) -> tuple[Tensor, None]:
         assert sums is not None
@@ -99,6 +105,8 @@ def forward(
         _take_nodes(plan.nodes, block, filled.states, out)
         if tape is not None:
             tape.write_rows(block.start, filled.rows)
+        if witness is not None:
+            witness.note(task, filled.states, filled.slopes)
         if plan.keep_slopes:
             run.slopes.append(filled.slopes[: plan.steps - block.start].clone())
         if check:
@@ -109,10 +117,10 @@ def forward(
         return filled.slopes.unsqueeze(1), None
 
     steps = SingleSteps(plan, run, True) if keep_graphs else stepper.open(plan, run, like, size, backward=False)
-    with plan.field.noise.borrowed(), steps:
+    with steps:
         march(parts.memory, range(plan.steps + 1), like, take, lambda block: steps.room(block.count, False))
     run.history_bytes = engine.bytes + (0 if tape is None else tape.bytes)
-    record = Record(tape, steps=steps if keep_graphs else None)
+    record = Record(tape, steps=steps if keep_graphs else None, witness=witness)
     if plan.train and parts.starting is not None:
         record.heads = parts.starting.heads
     if plan.train and tape is None and not keep_graphs:
@@ -125,7 +133,8 @@ def backward(
 ) -> Gradients:
     """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
     like = z0 if c.base is None else z0[0]
-    totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, plan.weigh)
+    wanted = [x for x in plan.leaves if x.requires_grad]
+    totals = Totals(wanted, c.local, plan.weigh, plan.field.outside)
     stepper = choose(plan, run, like, record.steps is not None, backward=True)
     past = _history(plan, stepper, like, record.steps is not None)
     engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
@@ -164,11 +173,15 @@ def reader(record: Record, steps: Steps) -> Callable[[int], Tensor]:
     """Row ``n`` of the forward pass; rows that are computed again are computed by these steps."""
     if isinstance(record.tape, SegmentRows):
         record.tape.use(steps, march, forward_task)
-    return _no_row if record.tape is None else record.tape.read
 
+    def read(n: int) -> Tensor:
+        assert record.tape is not None, "the graphs of the steps are kept in place of rows"
+        row = record.tape.read(n)
+        if record.witness is not None and n in record.witness.slopes:
+            record.witness.compare(n, row)
+        return row
 
-def _no_row(n: int) -> Tensor:
-    raise AssertionError("the graphs of the steps are kept in place of rows")
+    return read
 
 
 def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor) -> Task:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..history import Block, History
+from ..rhs.called import Called
 from ..rhs.field import Field
 from ..schemes import Scheme
 from ..storage import Storage
@@ -40,6 +41,7 @@ class Plan:
         train: whether a backward pass may follow.
         weigh: whether it needs gradients of the coefficients, that is of the order.
         leaves: the tensors ``func`` depends on: parameters, then the tensors among ``args``, cut off from their graphs.
+        called: ``func`` as it is now, for the backward pass.
         stepper: how blocks of steps are taken, or a name or ``"auto"``.
         known: the past of a resumed solve, in place of the initial row: (steps + 1, sums, groups, width).
         keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
@@ -62,6 +64,7 @@ class Plan:
     check_finite: bool = True
     backward_weights: Tensor | None = None
     leaves: tuple[Tensor, ...] = ()
+    called: Called | None = None
     known: Tensor | None = None
     keep_slopes: bool = False
     tables: dict[Block, Tensor] | None = None

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from neuralfde.base.torch_private import value_of
 from neuralfde.errors import InputError
 
 # Beyond this index the logarithm of a ratio of gamma functions comes from its asymptotic series.
@@ -62,7 +63,7 @@ def binomial_series(order: float | Tensor, count: int) -> Tensor:
     if count < 1:
         raise InputError(f"count={count}; a series needs at least one coefficient.")
     order = as_order(order)
-    largest = float(order.detach().abs().max()) if order.numel() else 0.0
+    largest = float(value_of(order).abs().max()) if order.numel() else 0.0
     head = min(count, int(_ASYMPTOTIC_FROM * max(1.0, largest)))
     m = column(torch.arange(1, head, dtype=torch.float64, device=order.device), order)
     ones = torch.ones((1, *order.shape), dtype=torch.float64, device=order.device)

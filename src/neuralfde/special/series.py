@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from neuralfde.base.torch_private import value_of
 from neuralfde.errors import InputError, InputTypeError
 from neuralfde.special.powers import as_order, binomial_series, column, log_gamma_ratio
 
@@ -50,11 +50,31 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
+def _last(x: Tensor, axis: int | None) -> Tensor:
+    """The axis of a batch as the last one, which is made where there is none."""
+    return x.unsqueeze(-1) if axis is None else x.movedim(axis, -1)
+
+
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
+    def forward(a: Tensor, b: Tensor) -> Tensor:
         return _multiply(a, b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        a, b = ctx.saved_tensors
+        zero = torch.zeros_like(a.expand_as(b) if a.ndim < b.ndim else a)
+        by_a = zero if tangents[0] is None else series_product(tangents[0], b)
+        return by_a if tangents[1] is None else by_a + series_product(a, tangents[1])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+        return series_product(_last(a, in_dims[0]), _last(b, in_dims[1])), -1
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -96,10 +116,22 @@ def _newton(a: Tensor) -> Tensor:
 
 class _Reciprocal(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, a: Tensor) -> Tensor:
-        b = _newton(a)
-        ctx.save_for_backward(b)
-        return b
+    def forward(a: Tensor) -> Tensor:
+        return _newton(a)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        (b,) = ctx.saved_tensors
+        return -series_product(tangents[0], series_product(b, b))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], a: Tensor) -> tuple[Tensor, int]:
+        return series_reciprocal(_last(a, in_dims[0])), -1
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
@@ -120,7 +152,7 @@ def series_reciprocal(a: Tensor) -> Tensor:
         raise InputTypeError(f"series of dtype {a.dtype}; a real floating-point tensor is needed.")
     if a.dim() == 0 or a.shape[0] == 0:
         raise InputError("an empty series has no reciprocal; pass at least the constant coefficient.")
-    if bool((a.detach()[0] == 0).any()):
+    if bool((value_of(a[0]) == 0).any()):
         raise InputError("the constant coefficient is zero, so the series has no reciprocal.")
     return _Reciprocal.apply(a.to(torch.float64))
 
@@ -171,8 +203,9 @@ def l1_weights(order: float | Tensor, count: int) -> Tensor:
     order = as_order(order)
     if count < 1:
         raise InputError(f"count={count}; a series needs at least one coefficient.")
-    if bool(((order.detach() <= 0) | (order.detach() > 1)).any()):
-        raise InputError(f"order={order.detach().tolist()}; the L1 weights are defined for orders in (0, 1].")
+    values = value_of(order)
+    if bool(((values <= 0) | (values > 1)).any()):
+        raise InputError(f"order={values.tolist()}; the L1 weights are defined for orders in (0, 1].")
     smooth = series_product(binomial_series(order - 1.0, count), _l1_defect(order, count))
     constant = torch.zeros(count, dtype=torch.float64, device=order.device)
     constant[0] = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..base.torch_private import value_of
 from ..special import series_product
 
 #: Two exponents closer than this count as one; their Vandermonde matrix would be close to singular.
@@ -25,7 +26,7 @@ def starting_weights(weights: Tensor, order: Tensor) -> Tensor:
         ((2 * values > 1 - APART) & (values <= 1 - APART), (0.0, 1.0), 0.7),
         (values > 1 - APART, (0.0,), 1.0),
     ):
-        if not bool(chosen.any()):
+        if not bool(value_of(chosen).any()):
             continue
         beta = torch.where(chosen, order, safe)
         exponents = torch.stack([p * beta for p in powers] + [torch.ones_like(beta)])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...base.torch_private import add_each
 from ...history import Block
-from ...rhs.field import Field
+from ...rhs.field import Field, captured_error
 from ..plan import Plan, Run
 
 
@@ -58,10 +58,11 @@ class Totals:
         wanted: tensors that get a gradient.
         local: the local weights, (groups,) or (steps + 1, groups).
         weigh: whether their gradient is wanted.
+        outside: tensors that must not get one: nobody would hand it on.
     """
 
-    def __init__(self, wanted: Sequence[Tensor], local: Tensor, weigh: bool) -> None:
-        self.wanted = tuple(wanted)
+    def __init__(self, wanted: Sequence[Tensor], local: Tensor, weigh: bool, outside: Sequence[Tensor] = ()) -> None:
+        self.wanted, self.outside = (*wanted, *outside), len(outside)
         self.tensors: list[Tensor | None] = [None] * len(self.wanted)
         self.local = torch.zeros_like(local) if weigh else None
 
@@ -69,6 +70,10 @@ class Totals:
         """Add gradients of the wanted tensors, None where there is none."""
         if not tensors:
             return
+        if self.outside:
+            for x, g in zip(self.wanted[-self.outside :], tensors[-self.outside :], strict=True):
+                if g is not None:
+                    raise captured_error(f"a tensor of shape {tuple(x.shape)}")
         try:
             add_each(self.tensors, tensors)  # type: ignore[arg-type]
         except TypeError:  # there are gaps: the first step, or a tensor that this step did not use

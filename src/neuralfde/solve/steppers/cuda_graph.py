@@ -50,6 +50,8 @@ class CudaGraph(Stepper):
         if field.trace is None:
             return "func is made anew for every solve, or the solve itself is being captured"
         inputs = {id(x) for x in tensors_in(field.args)} | set(own_leaves(field.func)[1])
+        if field.outside:
+            return "func can reach a tensor that requires grad and is not among its inputs: each step is looked at"
         if any(id(x) not in inputs for x in plan.leaves):
             return "params= names tensors that are no parameters of func: a capture needs leaves of its own for them"
         return None

@@ -1,0 +1,141 @@
+"""A solve in plain operations of PyTorch, which composes with everything that they compose with.
+
+Forward mode, second derivatives and the transforms of ``torch.func`` follow each operation of every step. The numbers
+are those of the scheme, as everywhere; what is paid is memory for the graph of N steps, and a past that is summed in
+full: O(N²). Nothing is written in place, and no value decides what is done next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
+from ..base.torch_private import derivatives_are_watched
+from ..errors import UnsupportedError
+from ..history import Block
+from ..schemes import Scheme
+from .loop import forward_task
+from .plan import Coefficients, Plan
+
+
+def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | None]:
+    """``(states at nodes, states between nodes)``; ``plan.field`` takes arguments that are part of the graph."""
+    scheme, field, total = plan.scheme, plan.field, plan.steps + 1
+    matrix = _Matrix(plan, c)
+    slopes: list[Tensor] = []  # (steps of a block, groups, width) each
+    states: dict[int, Tensor] = {}
+    wanted = set(plan.nodes)
+    for start in range(0, total, COMPOSED_BLOCK):
+        block = Block(start, min(COMPOSED_BLOCK, total - start))
+        sums = _initial(plan, c, z0, block)
+        if slopes:
+            far = torch.einsum("sncg,cgm->nsgm", matrix.rows(block, 0, start), torch.cat(slopes))
+            sums = sums + far
+        inner = matrix.rows(block, start, block.stop).permute(2, 1, 0, 3).unsqueeze(-1)  # column, row, sum, group, 1
+        task, own = forward_task(plan, c, block, sums, inner), []
+        for k, n in enumerate(task.steps):
+            x = [part.reshape(field.shape) for part in sums[0].unbind(0)]
+            w0 = task.local[k][0] if sums.shape[2] == 1 else task.local[k].unsqueeze(1)
+            z, v = _step(scheme, partial(field, n), x, w0, k == task.origin, k not in task.idle)
+            v = torch.zeros_like(sums[0, 0]) if v is None else v.reshape(sums.shape[2:])
+            own.append(v)
+            if n in wanted:
+                states[n] = z.reshape(v.shape)
+            sums = sums[1:] + inner[k, k + 1 :] * v
+        slopes.append(torch.stack(own))
+        if plan.callback is not None:
+            for n in task.steps:
+                plan.callback(n, plan.steps)
+    out = torch.stack([states[n] for n in plan.nodes])
+    return out, None if c.dense is None else _between(c, z0, torch.cat(slopes))
+
+
+def _step(
+    scheme: Scheme, f: Callable[[Tensor], Tensor], x: list[Tensor], w0: Tensor, start: bool, slope: bool
+) -> tuple[Tensor, Tensor | None]:
+    if start:
+        return x[0], f(x[0]) if slope else None
+    if scheme.implicit:
+        x = [_located(scheme, f, x[0], w0), *x[1:]]
+    return scheme.evaluate(f, x, w0, slope)
+
+
+def _located(scheme: Scheme, f: Callable[[Tensor], Tensor], c: Tensor, w0: Tensor) -> Tensor:
+    """``z = c + w_0 f(z)`` with its derivatives, by Newton's method.
+
+    From a solution on, each iteration doubles the number of derivatives that are right: after two of them, three.
+    """
+    if c.numel() > COMPOSED_NUMBERS:
+        raise UnsupportedError(
+            f"an implicit stage of {c.numel()} numbers has no second derivatives, forward mode or vmap here: up to "
+            f"{COMPOSED_NUMBERS} it does. Use an explicit method, or smaller pieces of the state."
+        )
+    with torch.no_grad():
+        if derivatives_are_watched():  # vmap can look at no value
+            z = _solution(f, c.detach(), w0.detach())
+        else:
+            z = scheme.locate(f, c.detach(), w0.detach(), "a step")
+    for _ in range(2):
+        z = _newton(f, z, c, w0)
+    return z
+
+
+def _solution(f: Callable[[Tensor], Tensor], c: Tensor, w0: Tensor) -> Tensor:
+    """So many iterations that a stage settles which settles at all; no value is looked at, as vmap wants it."""
+    z = c
+    for _ in range(8):
+        z = _newton(f, z, c, w0)
+    return z
+
+
+def _newton(f: Callable[[Tensor], Tensor], z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
+    one = torch.eye(z.numel(), dtype=z.dtype, device=z.device)
+    jacobian = torch.func.jacfwd(f)(z).reshape(one.shape)
+    weights = (w0 * torch.ones_like(z)).reshape(-1, 1)
+    residual = (c + w0 * f(z) - z).reshape(-1, 1)
+    return z + torch.linalg.solve(one - weights * jacobian, residual).reshape(z.shape)
+
+
+def _initial(plan: Plan, c: Coefficients, z0: Tensor, block: Block) -> Tensor:
+    """What is known before any slope is: (count, sums, groups, width)."""
+    sums = plan.scheme.sums
+    if plan.known is not None:
+        return plan.known[block.start : block.stop]
+    if c.base is None:
+        return z0.expand(block.count, sums, *z0.shape)
+    lines = torch.einsum("ing,igm->ngm", c.base[:, block.start : block.stop], z0)
+    return lines[:, None].expand(-1, sums, -1, -1)
+
+
+def _between(c: Coefficients, z0: Tensor, slopes: Tensor) -> Tensor:
+    """States between nodes."""
+    assert c.dense is not None
+    steps = c.dense.shape[1]
+    first = z0 if c.base is None else torch.einsum("iog,igm->ogm", c.base[:, steps:], z0)
+    return first + torch.einsum("ong,ngm->ogm", c.dense, slopes)
+
+
+class _Matrix:
+    """The weights of slopes in sums, starting weights included, as blocks of a matrix."""
+
+    def __init__(self, plan: Plan, c: Coefficients) -> None:
+        self.lags, self.start = plan.history.lags(c.weights, plan.steps), c.start
+
+    def rows(self, block: Block, a: int, b: int) -> Tensor:
+        """Weights of the slopes a … b-1 in the rows of a block: (sums, count, b - a, groups), zero unless earlier."""
+        device = self.lags.device
+        n, j = torch.arange(block.start, block.stop, device=device)[:, None], torch.arange(a, b, device=device)
+        earlier = (n > j)[..., None]
+        if self.lags.ndim == 3:
+            found = self.lags[:, (n - j).clamp(min=0)]
+        else:
+            found = self.lags[:, block.start : block.stop, a:b]
+        if self.start is not None and a < self.start.shape[0]:
+            extra = self.start[a:b, block.start : block.stop].transpose(0, 1)  # (count, starts from a on, groups)
+            extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[1]))
+            found = torch.cat([(found[0] + extra)[None], found[1:]])
+        return torch.where(earlier, found, 0.0)
