@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from .adjoints import Adjoint
 from .base.structure import structure_of, tensors_in
 from .base.torch_private import pytree
+from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.resume import State
@@ -66,7 +67,8 @@ def fdeint(
 
     Args:
         func: the right-hand side ``func(t, z, *args)``; ``t`` is a 0-d tensor, ``z`` has the structure of ``z0``.
-        z0: the initial state: a tensor of any shape, or a tuple, dict or nesting of tensors, float32 or float64.
+        z0: the initial state: a tensor of any shape, or a tuple, dict or nesting of tensors, of one dtype: float32,
+            float64, complex64 or complex128.
         t: a number T integrates from 0 and returns z(T); a 1-D increasing tensor returns the states at its times,
             stacked first, with ``t[0]`` the initial time. Times between grid points come from the scheme's own
             continuous output.
@@ -107,7 +109,10 @@ def fdeint(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
         horizon, grading, stepper,
     )  # fmt: skip
-    return run(func, z0, t, order, given).ys
+    if not is_complex(z0):
+        return run(func, z0, t, order, given).ys
+    func, z0, order, given = in_real_numbers(func, z0, order, given)
+    return again_complex(run(func, z0, t, order, given).ys)
 
 
 @explained
@@ -136,6 +141,11 @@ def solve(
             past is cut off from gradients, as truncated training wants it.
     """
     given = _options("solve", options)
+    if is_complex(z0):
+        func, z0, order, given = in_real_numbers(func, z0, order, given)
+        found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
+        off = None if found.error is None else pytree.tree_map(torch.abs, again_complex(found.error))
+        return replace(found, ys=again_complex(found.ys), error=off)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
     solved = run(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
@@ -166,6 +176,8 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     ``print(plan(...))`` reads as a short table.
     """
     given = _options("plan", options)
+    if is_complex(z0):
+        func, z0, order, given = in_real_numbers(func, z0, order, given)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)

@@ -1,0 +1,64 @@
+"""Complex states as pairs of real numbers: an equation in ℂ is one in ℝ², with the same order for both parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..base.structure import tensors_in
+from ..base.torch_private import pytree
+from ..errors import InputTypeError
+from ..orders import Caputo, Operator
+from .validation import Options
+
+
+def is_complex(z0: Any) -> bool:
+    """Whether the state is complex; one that is so in part is refused."""
+    found = {x.is_complex() for x in tensors_in(z0)}
+    if len(found) > 1:
+        raise InputTypeError(
+            "z0 mixes real and complex tensors; convert all of it to one dtype, for example z.cfloat()."
+        )
+    return True in found
+
+
+class InRealNumbers(nn.Module):
+    """``func`` of a complex state as a function of pairs; a module, so that parameters of ``func`` are found."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        super().__init__()
+        self.func = func
+
+    def forward(self, t: Any, z: Any, *args: Any) -> Any:
+        """The derivative as pairs."""
+        t = pytree.tree_map(lambda x: x.squeeze(-1) if x.ndim else x, t)
+        out = self.func(t, again_complex(z), *args)
+        return pytree.tree_map(lambda x: torch.view_as_real(x if x.is_complex() else torch.complex(x, 0 * x)), out)
+
+
+def in_real_numbers(
+    func: Callable[..., Any], z0: Any, order: Any, given: Options
+) -> tuple[Callable[..., Any], Any, Any, Options]:
+    """The same problem for pairs of real numbers."""
+    if not callable(func):
+        raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
+    if isinstance(order, Caputo):
+        order = order.order
+    if not isinstance(order, Operator):
+        order = pytree.tree_map(_beside_pairs, order)
+    velocity = None if given.velocity is None else pytree.tree_map(torch.view_as_real, given.velocity)
+    given = given._replace(velocity=velocity, horizon=pytree.tree_map(_beside_pairs, given.horizon))
+    return InRealNumbers(func), pytree.tree_map(torch.view_as_real, z0), order, given
+
+
+def _beside_pairs(x: Any) -> Any:
+    """Numbers that broadcast to a complex state as ones that broadcast to its pairs."""
+    return x.unsqueeze(-1) if isinstance(x, Tensor) and x.ndim else x
+
+
+def again_complex(tree: Any) -> Any:
+    """Pairs as complex numbers."""
+    return pytree.tree_map(lambda x: torch.view_as_complex(x.contiguous()), tree)
