@@ -85,21 +85,6 @@ def test_rows_stay_on_the_device_unless_asked_and_the_reason_says_what_else_ther
     assert "auto" not in nf.plan(lambda t, z: -z, z0, 1.0, 0.5, steps=1000, adjoint="direct").why  # it keeps no rows
 
 
-@pytest.mark.parametrize("when", [3, 14])  # in the forward and in the backward pass
-def test_where_memory_runs_out_the_error_says_what_takes_less(when):
-    count = [0]
-
-    def short(step, total):
-        count[0] += 1
-        if count[0] == when:
-            raise torch.OutOfMemoryError("out of memory")
-
-    z0 = torch.ones(2, requires_grad=True)
-    with pytest.raises(torch.OutOfMemoryError) as caught:
-        nf.fdeint(lambda t, z: -z, z0, 1.0, 0.5, steps=10, callback=short).sum().backward()
-    assert "storage='auto'" in caught.value.__notes__[0]
-
-
 @pytest.mark.parametrize("history", ["full", nf.Exponentials(terms=24)])
 @pytest.mark.parametrize("method", ["predictor", "abm"])
 def test_predictions_are_what_a_solve_then_takes(history, method):

@@ -18,6 +18,7 @@ from .base.policy import READING_NUMBERS
 from .base.structure import Structure, all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, is_constant, pytree, without_compiler
 from .base.transfer import capturing, to_device
+from .door.cost import less_memory
 from .door.names import ADJOINTS
 from .door.resume import State
 from .door.validation import (
@@ -141,6 +142,9 @@ def _solve(
         called=Called(func, leaves) if train else None,
         stepper=stepper,
         known=weights.past_rows,
+        advice=lambda: less_memory(
+            problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph
+        ),
         keep_slopes=bool(resume or embedded),
         tables=weights.tables,
     )

@@ -54,6 +54,20 @@ def choose(
     return history, storage, why + f"; all rows would take {_mib(need)} of the free {_mib(free)}"
 
 
+def less_memory(history: History, storage: Storage, size: Size, device: torch.device, direct: bool) -> str:
+    """What would take less, for a person whose memory ran out: the first choice that fits into what is free now."""
+    now, free = device_bytes(history, storage, size), free_bytes(device)
+    held = f"Beside func, history={type(history).__name__}, storage={type(storage).__name__} take {_mib(now)}"
+    if direct:
+        return f"{held}, and adjoint='direct' the graphs of {size.steps} steps; {_mib(free)} are free. Use adjoint='exact'."
+    for kept in (_DEVICE, Host(), Checkpoint()):
+        need = device_bytes(_exponentials(size), kept, size)
+        if need < min(now / 2, free) and not (isinstance(kept, Host) and device.type == "cpu"):
+            name = type(kept).__name__.lower()
+            return f"{held}; {_mib(free)} are free. history='exponentials', storage='{name}' would take {_mib(need)}."
+    return f"{held}; {_mib(free)} are free. No history or storage takes less: use a smaller batch, or a smaller func."
+
+
 def device_bytes(history: History, storage: Storage, size: Size) -> int:
     """Bytes on the device of the state at the peak of a training step, without what ``func`` itself takes."""
     count, row, sums = size.steps + 1, size.row_bytes, size.sums

@@ -40,11 +40,13 @@ class Adjoint(Protocol):
 
 
 @contextlib.contextmanager
-def _advised() -> Iterator[None]:
+def _advised(plan: Plan) -> Iterator[None]:
+    """An error for want of memory says once what would take less."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        error.add_note("Less memory: adjoint='exact', storage='auto', history='auto'; see neuralfde.plan(...).")
+        if plan.advice is not None and not getattr(error, "__notes__", None):
+            error.add_note(plan.advice())
         raise
 
 
@@ -90,7 +92,7 @@ class Solve(torch.autograd.Function):
         assert initial is not None
         z0 = initial.detach()
         c = _numbers(inputs, z0)
-        with _without_autocast(plan, z0), _advised():
+        with _without_autocast(plan, z0), _advised(plan):
             out, between, record = loop.forward(plan, run, c, z0, plan.train and adjoint.stores_graph)
             if plan.check_finite:
                 loop.check_outputs(plan, run, c, z0, (out, between))
@@ -108,7 +110,7 @@ class Solve(torch.autograd.Function):
         z0 = inputs[COEFFICIENTS].detach()
         c = _numbers(inputs, z0)
         again = plan.called.restored(plan.field.impure is not None)
-        with _without_autocast(plan, z0), torch.no_grad(), again, _advised():
+        with _without_autocast(plan, z0), torch.no_grad(), again, _advised(plan):
             if ctx.record.spent:
                 _, _, ctx.record = loop.forward(plan, run, c, z0, adjoint.stores_graph)
             ctx.record.spent = True

@@ -44,6 +44,7 @@ class Plan:
         called: ``func`` as it is now, for the backward pass.
         stepper: how blocks of steps are taken, or a name or ``"auto"``.
         known: the past of a resumed solve, in place of the initial row: (steps + 1, sums, groups, width).
+        advice: what would take less memory, to be asked when there is none left.
         keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
         tables: weights inside a block that later solves with the same numbers will find again, or None.
@@ -66,6 +67,7 @@ class Plan:
     leaves: tuple[Tensor, ...] = ()
     called: Called | None = None
     known: Tensor | None = None
+    advice: Callable[[], str] | None = None
     keep_slopes: bool = False
     tables: dict[Block, Tensor] | None = None
 
