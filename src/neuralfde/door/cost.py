@@ -59,7 +59,7 @@ def less_memory(history: History, storage: Storage, size: Size, device: torch.de
     now, free = device_bytes(history, storage, size), free_bytes(device)
     held = f"Beside func, history={type(history).__name__}, storage={type(storage).__name__} take {_mib(now)}"
     if direct:
-        return f"{held}, and adjoint='direct' the graphs of {size.steps} steps; {_mib(free)} are free. Use adjoint='exact'."
+        return f"{held}, adjoint='direct' the graphs of {size.steps} steps; {_mib(free)} are free. Use adjoint='exact'."
     for kept in (_DEVICE, Host(), Checkpoint()):
         need = device_bytes(_exponentials(size), kept, size)
         if need < min(now / 2, free) and not (isinstance(kept, Host) and device.type == "cpu"):
