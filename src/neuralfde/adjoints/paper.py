@@ -17,6 +17,12 @@ from ..solve.steppers import Task, Totals
 from ..solve.steppers.single import SingleSteps, Work, leaves, local_weights
 
 
+class Unseen(SingleSteps):
+    """Single steps for rows that are computed again; what the reverse equation evaluates is no step."""
+
+    compares = False
+
+
 @dataclass(frozen=True)
 class Paper:
     """``λ_n = λ(T) + Σ_{j>n} w_{j-n} λ_j ∂f/∂z_j`` and ``θ̄ = h Σ_{j≥1} λ_j ∂f/∂θ_j`` (eqs. back_pred1, back_pred2).
@@ -36,7 +42,7 @@ class Paper:
         assert plan.backward_weights is not None
         memory = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, record.engine, False)
         totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, False, plan.field.outside)
-        read = reader(record, SingleSteps(plan, run))
+        read = reader(plan, c, record, Unseen(plan, run))
         outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
         terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this node and later ones
         multiplier = torch.zeros_like(z0)

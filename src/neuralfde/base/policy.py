@@ -105,8 +105,8 @@ PANELS_LAGS = 4096
 PINNED_BYTES = 256 << 20
 #: Entries at both ends of a container that are compared to see whether a call of func has changed it.
 COMPARED_ENTRIES = 8
-#: Steps at which both passes must agree on the value of func, at most: one for every 64 steps.
-WITNESSES = 4
+#: Steps at which both passes must agree on the value of func: one for so many steps, and how many at most.
+WITNESS_STEPS, WITNESSES = 256, 4
 #: Calls of a function before it is captured: the first ones choose algorithms and make workspaces.
 WARM_UP = 2
 #: Times besides the start at which ``suggest_step`` compares solutions.

@@ -18,7 +18,7 @@ from ..base.transfer import capturing
 from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .fingerprint import Watch
 from .noise import GENERATORS, Noise
-from .purity import changed, reachable, tensors_held
+from .purity import changed, held_by, marked
 
 #: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
 _DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -136,12 +136,13 @@ class Field:
         z = row.detach()
         mark = sequence_number(z.requires_grad_()) if traced else 0
         start = self.times[0]
-        kept, versions = reachable(self.func), _versions(self.args)
+        kept, versions = marked(held_by(self.func)), _versions(self.args)
         with GENERATORS:
             before, own = self.noise.peek(), z.clone()
             out = self._first(start, own, watch)
             self.noise.activate_if_drawn(before)
-        after = reachable(self.func)
+        held = held_by(self.func)
+        after = marked(held)
         self.impure = changed(kept, after) or (None if versions == _versions(self.args) else "its arguments")
         self.overwrites = self.overwrites or own._version > 0
         self.known_by = (tuple(after.items()), _described(self.args))
@@ -150,7 +151,7 @@ class Field:
         if traced and known is not None:
             self.known = [*known, *tensors_in(self.args)]
             mine = {id(x) for x in self.known}
-            self.outside = [x for x in tensors_held(self.func) if x.requires_grad and id(x) not in mine]
+            self.outside = [x for _, x in held if isinstance(x, Tensor) and x.requires_grad and id(x) not in mine]
             refuse_captured(tensors_in(out), [z, *self.known], mark)
         if self.noise.active:
             with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
@@ -238,7 +239,7 @@ def _kind(x: Any) -> Hashable:
     return (type(x), x if x is None or isinstance(x, bool | int | float | str) else id(x))
 
 
-def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int) -> None:
+def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int = 0) -> None:
     """Walk the autograd graph of ``func``'s result; raise if it leads to a tensor outside ``known``.
 
     ``mark`` is the sequence number at which the trace began: an older node belongs to a tensor computed before.

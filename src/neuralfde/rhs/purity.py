@@ -25,12 +25,17 @@ _OWN = frozenset(nn.Module().__dict__) - {"training"}
 
 def reachable(func: Any) -> dict[str, Hashable]:
     """What a call of ``func`` could change, by name; two calls compare equal unless something was changed."""
-    return {name: _mark(value) for name, value in _walk(func, "func", 2)}
+    return marked(held_by(func))
 
 
-def tensors_held(func: Any) -> list[Tensor]:
-    """The tensors that a call of ``func`` could use, other than parameters of modules."""
-    return [value for _, value in _walk(func, "func", 2) if isinstance(value, Tensor)]
+def held_by(func: Any) -> list[tuple[str, Any]]:
+    """What ``func`` can reach, by name, other than parameters of modules."""
+    return list(_walk(func, "func", 2))
+
+
+def marked(held: list[tuple[str, Any]]) -> dict[str, Hashable]:
+    """Each thing as it is now."""
+    return {name: _mark(value) for name, value in held}
 
 
 def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | None:

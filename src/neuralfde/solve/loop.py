@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from ..base.structure import all_finite
@@ -20,10 +21,12 @@ from ..base.transfer import capturing
 from ..errors import NonFiniteError
 from ..history import Block, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
+from ..rhs.demand import derivative_only
 from ..storage import Tape
 from .plan import Coefficients, Plan, Run
 from .rows import SegmentRows, SlopeRows
 from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, choose
+from .steppers.single import leaves, local_weights, traced
 from .witness import Witness
 
 #: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.
@@ -94,7 +97,7 @@ def forward(
     tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
     out = like.new_empty(len(plan.nodes), *like.shape)
     again = plan.train and not keep_graphs and not capturing() and not like.is_meta
-    witness = Witness(plan, c) if again else None
+    witness = Witness(plan) if again else None
 
     def take(block: Block, sums: Tensor | None, inner: Tensor) -> tuple[Tensor, None]:
         assert sums is not None
@@ -106,7 +109,7 @@ def forward(
         if tape is not None:
             tape.write_rows(block.start, filled.rows)
         if witness is not None:
-            witness.note(task, filled.states, filled.slopes)
+            witness.note(task.steps, filled.states, filled.slopes)
         if plan.keep_slopes:
             run.slopes.append(filled.slopes[: plan.steps - block.start].clone())
         if check:
@@ -140,7 +143,7 @@ def backward(
     engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
-    read = reader(record, steps)
+    read = reader(plan, c, record, steps)
     outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
 
     def room(block: Block) -> Tensor | None:
@@ -152,7 +155,8 @@ def backward(
             place = steps.room(block.count, True)
             sums = like.new_zeros(block.count, 1, *like.shape) if place is None else place.zero_()
         task = backward_task(plan, c, block, sums, inner)
-        mu, slopes = steps.backward(task, Pull(read, [outside.get(n) for n in task.steps], totals, plan.weigh))
+        grads = [outside.get(n) for n in task.steps]
+        mu, slopes = steps.backward(task, Pull(read, grads, totals, plan.weigh, record.witness))
         if plan.callback is not None:
             for n in task.steps:
                 plan.callback(plan.steps - n, plan.steps)
@@ -169,18 +173,28 @@ def backward(
     return Gradients(weights, parts.initial_grad(), placed)
 
 
-def reader(record: Record, steps: Steps) -> Callable[[int], Tensor]:
-    """Row ``n`` of the forward pass; rows that are computed again are computed by these steps."""
+def reader(plan: Plan, c: Coefficients, record: Record, steps: Steps) -> Callable[[int], Tensor]:
+    """Row ``n`` of the forward pass; rows that are computed again are computed by these steps.
+
+    Where these do not compare slopes with those of the forward pass, it is done here.
+    """
     if isinstance(record.tape, SegmentRows):
         record.tape.use(steps, march, forward_task)
 
     def read(n: int) -> Tensor:
         assert record.tape is not None, "the graphs of the steps are kept in place of rows"
         row = record.tape.read(n)
-        if record.witness is not None and n in record.witness.slopes:
-            record.witness.compare(n, row)
+        if witness is not None and n in witness.slopes:
+            own = c.local if c.local.ndim == 1 else c.local[n]
+            (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
+            with torch.enable_grad(), derivative_only(False):
+                x = leaves(row, plan.field.shape)
+                _, v = traced(plan.scheme, partial(plan.field, n), x, w0, slope=True, start=n == 0)
+            assert v is not None
+            witness.compare(n, v, x)
         return row
 
+    witness = None if steps.compares else record.witness
     return read
 
 

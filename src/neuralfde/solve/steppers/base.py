@@ -13,6 +13,7 @@ from ...base.torch_private import add_each
 from ...history import Block
 from ...rhs.field import Field, captured_error
 from ..plan import Plan, Run
+from ..witness import Witness
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,18 @@ class Pull:
         grads: the gradient of each state from outside, (groups, width), or None; one for each step.
         totals: where gradients of parameters and local weights add up.
         weigh: whether slopes and gradients of local weights are wanted.
+        witness: slopes of the forward pass; a stepper that ``compares`` shows it those that it evaluates again.
     """
 
     read: Callable[[int], Tensor]
     grads: Sequence[Tensor | None]
     totals: Totals
     weigh: bool
+    witness: Witness | None = None
+
+    def compared(self, steps: range) -> list[int]:
+        """Which of these steps are compared with the forward pass."""
+        return [] if self.witness is None else [n for n in self.witness.slopes if n in steps]
 
 
 def why_single(field: Field) -> str | None:
@@ -123,7 +130,13 @@ class Steps(ABC):
     """A stepper at work in one pass: it takes the steps of a block.
 
     It never sees the history, the storage or autograd's bookkeeping. As a context it holds what it needs for the pass.
+
+    Attributes:
+        compares: it shows the witness of a backward pass what it evaluates again; otherwise the loop evaluates those
+            steps once more.
     """
+
+    compares = False
 
     def __enter__(self) -> Steps:
         return self

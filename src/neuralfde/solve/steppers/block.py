@@ -194,6 +194,9 @@ class BlockBackward:
             self.z, v = self.scheme.evaluate(lambda states: field.batch(times, states), self.x, self.w0)
         assert v is not None
         self.v = v
+        for n in pull.compared(task.steps):
+            assert pull.witness is not None
+            pull.witness.compare(n, v[task.steps.index(n)], (*self.x, self.w0))
         self.grad_z = torch.zeros_like(self.z)
         for k, grad in enumerate(pull.grads):
             if grad is not None:

@@ -78,6 +78,8 @@ class Picard(Stepper):
 class PicardSteps(Steps):
     """Blocks of steps by Picard's iteration, single steps where it does not settle."""
 
+    compares = True
+
     def __init__(self, plan: Plan, run: Run, like: Tensor, always: bool) -> None:
         self.plan, self.run, self.scheme, self.always = plan, run, plan.scheme, always
         self.single = SingleSteps(plan, run)

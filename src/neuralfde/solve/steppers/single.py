@@ -78,6 +78,8 @@ class Single(Stepper):
 class SingleSteps(Steps):
     """Steps one by one; with ``keep_graphs`` each step's graph is kept for the backward pass."""
 
+    compares = True
+
     def __init__(self, plan: Plan, run: Run, keep_graphs: bool = False) -> None:
         self.plan, self.run = plan, run
         self.traces: list[Trace] | None = [] if keep_graphs else None
@@ -129,7 +131,7 @@ class SingleSteps(Steps):
         lanes = [Lane(plan.field, () if self._stacked.on else pull.totals.wanted)]
         local, states = self.weights(task, pull.weigh), self._stacked.states(task)
         each = None if states is None else states.view(count, *plan.field.shape).unbind(0)
-        with torch.enable_grad(), derivative_only(slopes is None):
+        with torch.enable_grad(), derivative_only(slopes is None and not pull.compared(task.steps)):
             pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, each)
         self._stacked.end_block(plan, task, states, slopes, pull.totals)
         work.release()
@@ -186,7 +188,7 @@ def pull_back(
 
     ``task.sums`` become the gradients of the slopes as parameters see them; ``states``, where given, the states.
     """
-    shape, totals = work.shape, pull.totals
+    shape, totals, compared = work.shape, pull.totals, pull.compared(task.steps)
     for k, n in enumerate(task.steps):
         lane, start, slope, w0 = lanes[k % len(lanes)], k == task.origin, k not in task.idle, local[k]
         with lane:
@@ -195,6 +197,8 @@ def pull_back(
             else:
                 x = leaves(pull.read(n), shape)
                 z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
+                if compared and n in compared and v is not None and pull.witness is not None:
+                    pull.witness.compare(n, v, (*x, w0))
             lane.join()
             work.add(k)
             grad_z, grad_v = pull.grads[k], work.x[k][0] if slope else None
