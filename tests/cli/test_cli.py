@@ -55,12 +55,13 @@ def test_json_is_all_there_is_on_stdout():
 
 def test_out_keeps_everything_and_resume_needs_it(tmp_path):
     out = tmp_path / "lv"
-    result = invoke("run", "lotka-volterra", *FAST, "--out", str(out), "--quiet")
+    adam = [*FAST, "--optimiser", "adam", "--epochs", "2", "--target", "9"]
+    result = invoke("run", "lotka-volterra", *adam, "--out", str(out), "--quiet")
     assert result.exit_code == 0, result.output
     names = {p.name for p in out.iterdir()}
     assert {"config.json", "results.json", "seed-0.png", "checkpoint.pt"} <= names
     assert json.loads((out / "config.json").read_text())["trajectories"] == 4
-    again = invoke("run", "lotka-volterra", *FAST, "--out", str(out), "--resume", "--quiet")
+    again = invoke("run", "lotka-volterra", *adam, "--out", str(out), "--resume", "--quiet")
     assert again.exit_code == 0
     refused = invoke("run", "lotka-volterra", *FAST, "--resume")
     assert refused.exit_code == 2
@@ -73,7 +74,7 @@ def test_out_keeps_everything_and_resume_needs_it(tmp_path):
         (["run", "lotka-voltera"], "lotka-volterra"),
         (["run", "lotka-volterra", "--nois", "3"], "--noise"),
         (["run", "lotka-volterra", "--epochs", "many"], "--epochs"),
-        (["run", "lotka-volterra", "--observe", "wolf"], "both, prey, predator"),
+        (["run", "lotka-volterra", "--observe", "wolf"], "'both', 'predator', 'prey'"),
         (["run", "lotka-volterra", "--adjoint", "exakt", *FAST], "exact"),
         (["run", "relaxation"], "--path"),
         (["dmo"], "dmo"),

@@ -84,8 +84,8 @@ def test_lynx_hare_forecasts(tmp_path):
     assert rows[1]["order"] < 1.0
     assert all(0 < r["held_out_rmse_log"] < 2 for r in rows)
     assert (tmp_path / "integer-1912.png").is_file()
-    with pytest.raises(InputError, match="seven years"):
-        lynx_hare.run(lynx_hare.Config(first=1902))
+    with pytest.raises(InputError, match="the data end in 1920"):
+        lynx_hare.run(lynx_hare.Config(last=1919))
 
 
 def test_relaxation_of_a_made_up_spring_pot(tmp_path):
@@ -132,7 +132,7 @@ def test_relaxation_finds_the_order_of_a_model_it_is_given(tmp_path, model):
 
 
 def test_relaxation_says_what_is_wrong_with_a_file(tmp_path):
-    for path, words in (("", "--path"), (str(tmp_path / "none.csv"), "no file")):
+    for path, words in (("", "--path"), (str(tmp_path / "none.csv"), "No such file")):
         with pytest.raises(InputError, match=words):
             relaxation.run(relaxation.Config(path=path))
     (tmp_path / "short.csv").write_text("1,2\n2,3\n")

@@ -1,7 +1,7 @@
 """The command ``neuralfde``. Needs the extra ``cli``: pip install "neuralfde[cli]".
 
-Exit codes: 0 done; 2 wrong usage or input; 3 done, but a target was not reached or a solve did not converge;
-130 interrupted (what was reached is kept).
+Exit codes: 0 done; 2 wrong usage or input; 3 done, but a target was not reached or a solve did not converge; 4 the run
+could not go on (disk, folder, memory); 130 interrupted, 143 terminated (what was reached is kept).
 """
 
 from __future__ import annotations

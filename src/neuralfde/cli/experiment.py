@@ -3,7 +3,8 @@
 An experiment is a module with
 
 - a docstring, which is its help text;
-- ``Config``, a frozen dataclass whose fields are made by ``option``: each becomes an option of the command line;
+- ``Config``, a frozen dataclass of base ``Options`` whose fields are made by ``option``: each becomes an option of the
+  command line, and a value that it does not take is refused before anything starts;
 - ``run(config, report) -> rows``, which computes each row with ``report.case``;
 - if it likes, ``EXAMPLES`` (lines of the help text), ``COLUMNS`` (what the table at the end shows), and
   ``PROCESSES = True`` where it shares its work between the processes that ``torchrun`` starts.
@@ -29,19 +30,42 @@ from types import ModuleType
 from typing import Any
 
 from .folder import FolderReport, plain, write_json
-from .report import Report, Row, option
+from .options import (
+    ADJOINTS,
+    HISTORIES,
+    METHODS,
+    STORAGES,
+    Options,
+    device_option,
+    numbers,
+    option,
+    place,
+    words,
+    writable,
+)
+from .report import Report, Row
 from .torchrun import rank_and_count, restarts
 
 __all__ = [
+    "ADJOINTS",
+    "HISTORIES",
+    "METHODS",
+    "STORAGES",
     "Experiment",
     "FolderReport",
+    "Options",
     "Report",
     "Row",
+    "device_option",
+    "numbers",
     "option",
+    "place",
     "plain",
     "rank_and_count",
     "read",
     "restarts",
+    "words",
+    "writable",
     "write_json",
 ]
 
