@@ -143,7 +143,7 @@ def test_augmentation_keeps_shape_and_repeats():
     assert torch.equal(draw(0), draw(0))
     assert not torch.equal(draw(0), draw(1))
     assert torch.equal(random_crop(x, 0, torch.Generator()), x)
-    with pytest.raises(InputError, match="no 'twist'"):
+    with pytest.raises(InputError, match="unknown augmentation"):
         augment(x, "croop", 2, torch.Generator())
 
 
