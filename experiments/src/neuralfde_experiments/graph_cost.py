@@ -102,7 +102,7 @@ class Config(Options):
     graph: str = option("arxiv", "arxiv or products: the size of the synthetic graph", choices=("arxiv", "products"))
     variants: str = option("l,nl", "variants to measure", reads=words(("l", "nl")))
     adjoints: str = option("direct,exact,exact+columns,exact+recompute,paper", "methods to compare", reads=_methods)
-    scale: float = option(1.0, "multiplies the number of nodes and edges", above=0)
+    scale: float = option(1.0, "multiplies the number of nodes and edges", above=0, most=10)
     batches: str = option(
         "10000,20000,80000", "nodes of a sampled subgraph (products only)", reads=numbers(int, least=1)
     )
@@ -112,8 +112,8 @@ class Config(Options):
     hidden: int = option(128, "width of the state", least=1)
     heads: int = option(4, "attention heads", least=1)
     order: float = option(0.9, "order of the derivative", above=0, most=1)
-    t: float = option(10.0, "integration time", above=0)
-    step: float = option(1.0, "step size", above=0)
+    t: float = option(10.0, "integration time", above=0, most=1e6)
+    step: float = option(1.0, "step size", least=1e-6)
     source: bool = option(False, "the term b Z0, which FROND leaves out for ogbn-arxiv")
     storage: str = option(
         "device", "where exact and paper keep their rows; direct always keeps them on the device", choices=STORAGES

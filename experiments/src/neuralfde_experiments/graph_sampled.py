@@ -48,7 +48,7 @@ class Config(Options):
     dataset: str = option(
         "synthetic-arxiv", "a name that 'run graphs' knows, or synthetic-arxiv, synthetic-products", reads=settings_for
     )
-    scale: float = option(1.0, "share of the nodes, for synthetic graphs", above=0)
+    scale: float = option(1.0, "share of the nodes, for synthetic graphs", above=0, most=10)
     sampler: str = option("walk", "walk: random walks; node: nodes by degree", choices=tuple(SAMPLERS))
     batch_size: int = option(10_000, "nodes of a batch", least=1)
     batches: int = option(0, "batches of an epoch, over all processes; 0: enough to cover the nodes once")
@@ -60,9 +60,9 @@ class Config(Options):
     learn_order: bool = option(False, "train the order")
     hidden: int | None = option(None, "width of the state", least=1)
     heads: int | None = option(None, "attention heads", least=1)
-    t: float | None = option(None, "integration time", above=0)
-    step: float | None = option(None, "step size", above=0)
-    lr: float | None = option(None, "learning rate", above=0)
+    t: float | None = option(None, "integration time", above=0, most=1e6)
+    step: float | None = option(None, "step size", least=1e-6)
+    lr: float | None = option(None, "learning rate", above=0, most=100)
     epochs: int | None = option(None, "epochs", least=1)
     evaluate_every: int = option(1, "epochs between evaluations", least=1)
     seed: int = option(0, "seed of the split, the weights and the batches")

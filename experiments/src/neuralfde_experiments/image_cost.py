@@ -60,7 +60,7 @@ class Config(Options):
         reads=words(tuple(VARIANTS)),
     )
     order: float = option(0.0, "order of the equation", above=0, most=1)
-    step: float = option(0.1, "step h of the solver", above=0)
+    step: float = option(0.1, "step h of the solver", least=1e-6)
     batch_size: int = option(0, "images in a batch", least=1)
     width: int = option(64, "channels of the state", least=1)
     precision: str = option("float32", "float32, or bfloat16 for mixed precision", choices=("float32", "bfloat16"))

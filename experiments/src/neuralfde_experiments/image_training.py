@@ -126,7 +126,7 @@ class Trainer:
                 self.restore(state)
         log = _Logs(self.config.tensorboard if self.processes.rank == 0 else "", key)
         said, self.began = _Said(report, key, self.total), time.perf_counter() - self.seconds
-        done = self.share >= 1
+        done = self.step > 0 and self.share >= 1
         while not done:
             with self._on_stream():
                 self.train_step()

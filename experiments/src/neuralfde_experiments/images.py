@@ -88,7 +88,7 @@ class Config(Options):
     epochs: int = option(0, "passes over the training images", least=1)
     minutes: float = option(0.0, "end by then, the learning rate at zero, even with fewer epochs; 0: no limit")
     batch_size: int = option(0, "images in one step, over all processes", least=1)
-    lr: float = option(0.0, "largest learning rate", above=0)
+    lr: float = option(0.0, "largest learning rate", above=0, most=100)
     schedule: str = option("", "learning rate after warm-up: one-cycle, cosine, linear or constant", choices=SCHEDULES)
     warmup: float = option(0.0, "share of the steps in which the learning rate rises", below=1)
     floor: float = option(-1.0, "learning rate at the end, as a share of the largest; -1: by set", least=0, most=1)
@@ -108,8 +108,8 @@ class Config(Options):
     )
     order: float = option(0.0, "order of the equation, or where it starts", above=0, most=1)
     learn_order: bool = option(False, "train the order too")
-    t: float = option(0.0, "horizon T", above=0)
-    step: float = option(0.0, "step h of the solver", above=0)
+    t: float = option(0.0, "horizon T", above=0, most=1e6)
+    step: float = option(0.0, "step h of the solver", least=1e-6)
     coarse: str = option(
         "auto", "coarser steps first, each to a share of the training: step:share,step:share or empty", reads=_coarse
     )

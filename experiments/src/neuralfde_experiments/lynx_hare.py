@@ -38,7 +38,7 @@ class Config(Options):
     last: int = option(1917, "last year a forecast starts from", least=1906, most=1919)
     every: int = option(2, "years between origins", least=1)
     ahead: int = option(3, "years forecast from each origin", least=1)
-    steps_per_year: int = option(8, "grid steps of the solver in a year", least=1, most=1000)
+    steps_per_year: int = option(8, "grid steps of the solver in a year", least=2, most=1000)
     order_guess: float = option(0.95, "where the search for the order starts", least=0.5, most=1)
     seed: int = option(0, "unused: nothing here is random")
 

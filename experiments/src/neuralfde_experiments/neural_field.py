@@ -35,11 +35,11 @@ class Config(Options):
     """Settings of the experiment."""
 
     epochs: int = option(200, "passes over the trajectories", least=1)
-    lr: float = option(0.01, "learning rate of Adam", above=0)
+    lr: float = option(0.01, "learning rate of Adam", above=0, most=100)
     width: int = option(32, "hidden units", least=1)
     trajectories: int = option(64, "how many trajectories are measured", least=1)
     batch_size: int = option(16, "trajectories in one step", least=1)
-    horizon: float = option(2.0, "length of a trajectory", above=0)
+    horizon: float = option(2.0, "length of a trajectory", above=0, most=1e6)
     samples: int = option(10, "measurements of a trajectory", least=1)
     steps: int = option(20, "grid steps of the solver", least=1)
     method: str = option("predictor", "scheme of the solver", choices=METHODS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +52,7 @@ def execute(
         for note in kept.notes if isinstance(kept, FolderReport) and rank == 0 else ():
             typer.echo(note, err=True)
         try:
-            with _terminated_like_interrupted(), report:
+            with _interruptible(), report:
                 experiment.run(config, report)
         except KeyboardInterrupt as stop:
             ended = TERMINATED if isinstance(stop, _Terminated) else INTERRUPTED
@@ -107,8 +109,8 @@ class _Terminated(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Keep what was reached on SIGTERM too; ``torchrun`` ends its processes in its own way, and quickly."""
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does, and neither gets lost; ``torchrun`` ends its processes in its own way."""
     if launched() or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -116,10 +118,20 @@ def _terminated_like_interrupted() -> Iterator[None]:
     def stop(number: int, frame: Any) -> NoReturn:
         raise _Terminated
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def lost(what: Any) -> None:
+        """Python drops what is raised while it clears an object away: the signal is sent once more, a little later."""
+        if not isinstance(what.exc_value, KeyboardInterrupt):
+            hook(what)
+            return
+        number = signal.SIGTERM if isinstance(what.exc_value, _Terminated) else signal.SIGINT
+        threading.Timer(0.05, _thread.interrupt_main, (number,)).start()
+
+    before, hook = signal.signal(signal.SIGTERM, stop), sys.unraisablehook
+    sys.unraisablehook = lost
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
 
 
