@@ -28,6 +28,8 @@ import zipfile
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
 from neuralfde.cli import app, execution
 from neuralfde.cli.folder import FolderReport
@@ -40,7 +42,7 @@ IMAGES = "--limit 96 --batch-size 16 --width 8 --t 0.5 --step 0.25 --threads 1 -
 GRAPH = "--hidden 8 --heads 2 --t 2 --step 1 --device cpu"
 #: Every experiment that trains or fits, in small.
 RUNS = {
-    "lotka-volterra": f"run lotka-volterra {LV} --epochs 30 --learn-order",
+    "lotka-volterra": f"run lotka-volterra {LV} --epochs 16 --learn-order",
     "lotka-volterra, lm": f"run lotka-volterra {LV} --optimiser lm --repeats 3 --noise 0.01",
     "neural-field": "run neural-field --epochs 25 --width 4 --trajectories 6 --samples 4 --steps 4 --batch-size 2",
     "images": f"run images {IMAGES} --epochs 4 --learn-order --augment affine --save model.pt",
@@ -52,13 +54,21 @@ RUNS = {
     "demo": "demo --epochs 2 --trajectories 4 --no-lynx --size tiny",
 }
 #: The run whose files are damaged: one seed is finished, the other was on its way.
-DAMAGED = f"run lotka-volterra {LV} --epochs 12 --repeats 2 --target 9"
+DAMAGED = f"run lotka-volterra {LV} --epochs 6 --repeats 2 --target 9"
 FILES = ("checkpoint.pt", "checkpoint.previous.pt", "results.json", "config.json", "both checkpoints")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 ENDS = {signal.SIGKILL: {-9}, signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}}
 #: What a run leaves that a time or a name of its own is in.
 TIMES = ("seconds", "run", "checksum")
 DAMAGES = ("truncated", "flipped bits", "empty", "another file", "hostile")
+
+
+def import_everything() -> None:
+    """What the processes would otherwise import one by one, each of them again."""
+    for name in available():
+        load(name)
+    Figure().add_subplot().figure.savefig(io.BytesIO())
+    CliRunner().invoke(app.app, ["run", "lotka-volterra", "--epochs", "0"])
 
 
 class Often(FolderReport):
@@ -170,7 +180,7 @@ class Bomb:
 
 
 def bomb(form: str) -> bytes:
-    """A hostile file: a bare pickle, one in an archive of ``torch.save``, and that as a checkpoint with its checksum."""
+    """A hostile file: a bare pickle, one in an archive of ``torch.save``, that as a checkpoint with its checksum."""
     if form == "pickle":
         return pickle.dumps(Bomb())
     kept = io.BytesIO()
@@ -243,7 +253,7 @@ def folders(root: Path) -> list[dict]:
         foreign = root / "foreign"
         row("folder not writable", foreign, start(command, foreign, before=lambda: os.seteuid(65534)), 2)
     gone = root / "gone"
-    pid = start(RUNS["lotka-volterra"].replace("--epochs 30", "--epochs 3000"), gone)
+    pid = start(RUNS["lotka-volterra"].replace("--epochs 16", "--epochs 3000"), gone)
     while not (gone / "out" / "checkpoint.pt").exists():
         time.sleep(0.01)
     shutil.rmtree(gone / "out")
@@ -258,15 +268,20 @@ def _full(out: Path) -> None:
 
 def interrupted(folder: Path) -> None:
     """A run that was killed with a finished row and two checkpoints of the case after it."""
-    pid, out = start(DAMAGED, folder), folder / "out"
-    while not (out / "results.json").exists():
-        time.sleep(0.001)
-    first = (out / "checkpoint.pt").stat().st_mtime_ns
-    while not ((out / FILES[1]).exists() and (out / FILES[1]).stat().st_mtime_ns > first):
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
-    if end(pid) != -9 or any((out / name).exists() is False for name in FILES[:4]):
-        raise AssertionError("the run was over before it could be killed")
+
+    class Fatal(Often):
+        def flush(self):
+            super().flush()
+            if self.rows and len(self.seen) > 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def checkpoint(self, key, state):
+            self.seen = [*getattr(self, "seen", []), key] if self.rows else []
+            super().checkpoint(key, state)
+
+    code = end(start(DAMAGED, folder, before=lambda: setattr(execution, "FolderReport", Fatal)))
+    if code != -9 or not all((folder / "out" / name).exists() for name in FILES[:4]):
+        raise AssertionError(f"the run that was to be killed ended with {code}\n{said(folder)}")
 
 
 def trials(count: int, seed: int, root: Path, names: tuple[str, ...] = tuple(RUNS)) -> list[dict]:
@@ -309,8 +324,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry", action="store_true", help="write no result file")
     given = parser.parse_args()
-    for name in available():
-        load(name)
+    import_everything()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         os.chmod(root, 0o755)

@@ -92,9 +92,9 @@ class Config(Options):
     schedule: str = option("", "learning rate after warm-up: one-cycle, cosine, linear or constant", choices=SCHEDULES)
     warmup: float = option(0.0, "share of the steps in which the learning rate rises", below=1)
     floor: float = option(-1.0, "learning rate at the end, as a share of the largest; -1: by set", least=0, most=1)
-    weight_decay: float = option(-1.0, "decay of the convolution and linear weights; -1: by set", least=0)
+    weight_decay: float = option(-1.0, "decay of the convolution and linear weights; -1: by set", least=0, most=1e6)
     smoothing: float = option(-1.0, "label smoothing; -1: by set", least=0, below=1)
-    clip: float = option(1.0, "largest norm of the gradient; 0: any")
+    clip: float = option(1.0, "largest norm of the gradient; 0: any", most=1e6)
     ema: float = option(
         -1.0, "decay of the mean of the weights that is evaluated; 0: the weights; -1: by set", least=0, below=1
     )

@@ -77,7 +77,11 @@ def execute(
 @contextlib.contextmanager
 def answers(name: str, out: str = "") -> Iterator[None]:
     """Every failure that is expected becomes one line with a remedy, and the exit code that is documented for it."""
-    again = f" What was finished is in {out}; go on with --resume." if out else ""
+
+    def again() -> str:
+        there = out and (Path(out) / "config.json").is_file()
+        return f" What was finished is in {out}; go on with --resume." if there else ""
+
     try:
         yield
     except (InputError, InputTypeError, UnsupportedError, CapturedTensorError) as error:
@@ -89,13 +93,13 @@ def answers(name: str, out: str = "") -> Iterator[None]:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _stop(
-            f"the run could not go on: {error.strerror or error}{where}. Make room or choose another --out.{again}",
+            f"the run could not go on: {error.strerror or error}{where}. Make room or choose another --out.{again()}",
             FAILED,
         )
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        _stop(f"there is not enough memory for this run. Choose smaller sizes, batches or fewer steps.{again}", FAILED)
+        _stop(f"there is not enough memory for this run. Choose smaller sizes or fewer steps.{again()}", FAILED)
 
 
 def _out_of_memory(error: BaseException) -> bool:
