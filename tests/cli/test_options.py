@@ -47,7 +47,7 @@ def bad_values(field, kinds):
 def test_every_option_refuses_what_it_does_not_take(name):
     experiment, runner, refused = EVERY[name], CliRunner(), 0
     words = [name] if name in ("demo", "bench") else ["run", name]
-    for field, _, kinds in fields(experiment):
+    for at, (field, _, kinds) in enumerate(fields(experiment)):
         if bool in kinds or (str in kinds and field.name in FREE | {"save", "tensorboard"}):
             continue
         for k, value in enumerate(bad_values(field, kinds)):
@@ -55,7 +55,7 @@ def test_every_option_refuses_what_it_does_not_take(name):
                 experiment.config(**{field.name: value})
             assert "\n" not in str(caught.value)
             refused += 1
-            if k == 0:  # and on the command line, whose own check of types comes first
+            if k == at % 4 == 0:  # and on the command line, whose own check of types comes first
                 result = runner.invoke(app, [*words, f"{options.flag(field)}={value}"])
                 assert result.exit_code == 2, (field.name, value, result.output)
                 assert options.flag(field) in result.stderr

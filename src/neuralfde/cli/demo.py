@@ -120,9 +120,9 @@ def _wrong_model(config: Config, how: str, report: Report, fits: dict[str, Any])
         optimiser="lm" if best else Adam(epochs=10 * config.epochs, lr=0.02),
         adjoint="exact" if best else how,
     )
-    if best:
-        fits["best fit"] = {n: found.estimates[n] for n in TRUTH}
-    return {"part": "wrong model", **_row(found, fits["best fit"])}
+    # the best fit comes first, perhaps in the run that this one goes on from
+    known = [r["estimates"] for r in report.rows if r["case"] == "wrong: best fit"] or [found.estimates]
+    return {"part": "wrong model", **_row(found, {n: known[0][n] for n in TRUTH})}
 
 
 def _unknown_order(config: Config, report: Report, fits: dict[str, Any]) -> Row:

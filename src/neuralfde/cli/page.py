@@ -22,7 +22,7 @@ _COLOURS = {"exact": "#0072B2", "paper": "#D55E00"}
 def write_page(folder: Path, rows: list[Row], fits: dict[str, Any], seconds: float) -> Path:
     """Draw the picture, write ``demo.png`` and ``report.html``; returns the page."""
     pictures = []
-    if {"exact path", "paper path", "wrong: exact", "wrong: paper"} <= set(fits):
+    if {"exact path", "paper path", "wrong: best fit", "wrong: exact", "wrong: paper"} <= set(fits):
         picture = _picture(rows, fits)
         picture.savefig(folder / "demo.png", dpi=120)
         pictures.append(("Why the gradient matters", picture))

@@ -59,23 +59,22 @@ def read_table(path: str | Path) -> Table:
     if not lines:
         raise InputError(f"{path} has no rows. It takes a table of numbers, one row a line.")
     found: dict[str, Table] = {}
-    refusals: list[tuple[int, str]] = []
+    refusals: list[tuple[int, int, str]] = []
     for word, separator in _SEPARATORS.items():
         for decimal in ".," if separator != "," else ".":
             try:
                 table = _parsed(path, lines, separator, decimal)
             except _NotLikeThat as refusal:
-                refusals.append((refusal.line, str(refusal)))
+                refusals.append((len(_cells(lines[-1][1], separator)), refusal.line, str(refusal)))
                 continue
             if not any(torch.equal(table.numbers, other.numbers) for other in found.values()):
                 found[f"{word}s between columns, decimal {'point' if decimal == '.' else 'comma'}"] = table
-    wide = {how: table for how, table in found.items() if table.numbers.shape[1] > 1} or found
-    if len(wide) > 1:
-        raise InputError(f"{path} can be read in {len(wide)} ways: {'; '.join(wide)}. Separate its columns with tabs.")
-    if not wide:
-        line, reason = max(refusals)
+    if len(found) > 1:
+        raise InputError(f"{path} can be read in more than one way: {'; '.join(found)}. Use tabs between its columns.")
+    if not found:
+        _, line, reason = max(refusals, key=lambda refusal: refusal[:2])
         raise InputError(f"line {line} of {path} is not a row of the table: {reason}. Correct the line.")
-    return next(iter(wide.values()))
+    return next(iter(found.values()))
 
 
 class _NotLikeThat(Exception):
@@ -108,9 +107,11 @@ def _parsed(path: Path, lines: list[tuple[int, str]], separator: str | None, dec
         values = [_number(cell, decimal) for cell in line]
         if None not in values:
             rows.append([v for v in values if v is not None])
+            if len(values) == 1:
+                raise _NotLikeThat(number, "it has one column, and a table has two or more")
             if len(rows[-1]) != len(rows[0]):
                 raise _NotLikeThat(number, f"it has {len(rows[-1])} columns, the first row has {len(rows[0])}")
-        elif rows or len(above) == 2:
+        elif rows or len(above) == 2 or all(_number(c, ".") is not None or _number(c, ",") is not None for c in line):
             bad = line[values.index(None)]
             raise _NotLikeThat(number, f"{bad[:40]!r} is not a number" if bad else "a number is missing")
         else:
