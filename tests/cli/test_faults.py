@@ -171,8 +171,28 @@ def test_a_signal_that_python_drops_comes_again(tmp_path):
     vars(module).update(Config=Config, run=run)
     with pytest.raises(execution.typer.Exit) as ended:
         execution.execute(read("trap", module), {}, str(tmp_path), False, False, True)
-    assert ended.value.exit_code == execution.TERMINATED
+    assert ended.value.exit_code == 143
     assert json.loads((tmp_path / "results.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("caught", [False, True])
+def test_what_an_interruption_breaks_is_an_interruption_and_is_not_kept(tmp_path, caught):
+    def run(config, report):
+        report.case("early", lambda: {"n": 1})
+        try:
+            os.kill(os.getpid(), execution.signal.SIGINT)
+            execution.threading.Event().wait(5)
+        except KeyboardInterrupt as error:
+            if not caught:
+                raise RuntimeError("torn in the middle") from error
+        report.case("late", lambda: {"n": float("nan")})
+
+    module = type(sys)("torn")
+    vars(module).update(Config=Config, run=run)
+    with pytest.raises(execution.typer.Exit) as ended:
+        execution.execute(read("torn", module), {}, str(tmp_path), False, False, True)
+    assert ended.value.exit_code == 130
+    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 1
 
 
 def test_kill_and_resume_is_bit_for_bit(tmp_path, imported):

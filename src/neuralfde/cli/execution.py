@@ -32,14 +32,14 @@ from .options import check
 from .report import Report
 from .torchrun import launched, rank_and_count, restarts
 
-USAGE, MISSED, FAILED, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
+USAGE, MISSED, FAILED = 2, 3, 4
 
 
 def execute(
     experiment: Experiment, settings: dict[str, Any], out: str, resume: bool, as_json: bool, quiet: bool
 ) -> None:
     """Run an experiment and end the command as its outcome asks."""
-    console, ended = Console(stderr=as_json), 0
+    console, ended, arrived = Console(stderr=as_json), 0, list[int]()
     with answers(experiment.name, out):
         config = experiment.config(**settings)
         check(config)
@@ -48,14 +48,18 @@ def execute(
         rank = _rank(experiment)
         resume = resume or (bool(out) and restarts() > 0 and (Path(out) / "config.json").is_file())
         kept = FolderReport(Path(out), experiment.name, config, resume, writes=rank == 0) if out else Report()
-        report = ConsoleReport(kept, console, quiet or as_json) if rank == 0 else kept
+        report = ConsoleReport(kept, console, quiet or as_json, arrived) if rank == 0 else kept
         for note in kept.notes if isinstance(kept, FolderReport) and rank == 0 else ():
             typer.echo(note, err=True)
-        try:
-            with _interruptible(), report:
-                experiment.run(config, report)
-        except KeyboardInterrupt as stop:
-            ended = TERMINATED if isinstance(stop, _Terminated) else INTERRUPTED
+        with _interruptible(arrived):
+            try:
+                with report:
+                    experiment.run(config, report)
+            except BaseException as error:
+                if not arrived and not isinstance(error, KeyboardInterrupt):
+                    raise
+                # a signal may strike where it breaks something: whatever is raised after it is its doing
+                ended = 128 + (arrived or [signal.SIGINT])[-1]
         status = "interrupted" if ended else "done"
         found = {"experiment": experiment.name, "status": status, "targets": kept.verdicts, "rows": kept.rows}
         if isinstance(kept, FolderReport):
@@ -108,35 +112,38 @@ def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in told
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a run as Ctrl-C does."""
-
-
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does, and neither gets lost; ``torchrun`` ends its processes in its own way."""
+def _interruptible(arrived: list[int]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM both raise ``KeyboardInterrupt``, and are noted in ``arrived``; neither gets lost.
+
+    ``torchrun`` ends its processes in its own way, and quickly.
+    """
     if launched() or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: Any) -> NoReturn:
-        raise _Terminated
+        arrived.append(number)
+        raise KeyboardInterrupt
 
     def lost(what: Any) -> None:
         """Python drops what is raised while it clears an object away: the signal is sent once more, a little later."""
-        if not isinstance(what.exc_value, KeyboardInterrupt):
+        if arrived and isinstance(what.exc_value, KeyboardInterrupt):
+            threading.Timer(0.05, _thread.interrupt_main, (arrived[-1],)).start()
+        else:
             hook(what)
-            return
-        number = signal.SIGTERM if isinstance(what.exc_value, _Terminated) else signal.SIGINT
-        threading.Timer(0.05, _thread.interrupt_main, (number,)).start()
 
-    before, hook = signal.signal(signal.SIGTERM, stop), sys.unraisablehook
-    sys.unraisablehook = lost
+    hook, before = sys.unraisablehook, {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
     try:
+        sys.unraisablehook = lost
+        for number in before:
+            signal.signal(number, stop)
         yield
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         sys.unraisablehook = hook
-        signal.signal(signal.SIGTERM, before)
 
 
 def _rank(experiment: Experiment) -> int:
