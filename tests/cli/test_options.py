@@ -10,14 +10,15 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from neuralfde import InputError, InputTypeError
-from neuralfde.cli import bench, demo, options
+from neuralfde.cli import bench, demo, fit_file, options
 from neuralfde.cli.app import app
 from neuralfde.cli.experiment import Options, option, read
 from neuralfde.cli.installed import available, load
 
-EVERY = {name: load(name) for name in available()} | {"demo": read("demo", demo), "bench": read("bench", bench)}
+OWN = {"demo": demo, "bench": bench, "fit": fit_file}
+EVERY = {name: load(name) for name in available()} | {name: read(name, module) for name, module in OWN.items()}
 #: Texts that can be anything: files and folders, and columns of a file that is not read yet.
-FREE = {"data", "path", "columns"}
+FREE = {"data", "path", "columns", "file", "time", "values"}
 
 
 def fields(experiment):
@@ -46,7 +47,7 @@ def bad_values(field, kinds):
 @pytest.mark.parametrize("name", EVERY)
 def test_every_option_refuses_what_it_does_not_take(name):
     experiment, runner, refused = EVERY[name], CliRunner(), 0
-    words = [name] if name in ("demo", "bench") else ["run", name]
+    words = [name] if name in OWN else ["run", name]
     for at, (field, _, kinds) in enumerate(fields(experiment)):
         if bool in kinds or (str in kinds and field.name in FREE | {"save", "tensorboard"}):
             continue

@@ -16,7 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover - `make smoke` sees it, in an environment without the extra
     sys.exit(f'the command line needs further packages ({error.name}). Install them with: pip install "neuralfde[cli]"')
 
-from . import bench, demo
+from . import bench, demo, fit_file
 from .command import CODES, add, command
 from .experiment import read
 from .installed import HOW_TO_INSTALL, available, load, ours_is_here, unknown
@@ -26,6 +26,8 @@ _TEACH = f"""Neural fractional differential equations with exact gradients.
 Start here:
 
     neuralfde demo                                  a short tour, with a report in demo-output/
+
+    neuralfde fit data.csv --model zener --out out  a model and its order, fitted to a table of yours
 
     neuralfde bench --json > bench.json             this machine's speed, for machines
 
@@ -90,6 +92,7 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 
 add(app, read("demo", demo), out="demo-output")
 add(app, read("bench", bench))
+add(app, read("fit", fit_file))
 
 
 def main() -> None:

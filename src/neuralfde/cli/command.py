@@ -44,7 +44,10 @@ def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:
     for field in dataclasses.fields(experiment.config):
         name = flag(field)
         names = (f"{name}/--no-{name[2:]}",) if hints[field.name] is bool else (name,)
-        shown = typer.Option(field.default, *names, help=described(field, hints[field.name]))
+        text = described(field, hints[field.name])
+        shown = typer.Option(field.default, *names, help=text)
+        if field.metadata.get("positional"):
+            shown = typer.Argument(field.default, metavar=field.name.upper(), help=text, show_default=False)
         parameters.append((field.name, hints[field.name], shown))
     parameters += [
         ("out", str, typer.Option(default_out, "--out", help="folder for configuration, results and pictures")),

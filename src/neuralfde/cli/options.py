@@ -59,6 +59,7 @@ def option(
     below: float | None = None,
     choices: Sequence[str] = (),
     reads: Callable[[str], object] | None = None,
+    positional: bool = False,
 ) -> Any:
     """A field of a ``Config``: its default, the text of the help, and the values that it takes beside the default.
 
@@ -68,10 +69,11 @@ def option(
         least, above, most, below: the range of a number; one without a lower end starts at 0.
         choices: the words that a text may be; none: any text.
         reads: called with a text before anything starts; raises ``InputError`` or ``ValueError`` where it is wrong.
+        positional: on the command line it stands without its name.
     """
     start = 0 if least is None and above is None else least
     taken = {"range": Range(start, above, most, below), "choices": tuple(choices), "reads": reads}
-    return dataclasses.field(default=default, metadata={"help": help, **taken})
+    return dataclasses.field(default=default, metadata={"help": help, "positional": positional, **taken})
 
 
 def device_option(default: str = "auto") -> Any:
