@@ -21,7 +21,7 @@ def faults() -> str:
         "killed",
         "terminated",
         "Ctrl-C",
-        "had something to go on from",
+        "ends that left something",
         "equal bit for bit",
     ]
     parts = [table(head, killed, right=1), table(["file", "damaged", "went on", "refused"], damaged(), right=1)]

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 PROCESSES = True
+SUMMARY = "F-GRAND on parts of a large graph"
 EXAMPLES = (
-    "neuralfde run graph-sampled --dataset synthetic-arxiv --scale 0.05 --epochs 3",
-    "neuralfde run graph-sampled --dataset coauthor-physics --data DIR --batch-size 8000",
-    "torchrun --nproc-per-node 4 --max-restarts 3 -m neuralfde run graph-sampled --out out/products",
+    "neuralfde run graph-sampled --scale 0.05 --epochs 3",
+    "neuralfde run graph-sampled --dataset coauthor-physics --data DIR",
+    "torchrun --nproc-per-node 4 -m neuralfde run graph-sampled --out out",
 )
 COLUMNS = ("dataset", "nodes", "val", "test", "epoch")
 Sampler = NodeSampler | RandomWalkSampler

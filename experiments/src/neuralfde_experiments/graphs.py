@@ -24,6 +24,7 @@ from .graph_training import OPTIMISERS, graph_of, side_by_side, train_splits
 from .processes import Processes
 
 PROCESSES = True
+SUMMARY = "node classification with F-GRAND"
 EXAMPLES = (
     "neuralfde run graphs --dataset cora --settings tuned",
     "neuralfde run graphs --dataset citeseer --variant nl --seeds 3",

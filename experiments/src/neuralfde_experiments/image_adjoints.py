@@ -18,9 +18,10 @@ from .data.images import load_images
 from .processes import Processes
 
 PROCESSES = True
+SUMMARY = "one training with three kinds of gradients"
 EXAMPLES = (
-    "neuralfde run image-adjoints                            the digits, on a CPU",
-    "neuralfde run image-adjoints --dataset mnist --data DIR --t 20 --epochs 3",
+    "neuralfde run image-adjoints                       the digits, on a CPU",
+    "neuralfde run image-adjoints --dataset mnist --data DIR --epochs 3",
 )
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"adjoint": "paper"},

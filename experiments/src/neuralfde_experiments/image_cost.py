@@ -26,10 +26,11 @@ from .image_cost_table import figure, markdown
 from .processes import Processes
 from .tables import keep_table
 
+SUMMARY = "time and memory of the image classifier"
 EXAMPLES = (
-    "neuralfde run image-cost                            a short list of horizons on a CPU, the paper's on a GPU",
+    "neuralfde run image-cost              short on a CPU, the paper's on a GPU",
     "neuralfde run image-cost --dataset fashion-mnist",
-    "neuralfde run image-cost --horizons 20,200 --variants exact,exact-constant",
+    "neuralfde run image-cost --horizons 20,200 --variants exact,paper",
 )
 SETTINGS: dict[str, tuple[float, tuple[int, ...]]] = {
     "mnist": (0.5, (1, 5, 10, 20, 30, 40, 50, 60, 70, 100, 200)),

@@ -39,12 +39,13 @@ from .image_training import Trainer
 from .processes import Processes
 
 PROCESSES = True
+SUMMARY = "the image classifier"
 EXAMPLES = (
-    "neuralfde run images                                        the digits, a minute on a CPU",
-    "neuralfde run images --dataset mnist --data DIR             the paper's MNIST run",
+    "neuralfde run images                          the digits, on a CPU",
+    "neuralfde run images --dataset mnist --data DIR     the paper's run",
     "neuralfde run images --dataset fashion-mnist --data DIR --repeats 3",
-    "neuralfde run images --learn-order --adjoint exact --tensorboard runs/order",
-    "torchrun --nproc-per-node 4 -m neuralfde run images --dataset mnist --data DIR",
+    "neuralfde run images --learn-order --tensorboard runs/order",
+    "torchrun --nproc-per-node 4 -m neuralfde run images --dataset mnist",
 )
 #: What a field left at 0 (or empty, or as in UNSET) becomes: the recipes that were measured.
 PRESETS: dict[str, dict[str, Any]] = {

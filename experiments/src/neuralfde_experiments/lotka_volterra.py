@@ -23,11 +23,12 @@ from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarqua
 
 from .processes import Processes
 
+SUMMARY = "parameters and order of a predator-prey equation"
 EXAMPLES = (
-    "neuralfde run lotka-volterra                      the paper's budget with exact gradients",
-    "neuralfde run lotka-volterra --adjoint paper      the same with the paper's gradients",
+    "neuralfde run lotka-volterra                   the paper's budget",
+    "neuralfde run lotka-volterra --adjoint paper   and its gradients",
     "neuralfde run lotka-volterra --learn-order --noise 0.01 --optimiser lm",
-    "neuralfde run lotka-volterra --observe prey --learn-order --optimiser lm --repeats 3",
+    "neuralfde run lotka-volterra --observe prey --optimiser lm --repeats 3",
 )
 _OBSERVED = {"both": [0, 1], "prey": [0], "predator": [1]}
 PROCESSES = True

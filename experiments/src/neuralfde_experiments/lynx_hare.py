@@ -22,9 +22,10 @@ from neuralfde.fitting import IdentifiabilityWarning
 from .lotka_volterra import say_warnings
 from .processes import Processes
 
+SUMMARY = "fractional and integer order on lynx and hare"
 EXAMPLES = (
-    "neuralfde run lynx-hare                               four origins, forecasts of three years",
-    "neuralfde run lynx-hare --first 1914 --last 1914 --ahead 6 --out out/lynx",
+    "neuralfde run lynx-hare                four origins, three years ahead",
+    "neuralfde run lynx-hare --first 1914 --last 1914 --ahead 6 --out out",
 )
 PROCESSES = True
 COLUMNS = ("model", "origin", "order", "train_rmse_log", "held_out_rmse_log", "seconds")

@@ -21,6 +21,7 @@ from neuralfde.fitting import Adam, Fit, Progress, fit
 
 from .processes import Processes
 
+SUMMARY = "an unknown equation, learned as a network"
 EXAMPLES = (
     "neuralfde run neural-field",
     "neuralfde run neural-field --adjoint paper --epochs 100",

@@ -31,9 +31,10 @@ from neuralfde.fitting import CurveFit, fit_curve
 
 from .processes import Processes
 
+SUMMARY = "viscoelastic models of a stress relaxation"
 EXAMPLES = (
     "neuralfde run relaxation --path stressrelaxation_fishmuscle_data.csv",
-    "neuralfde run relaxation --path relaxation.csv --model maxwell --out out/muscle",
+    "neuralfde run relaxation --path data.csv --model maxwell --out out",
 )
 PROCESSES = True
 COLUMNS = ("model", "order", "slope", "until", "difference", "r_squared_log", "slope_all", "difference_all")

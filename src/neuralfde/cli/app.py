@@ -25,25 +25,25 @@ _TEACH = f"""Neural fractional differential equations with exact gradients.
 
 Start here:
 
-    neuralfde demo                                  a short tour, with a report in demo-output/
+    neuralfde demo                     a tour, with a page in demo-output/
 
-    neuralfde fit data.csv --model zener --out out  a model and its order, fitted to a table of yours
+    neuralfde fit data.csv --out out   a model, fitted to a table of yours
 
-    neuralfde bench --json > bench.json             this machine's speed, for machines
+    neuralfde bench --json             this machine's speed, for machines
 
-    neuralfde run                                   the experiments that are installed
+    neuralfde run                      the experiments that are installed
 
 With the package neuralfde-experiments:
 
-    neuralfde run lotka-volterra                    find the parameters of an equation from data
+    neuralfde run lotka-volterra                   parameters from data
 
-    neuralfde run lotka-volterra --adjoint paper    the same with the paper's gradients
+    neuralfde run lotka-volterra --adjoint paper   by the paper's gradients
 
-    neuralfde run lotka-volterra --help             every option, with its default
+    neuralfde run lotka-volterra --help            every option
 
-    neuralfde run lynx-hare --out out/lynx          keep configuration, results, pictures, checkpoint
+    neuralfde run lynx-hare --out out/lynx         keep everything there
 
-    neuralfde run lotka-volterra --out out/lv --resume     go on after Ctrl-C
+    neuralfde run lynx-hare --out out/lynx --resume     after Ctrl-C
 
 {CODES}
 """

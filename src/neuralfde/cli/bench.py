@@ -15,6 +15,7 @@ from .measuring import clock
 from .options import METHODS, Options, device_option, option, place
 from .report import Report, Row
 
+SUMMARY = "time, memory and gradients on this machine"
 EXAMPLES = ("neuralfde bench", "neuralfde bench --steps 2000 --device cuda --json")
 COLUMNS = ("adjoint", "steps", "forward_s", "backward_s", "history_bytes", "gradient_error")
 

@@ -29,7 +29,8 @@ def command(experiment: Experiment) -> Any:
 
 def add(app: typer.Typer, experiment: Experiment, out: str = "") -> None:
     """Give an application the command of an experiment, which writes to ``out`` unless told otherwise."""
-    app.command(name=experiment.name, help=_help(experiment))(_function(experiment, out))
+    made = app.command(experiment.name, help=_help(experiment), short_help=experiment.summary or None)
+    made(_function(experiment, out))
 
 
 def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:

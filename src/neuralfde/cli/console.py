@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -110,7 +111,7 @@ def table(rows: list[Row], title: str, columns: tuple[str, ...] = ()) -> Table:
     if not columns:
         columns = tuple(dict.fromkeys(k for row in flat for k in row))[:9]
     columns = tuple(c for c in columns if any(row.get(c) is not None for row in flat))
-    found = Table(title=title, title_justify="left")
+    found = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)  # nine columns fit into 80
     for name in columns:
         found.add_column(name.replace("_", " "))
     for row in flat:

@@ -25,6 +25,7 @@ from .options import Options, option
 from .predator_prey import TRUTH, first_guess, lotka_volterra, measure
 from .report import Report, Row
 
+SUMMARY = "a tour in about a minute, with a page that shows it"
 EXAMPLES = ("neuralfde demo", "neuralfde demo --out out/tour --no-lynx", "neuralfde demo --epochs 5 --json")
 COLUMNS = ("case", "a", "b", "c", "d", "order", "error", "seconds")
 

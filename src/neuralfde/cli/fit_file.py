@@ -23,6 +23,7 @@ from .options import METHODS, Options, numbers, option
 from .report import Report, Row
 from .table_file import read_table
 
+SUMMARY = "fit a model and its order to a table of yours"
 EXAMPLES = (
     "neuralfde fit data.csv --model relaxation --log --out out",
     "neuralfde fit pelts.csv --model lotka-volterra --values hare,lynx",
