@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from neuralfde import __version__
 from neuralfde.cli import demo
 from neuralfde.cli.app import app
+from neuralfde.cli.installed import available, load
 from neuralfde_experiments import lotka_volterra as lv
 
 FAST = ["--optimiser", "lm", "--trajectories", "4", "--samples", "5", "--steps", "5"]
@@ -27,6 +28,21 @@ def test_help_teaches():
     for words in ("neuralfde demo", "neuralfde run lotka-volterra", "Exit codes", "130"):
         assert words in result.output
     assert invoke("--version").output.strip() == __version__
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["fit"], ["demo"], *(["run", name] for name in available())])
+def test_help_fits_into_80_columns(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = invoke(*words, "--help").output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") for line in lines if "Usage" not in line)
+    if len(words) == 2:
+        assert {line.strip() for line in lines} >= {line.strip() for line in load(words[1]).examples}, "wrapped"
+
+
+def test_a_table_of_nine_columns_is_not_cut_at_80(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "…" not in invoke("run", "lotka-volterra", *FAST, "--quiet").output
 
 
 def test_help_of_an_experiment_lists_its_configuration():

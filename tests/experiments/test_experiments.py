@@ -145,6 +145,19 @@ def test_relaxation_says_what_is_wrong_with_a_file(tmp_path):
         relaxation.run(relaxation.Config(path="x", model="zenner"))
 
 
+def test_relaxation_reads_decimal_commas_and_asks_which_columns(tmp_path):
+    rows = [(k + 1, 5 * (k + 1) ** -0.3) for k in range(12)]
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join(f"{t:.3f};{g:.6f}".replace(".", ",") for t, g in rows))
+    _, modulus, left_out = relaxation.read(str(path))
+    assert modulus.tolist() == pytest.approx([round(g, 6) for _, g in rows])
+    assert left_out == 0
+    path.write_text("\n".join(["n,t,G", "0,0,7", *(f"{k},{t},{g}" for k, (t, g) in enumerate(rows))]))
+    with pytest.raises(InputError, match=r"3 columns \(n, t, G\).*--columns"):
+        relaxation.read(str(path))
+    assert relaxation.read(str(path), "t,G")[2] == 1
+
+
 def test_neural_field_learns(tmp_path):
     config = neural_field.Config(epochs=3, width=4, trajectories=4, samples=4, steps=4, target=10.0)
     report = FolderReport(tmp_path, "neural-field", config)

@@ -165,5 +165,5 @@ def _after_interrupt(out: str, rows: int) -> str:
 
 
 def _stop(text: str, code: int) -> NoReturn:
-    typer.echo(text, err=True)
+    typer.echo(" ".join(text.splitlines()), err=True)
     raise typer.Exit(code)

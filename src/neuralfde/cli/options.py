@@ -132,10 +132,15 @@ class Options:
 
 
 def check(config: Any) -> None:
-    """Refuse the first option whose value is of another type, out of its range or not readable."""
+    """Refuse the first option whose value is of another type, out of its range or not readable.
+
+    Fields that were not made by ``option`` are not looked at.
+    """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
+        if "range" not in field.metadata:
+            continue
         if value != field.default or type(value) is not type(field.default):
             _check_type(field, hints[field.name], value)
             _check_value(field, value)
@@ -166,7 +171,7 @@ def _check_type(field: dataclasses.Field[Any], hint: Any, value: Any) -> None:
 
 def _check_value(field: dataclasses.Field[Any], value: Any) -> None:
     taken = field.metadata
-    if isinstance(value, bool) or value is None or "range" not in taken:
+    if isinstance(value, bool) or value is None:
         return
     if isinstance(value, int | float):
         if value not in taken["range"] or (isinstance(value, int) and value > LARGEST):

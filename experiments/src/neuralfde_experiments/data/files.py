@@ -31,7 +31,10 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
 def read_checked(path: Path, accepted: Iterable[str]) -> bytes:
     """The content of a file whose sha256 is one of ``accepted``; any other file is refused unread."""
     accepted = tuple(accepted)
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}. Check the data folder.") from error
     found = hashlib.sha256(content).hexdigest()
     if found not in accepted:
         raise InputError(
