@@ -66,7 +66,10 @@ def option(
     Args:
         default: always accepted, so that a value outside the range can stand for "as suits the rest".
         help: what ``--help`` says.
-        least, above, most, below: the range of a number; one without a lower end starts at 0.
+        least: the lower end of the range of a number, which belongs to it; without any lower end it is 0.
+        above: a lower end that does not belong to it.
+        most: the upper end, which belongs to it.
+        below: an upper end that does not belong to it.
         choices: the words that a text may be; none: any text.
         reads: called with a text before anything starts; raises ``InputError`` or ``ValueError`` where it is wrong.
         positional: on the command line it stands without its name.
