@@ -50,6 +50,7 @@ PUBLIC = (
     "cli.measuring",
     "cli.pelts",
     "cli.predator_prey",
+    "cli.table_file",
 )
 
 

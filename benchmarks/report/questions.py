@@ -53,6 +53,11 @@ QUESTIONS = {
         "`python docs/figures/bias.py`",
         "math/bias.md#how-far-off",
     ),
+    "faults": Question(
+        "What becomes of a run that is killed, whose files are damaged, or whose folder fails?",
+        "`python benchmarks/faults.py`",
+        "cli.md#what-a-run-survives",
+    ),
     "engine": Question(
         "What does a reader open who follows a solve?",
         "`python benchmarks/modules.py`",

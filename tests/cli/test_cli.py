@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from neuralfde import __version__
 from neuralfde.cli import demo
 from neuralfde.cli.app import app
+from neuralfde.cli.installed import available, load
 from neuralfde_experiments import lotka_volterra as lv
 
 FAST = ["--optimiser", "lm", "--trajectories", "4", "--samples", "5", "--steps", "5"]
@@ -27,6 +28,21 @@ def test_help_teaches():
     for words in ("neuralfde demo", "neuralfde run lotka-volterra", "Exit codes", "130"):
         assert words in result.output
     assert invoke("--version").output.strip() == __version__
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["fit"], ["demo"], *(["run", name] for name in available())])
+def test_help_fits_into_80_columns(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = invoke(*words, "--help").output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") for line in lines if "Usage" not in line)
+    if len(words) == 2:
+        assert {line.strip() for line in lines} >= {line.strip() for line in load(words[1]).examples}, "wrapped"
+
+
+def test_a_table_of_nine_columns_is_not_cut_at_80(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "…" not in invoke("run", "lotka-volterra", *FAST, "--quiet").output
 
 
 def test_help_of_an_experiment_lists_its_configuration():
@@ -55,12 +71,13 @@ def test_json_is_all_there_is_on_stdout():
 
 def test_out_keeps_everything_and_resume_needs_it(tmp_path):
     out = tmp_path / "lv"
-    result = invoke("run", "lotka-volterra", *FAST, "--out", str(out), "--quiet")
+    adam = [*FAST, "--optimiser", "adam", "--epochs", "2", "--target", "9"]
+    result = invoke("run", "lotka-volterra", *adam, "--out", str(out), "--quiet")
     assert result.exit_code == 0, result.output
     names = {p.name for p in out.iterdir()}
     assert {"config.json", "results.json", "seed-0.png", "checkpoint.pt"} <= names
     assert json.loads((out / "config.json").read_text())["trajectories"] == 4
-    again = invoke("run", "lotka-volterra", *FAST, "--out", str(out), "--resume", "--quiet")
+    again = invoke("run", "lotka-volterra", *adam, "--out", str(out), "--resume", "--quiet")
     assert again.exit_code == 0
     refused = invoke("run", "lotka-volterra", *FAST, "--resume")
     assert refused.exit_code == 2
@@ -73,7 +90,7 @@ def test_out_keeps_everything_and_resume_needs_it(tmp_path):
         (["run", "lotka-voltera"], "lotka-volterra"),
         (["run", "lotka-volterra", "--nois", "3"], "--noise"),
         (["run", "lotka-volterra", "--epochs", "many"], "--epochs"),
-        (["run", "lotka-volterra", "--observe", "wolf"], "both, prey, predator"),
+        (["run", "lotka-volterra", "--observe", "wolf"], "'both', 'predator', 'prey'"),
         (["run", "lotka-volterra", "--adjoint", "exakt", *FAST], "exact"),
         (["run", "relaxation"], "--path"),
         (["dmo"], "dmo"),

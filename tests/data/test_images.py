@@ -1,7 +1,10 @@
 import gzip
 import hashlib
 import struct
-import urllib.error
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,8 +33,8 @@ def tiny(monkeypatch):
         "t10k-labels-idx1-ubyte": idx(torch.tensor([7, 8])),
     }
     packed = {stem: gzip.compress(content) for stem, content in plain.items()}
-    sums = {s: tuple(hashlib.md5(c[s]).hexdigest() for c in (packed, plain)) for s in plain}
-    source = images._Source("MNIST", ("http://first/", "http://second/"), sums, images.DIGIT_NAMES)
+    sums = {s: tuple(hashlib.sha256(c[s]).hexdigest() for c in (packed, plain)) for s in plain}
+    source = images._Source("MNIST", ("https://first/", "https://second/"), sums, images.DIGIT_NAMES)
     monkeypatch.setitem(images.SOURCES, "mnist", source)
     return packed
 
@@ -100,44 +103,76 @@ def test_idx_parser_refuses_what_is_no_idx_file(content, message, tmp_path):
         images.parse_idx(content, tmp_path / "file")
 
 
-class Answers:
-    """Stands for urlopen: serves the tiny files from one mirror, fails or lies on the others."""
+@pytest.fixture
+def mirror(tiny, monkeypatch):
+    """A server on this machine that has the tiny files, and does with them what a test asks; it stands for https."""
+    state = SimpleNamespace(asked=[], change=lambda content: content, announce=None)
 
-    def __init__(self, packed, honest):
-        self.packed, self.honest, self.asked = packed, honest, []
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            state.asked.append(self.path)
+            if self.path.startswith("/first/"):
+                self.send_error(503)
+                return
+            content = state.change(tiny[self.path.rsplit("/", 1)[1].removesuffix(".gz")])
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content) if state.announce is None else state.announce))
+            self.end_headers()
+            self.wfile.write(content)
 
-    def __call__(self, url, timeout):
-        self.asked.append(url)
-        mirror, stem = url.removesuffix(".gz").rsplit("/", 1)
-        if mirror == "http://first":
-            raise urllib.error.URLError("unreachable")
-        self.content = self.packed[stem] if self.honest else b"<html>"
-        return self
+        def log_message(self, *_):
+            pass
 
-    def __enter__(self):
-        return self
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here = f"http://127.0.0.1:{server.server_port}/"
 
-    def __exit__(self, *_):
-        pass
+    def opener(url, timeout):
+        answer = urllib.request.urlopen(url.replace("https://", here), timeout=timeout)
+        monkeypatch.setattr(answer, "geturl", lambda: state.leads_to if hasattr(state, "leads_to") else url)
+        return answer
 
-    def read(self):
-        return self.content
+    monkeypatch.setattr(files, "urlopen", opener)
+    yield state
+    server.shutdown()
+    server.server_close()
 
 
-def test_download_tries_the_mirrors_in_turn(tiny, tmp_path, monkeypatch):
-    answers = Answers(tiny, honest=True)
-    monkeypatch.setattr(files, "urlopen", answers)
+def test_download_tries_the_mirrors_in_turn(mirror, tmp_path):
     assert len(images.load_images("mnist", tmp_path, download=True).train_images) == 4
-    assert len(answers.asked) == 8
+    assert len(mirror.asked) == 8
     images.load_images("mnist", tmp_path, download=True)
-    assert len(answers.asked) == 8, "what is there is not fetched again"
+    assert len(mirror.asked) == 8, "what is there is not fetched again"
 
 
-def test_download_never_keeps_a_wrong_file(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "urlopen", Answers(tiny, honest=False))
-    with pytest.raises(InputError, match=r"unreachable.*wrong checksum"):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"change": lambda content: b"<html>"}, "wrong checksum"),
+        ({"change": lambda content: content[:-3]}, "wrong checksum"),
+        ({"change": lambda content: content[:-3], "announce": 10**6}, "wrong checksum|IncompleteRead"),
+        ({"leads_to": "http://elsewhere/"}, "away from https"),
+        ({"change": lambda content: bytes(4096)}, "sends more"),
+    ],
+    ids=["another page", "cut short", "connection lost", "not https", "endless"],
+)
+def test_download_never_keeps_a_wrong_file(mirror, tmp_path, monkeypatch, change, words):
+    vars(mirror).update(change)
+    monkeypatch.setattr(files, "LARGEST", 2000)
+    with pytest.raises(InputError, match=f"503.*({words}).*by hand"):
         images.load_images("mnist", tmp_path, download=True)
-    assert not list(tmp_path.rglob("*.gz"))
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_downloads_are_https_and_say_where_they_cannot_be_kept(tmp_path):
+    with pytest.raises(InputError, match="not https"):
+        files.download(["http://first/x"], tmp_path / "x", ["0" * 64])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        files.download(["https://first/x"], tmp_path / "file" / "x", ["0" * 64])
+    for source in images.SOURCES.values():
+        assert all(mirror.startswith("https://") for mirror in source.mirrors)
+        assert all(len(digest) == 64 for sums in source.files.values() for digest in sums)
 
 
 def test_digits_split_is_deterministic_and_stratified():

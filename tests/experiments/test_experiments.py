@@ -84,8 +84,8 @@ def test_lynx_hare_forecasts(tmp_path):
     assert rows[1]["order"] < 1.0
     assert all(0 < r["held_out_rmse_log"] < 2 for r in rows)
     assert (tmp_path / "integer-1912.png").is_file()
-    with pytest.raises(InputError, match="seven years"):
-        lynx_hare.run(lynx_hare.Config(first=1902))
+    with pytest.raises(InputError, match="the data end in 1920"):
+        lynx_hare.run(lynx_hare.Config(last=1919))
 
 
 def test_relaxation_of_a_made_up_spring_pot(tmp_path):
@@ -132,7 +132,7 @@ def test_relaxation_finds_the_order_of_a_model_it_is_given(tmp_path, model):
 
 
 def test_relaxation_says_what_is_wrong_with_a_file(tmp_path):
-    for path, words in (("", "--path"), (str(tmp_path / "none.csv"), "no file")):
+    for path, words in (("", "--path"), (str(tmp_path / "none.csv"), "No such file")):
         with pytest.raises(InputError, match=words):
             relaxation.run(relaxation.Config(path=path))
     (tmp_path / "short.csv").write_text("1,2\n2,3\n")
@@ -143,6 +143,19 @@ def test_relaxation_says_what_is_wrong_with_a_file(tmp_path):
         relaxation.run(relaxation.Config(path=str(tmp_path / "broken.csv")))
     with pytest.raises(InputError, match="Did you mean 'zener'"):
         relaxation.run(relaxation.Config(path="x", model="zenner"))
+
+
+def test_relaxation_reads_decimal_commas_and_asks_which_columns(tmp_path):
+    rows = [(k + 1, 5 * (k + 1) ** -0.3) for k in range(12)]
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join(f"{t:.3f};{g:.6f}".replace(".", ",") for t, g in rows))
+    _, modulus, left_out = relaxation.read(str(path))
+    assert modulus.tolist() == pytest.approx([round(g, 6) for _, g in rows])
+    assert left_out == 0
+    path.write_text("\n".join(["n,t,G", "0,0,7", *(f"{k},{t},{g}" for k, (t, g) in enumerate(rows))]))
+    with pytest.raises(InputError, match=r"3 columns \(n, t, G\).*--columns"):
+        relaxation.read(str(path))
+    assert relaxation.read(str(path), "t,G")[2] == 1
 
 
 def test_neural_field_learns(tmp_path):

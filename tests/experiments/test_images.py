@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import json
 import sys
@@ -33,7 +34,7 @@ class Recorder(Report):
         return self.start
 
     def checkpoint(self, key, state):
-        self.states.append(state)
+        self.states.append(copy.deepcopy(state))
 
     def progress(self, task, done, total, loss=None, text=""):
         self.lines.append((done, total, loss, text))
@@ -107,6 +108,7 @@ def test_processes_split_the_batch_of_one():
 
 
 def test_processes_share_the_gpus_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for local, expected in enumerate(("cuda:0", "cuda:1", "cuda:0")):
         monkeypatch.setenv("LOCAL_RANK", str(local))
@@ -245,9 +247,8 @@ def test_time_that_runs_out_ends_the_training_with_a_rate_of_zero(monkeypatch):
 
 @pytest.mark.parametrize("coarse", ["0.5", "0.5:a", "1:0.5,0.5:0.4", "1:1.5"])
 def test_coarse_steps_are_read(coarse):
-    config = images.fill(dataclasses.replace(TINY, coarse=coarse))
     with pytest.raises(InputError, match="coarse="):
-        Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
+        dataclasses.replace(TINY, coarse=coarse)
 
 
 def test_augmentation_in_stages():
@@ -292,8 +293,8 @@ def test_agreement_trains_and_needs_views():
     (row,) = images.run(dataclasses.replace(TINY, views=2, agreement=1.0))
     (plain,) = images.run(dataclasses.replace(TINY, views=2))
     assert row["curve"][0]["loss"] > plain["curve"][0]["loss"]
-    for wrong in ({"agreement": 1.0}, {"views": 1, "agreement": 1.0}, {"views": -1}, {"views": 2, "agreement": -2.0}):
-        with pytest.raises(InputError, match="two for agreement"):
+    for wrong in ({"agreement": 1.0}, {"views": 1, "agreement": 1.0}):
+        with pytest.raises(InputError, match="--views 2"):
             images.run(dataclasses.replace(TINY, **wrong))
 
 
@@ -313,11 +314,10 @@ def test_of_several_trainings_each_is_saved(tmp_path):
     assert {*names} < {p.name for p in tmp_path.iterdir()}
 
 
-@pytest.mark.parametrize(("augment", "what"), [("crop:0.5,twist", "unknown augmentation"), ("crop,none", "augment=")])
+@pytest.mark.parametrize(("augment", "what"), [("crop:0.5,twist", "no 'twist'"), ("crop,none", "augment=")])
 def test_augmentation_is_refused_before_the_training(augment, what):
-    config = images.fill(dataclasses.replace(TINY, augment=augment))
     with pytest.raises(InputError, match=what):
-        Trainer(config, load_images("digits"), 0, Processes(torch.device("cpu")))
+        dataclasses.replace(TINY, augment=augment)
 
 
 def test_a_loss_that_is_not_finite_is_an_error():

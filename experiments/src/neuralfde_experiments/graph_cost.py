@@ -36,9 +36,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from neuralfde import Full
-from neuralfde.cli.experiment import Report, Row, option
+from neuralfde.cli.experiment import (
+    ADJOINTS,
+    HISTORIES,
+    STORAGES,
+    Options,
+    Report,
+    Row,
+    device_option,
+    numbers,
+    option,
+    place,
+    words,
+)
 from neuralfde.cli.measuring import clock, resident_mib
-from neuralfde.errors import InputError
 from neuralfde.models.graph import FGrand
 from neuralfde.models.message_passing import Graph
 
@@ -49,10 +60,11 @@ from .replay import Replay
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+SUMMARY = "time and memory of F-GRAND on large graphs"
 EXAMPLES = (
     "neuralfde run graph-cost --graph arxiv",
     "neuralfde run graph-cost --graph products --batches 10000,20000,80000",
-    "neuralfde run graph-cost --graph products --largest direct,exact --cap-gib 24",
+    "neuralfde run graph-cost --graph products --largest exact --cap-gib 24",
 )
 
 #: seconds and MB: inference, training; adj-F-GRAND then F-GRAND
@@ -75,38 +87,51 @@ WARM_UP = 2
 """Calls before those that are measured."""
 
 
+def _methods(text: str) -> None:
+    """Adjoints, or the plain loop, each with what may follow after a ``+``."""
+    for method in text.split(","):
+        name, *more = method.split("+")
+        words((*ADJOINTS, "loop"))(name)
+        for word in more:
+            words(sorted(LINEAR | ATTENTIVE | EITHER))(word)
+
+
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Which graph, which methods, how large."""
 
-    graph: str = option("arxiv", "arxiv or products: the size of the synthetic graph")
-    variants: str = option("l,nl", "variants to measure")
-    adjoints: str = option("direct,exact,exact+columns,exact+recompute,paper", "methods to compare")
-    scale: float = option(1.0, "multiplies the number of nodes and edges")
-    batches: str = option("10000,20000,80000", "nodes of a sampled subgraph (products only)")
-    sampler: str = option("node", "walk or node")
-    largest: str = option("", "methods whose largest batch is looked for (products only)")
+    graph: str = option("arxiv", "arxiv or products: the size of the synthetic graph", choices=("arxiv", "products"))
+    variants: str = option("l,nl", "variants to measure", reads=words(("l", "nl")))
+    adjoints: str = option("direct,exact,exact+columns,exact+recompute,paper", "methods to compare", reads=_methods)
+    scale: float = option(1.0, "multiplies the number of nodes and edges", above=0, most=10)
+    batches: str = option(
+        "10000,20000,80000", "nodes of a sampled subgraph (products only)", reads=numbers(int, least=1)
+    )
+    sampler: str = option("node", "walk or node", choices=tuple(SAMPLERS))
+    largest: str = option("", "methods whose largest batch is looked for (products only)", reads=_methods)
     cap_gib: float = option(0.0, "GPU memory allowed when looking for the largest batch; 0: all of it")
-    hidden: int = option(128, "width of the state")
-    heads: int = option(4, "attention heads")
-    order: float = option(0.9, "order of the derivative")
-    t: float = option(10.0, "integration time")
-    step: float = option(1.0, "step size")
+    hidden: int = option(128, "width of the state", least=1)
+    heads: int = option(4, "attention heads", least=1)
+    order: float = option(0.9, "order of the derivative", above=0, most=1)
+    t: float = option(10.0, "integration time", above=0, most=1e6)
+    step: float = option(1.0, "step size", least=1e-6)
     source: bool = option(False, "the term b Z0, which FROND leaves out for ogbn-arxiv")
-    storage: str = option("device", "where exact and paper keep their rows; direct always keeps them on the device")
-    history: str = option("auto", "history engine; default: the whole past, a row at a time")
-    columns: int = option(32, "columns solved at a time by the methods that end in +columns and +recompute (variant l)")
-    repeats: int = option(3, "measured repetitions after one that warms up")
-    device: str = option("auto", "auto, cpu or cuda")
+    storage: str = option(
+        "device", "where exact and paper keep their rows; direct always keeps them on the device", choices=STORAGES
+    )
+    history: str = option("auto", "history engine; default: the whole past, a row at a time", choices=HISTORIES)
+    columns: int = option(
+        32, "columns solved at a time by the methods that end in +columns and +recompute (variant l)", least=1
+    )
+    repeats: int = option(3, "measured repetitions after one that warms up", least=1)
+    device: str = device_option()
     seed: int = option(0, "of the graph, the batches and the weights")
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each variant, method and batch; a row that fails says why and the others go on."""
     report = Report() if report is None else report
-    if config.graph not in ("arxiv", "products") or config.sampler not in SAMPLERS:
-        raise InputError("graph must be arxiv or products, and sampler walk or node.")
-    device = torch.device(config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+    device = place(config.device)
     whole = whole_graph(config.graph, config.scale, config.seed)
     parts = [int(b) for b in config.batches.split(",") if b]
     sizes = parts if config.graph == "products" else [int(whole.num_nodes)]
@@ -186,8 +211,6 @@ def _attempt(
 def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     """The model that is measured."""
     name, *more = adjoint.split("+")
-    if not set(more) <= LINEAR | ATTENTIVE | EITHER:
-        raise InputError(f"adjoints={adjoint!r}: after a + comes {', '.join(sorted(LINEAR | ATTENTIVE | EITHER))}.")
     lean = Full(states="states" in more, block=64 if "blocks" in more else 4)
     options: dict[str, Any] = {"order": config.order, "t": config.t, "step": config.step, "source": config.source}
     options |= {"adjoint": "direct" if name == "loop" else name, "check_finite": False}

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from neuralfde.cli.experiment import Report, Row, option
-from neuralfde.errors import InputError, nearest
+from neuralfde.cli.experiment import ADJOINTS, Options, Report, Row, device_option, option
+from neuralfde.errors import InputError
 
 from .data.samplers import NodeSampler, RandomWalkSampler
-from .graph_settings import Settings, canonical, settings_for
+from .graph_settings import TABLES, Settings, canonical, settings_for
 from .graph_synthetic import named_graph
 from .graph_training import build, optimiser_for
 from .processes import Processes
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 PROCESSES = True
+SUMMARY = "F-GRAND on parts of a large graph"
 EXAMPLES = (
-    "neuralfde run graph-sampled --dataset synthetic-arxiv --scale 0.05 --epochs 3",
-    "neuralfde run graph-sampled --dataset coauthor-physics --data DIR --batch-size 8000",
-    "torchrun --nproc-per-node 4 --max-restarts 3 -m neuralfde run graph-sampled --out out/products",
+    "neuralfde run graph-sampled --scale 0.05 --epochs 3",
+    "neuralfde run graph-sampled --dataset coauthor-physics --data DIR",
+    "torchrun --nproc-per-node 4 -m neuralfde run graph-sampled --out out",
 )
 COLUMNS = ("dataset", "nodes", "val", "test", "epoch")
 Sampler = NodeSampler | RandomWalkSampler
@@ -42,37 +43,37 @@ SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Which graph, how it is sampled, and the model; ``None`` takes the value of the graph's table."""
 
-    dataset: str = option("synthetic-arxiv", "a name that 'run graphs' knows, or synthetic-arxiv, synthetic-products")
-    scale: float = option(1.0, "share of the nodes, for synthetic graphs")
-    sampler: str = option("walk", "walk: random walks; node: nodes by degree")
-    batch_size: int = option(10_000, "nodes of a batch")
+    dataset: str = option(
+        "synthetic-arxiv", "a name that 'run graphs' knows, or synthetic-arxiv, synthetic-products", reads=settings_for
+    )
+    scale: float = option(1.0, "share of the nodes, for synthetic graphs", above=0, most=10)
+    sampler: str = option("walk", "walk: random walks; node: nodes by degree", choices=tuple(SAMPLERS))
+    batch_size: int = option(10_000, "nodes of a batch", least=1)
     batches: int = option(0, "batches of an epoch, over all processes; 0: enough to cover the nodes once")
-    per_step: int = option(4, "batches of a step, over all processes; a multiple of their number")
-    variant: str = option("l", "l: attention computed once; nl: at every evaluation")
-    adjoint: str = option("exact", "exact, direct or paper")
-    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)")
-    order: float | None = option(None, "order of the derivative")
+    per_step: int = option(4, "batches of a step, over all processes; a multiple of their number", least=1)
+    variant: str = option("l", "l: attention computed once; nl: at every evaluation", choices=("l", "nl"))
+    adjoint: str = option("exact", "exact, direct or paper", choices=ADJOINTS)
+    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)", choices=tuple(TABLES))
+    order: float | None = option(None, "order of the derivative", above=0, most=1)
     learn_order: bool = option(False, "train the order")
-    hidden: int | None = option(None, "width of the state")
-    heads: int | None = option(None, "attention heads")
-    t: float | None = option(None, "integration time")
-    step: float | None = option(None, "step size")
-    lr: float | None = option(None, "learning rate")
-    epochs: int | None = option(None, "epochs")
-    evaluate_every: int = option(1, "epochs between evaluations")
+    hidden: int | None = option(None, "width of the state", least=1)
+    heads: int | None = option(None, "attention heads", least=1)
+    t: float | None = option(None, "integration time", above=0, most=1e6)
+    step: float | None = option(None, "step size", least=1e-6)
+    lr: float | None = option(None, "learning rate", above=0, most=100)
+    epochs: int | None = option(None, "epochs", least=1)
+    evaluate_every: int = option(1, "epochs between evaluations", least=1)
     seed: int = option(0, "seed of the split, the weights and the batches")
-    device: str = option("auto", "auto, cpu or cuda")
+    device: str = device_option()
     data: str | None = option(None, "data folder; default: the environment variable NEURALFDE_DATA")
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row: accuracies of the epoch that is best on validation, and the curve over the epochs."""
     report = Report() if report is None else report
-    if config.sampler not in SAMPLERS:
-        raise InputError(f"there is no sampler {config.sampler!r}. {nearest(config.sampler, SAMPLERS)}")
     with Processes.from_environment(config.device) as processes:
         report = processes.quieten(report)
         return [report.case(f"seed {config.seed}", lambda: train(config, report, processes))]

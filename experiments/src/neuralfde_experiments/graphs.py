@@ -16,14 +16,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from neuralfde.cli.experiment import Report, Row, option
+from neuralfde.cli.experiment import ADJOINTS, Options, Report, Row, device_option, numbers, option
 from neuralfde.errors import InputError
 
-from .graph_settings import Settings, candidates, canonical, settings_for
-from .graph_training import graph_of, side_by_side, train_splits
+from .graph_settings import TABLES, Settings, candidates, canonical, settings_for
+from .graph_training import OPTIMISERS, graph_of, side_by_side, train_splits
 from .processes import Processes
 
 PROCESSES = True
+SUMMARY = "node classification with F-GRAND"
 EXAMPLES = (
     "neuralfde run graphs --dataset cora --settings tuned",
     "neuralfde run graphs --dataset citeseer --variant nl --seeds 3",
@@ -48,42 +49,50 @@ Job = tuple[str, Settings, int]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """What to train on, how often, and what to choose on validation; ``None`` takes the table's value."""
 
-    dataset: str = option("cora", "graph: cora, citeseer, pubmed, coauthor-cs, computers, photo, coauthor-physics, …")
-    variant: str = option("l", "l: attention computed once; nl: at every evaluation")
-    adjoint: str = option("exact", "exact, direct or paper")
-    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)")
-    seeds: int = option(10, "number of random splits")
+    dataset: str = option(
+        "cora", "graph: cora, citeseer, pubmed, coauthor-cs, computers, photo, coauthor-physics, …", reads=settings_for
+    )
+    variant: str = option("l", "l: attention computed once; nl: at every evaluation", choices=("l", "nl"))
+    adjoint: str = option("exact", "exact, direct or paper", choices=ADJOINTS)
+    settings: str = option("paper", "hyper-parameters: paper (tab:s3hyperpara) or tuned (ours)", choices=tuple(TABLES))
+    seeds: int = option(10, "number of random splits", least=1)
     first_seed: int = option(0, "seed of the first split")
-    order: float | None = option(None, "order of the derivative; default: chosen on validation from --orders")
-    orders: str = option("0.6,0.8,1.0", "orders to choose from")
-    choose_on: int = option(2, "number of splits whose validation accuracy chooses")
+    order: float | None = option(
+        None, "order of the derivative; default: chosen on validation from --orders", above=0, most=1
+    )
+    orders: str = option("0.6,0.8,1.0", "orders to choose from", reads=numbers(above=0, most=1))
+    choose_on: int = option(2, "number of splits whose validation accuracy chooses", least=1)
     choose_from: int = option(100, "seed of the first of them; none of them is reported on")
     learn_order: bool = option(False, "train the order instead")
     tune: int = option(0, "random trials of the other hyper-parameters on validation")
-    hidden: int | None = option(None, "width of the state")
-    heads: int | None = option(None, "attention heads")
-    attention: str | None = option(None, "scaled_dot, cosine or exp_kernel")
-    normalise: str | None = option(None, "softmax or squareplus")
-    over: str | None = option(None, "whose attention adds up to 1: target or source")
-    start: str | None = option(None, "how attention starts: random or average")
-    attention_decay: float | None = option(None, "weight decay of attention; default: as the other weights")
+    hidden: int | None = option(None, "width of the state", least=1)
+    heads: int | None = option(None, "attention heads", least=1)
+    attention: str | None = option(
+        None, "scaled_dot, cosine or exp_kernel", choices=("scaled_dot", "cosine", "exp_kernel")
+    )
+    normalise: str | None = option(None, "softmax or squareplus", choices=("softmax", "squareplus"))
+    over: str | None = option(
+        None, "whose attention adds up to 1: target, source or both", choices=("target", "source", "both")
+    )
+    start: str | None = option(None, "how attention starts: random or average", choices=("random", "average"))
+    attention_decay: float | None = option(None, "weight decay of attention; default: as the other weights", most=1e6)
     source: bool | None = option(None, "the term b Z0")
-    t: float | None = option(None, "integration time")
-    step: float | None = option(None, "step size")
-    lr: float | None = option(None, "learning rate")
-    weight_decay: float | None = option(None, "weight decay")
-    input_dropout: float | None = option(None, "dropout of the features")
-    node_dropout: float | None = option(None, "share of nodes that lose all their features")
-    dropout: float | None = option(None, "dropout before the decoder")
-    consistency: float | None = option(None, "weight of agreement between two draws of dropout; 0: the plain loss")
-    optimiser: str | None = option(None, "adam, adamax, adamw or rmsprop")
-    epochs: int | None = option(None, "most epochs")
-    patience: int | None = option(None, "epochs without a better validation accuracy before stopping")
-    evaluate_every: int = option(4, "epochs between evaluations")
-    device: str = option("auto", "auto, cpu or cuda")
+    t: float | None = option(None, "integration time", above=0, most=1e6)
+    step: float | None = option(None, "step size", least=1e-6)
+    lr: float | None = option(None, "learning rate", above=0, most=100)
+    weight_decay: float | None = option(None, "weight decay", most=1e6)
+    input_dropout: float | None = option(None, "dropout of the features", below=1)
+    node_dropout: float | None = option(None, "share of nodes that lose all their features", below=1)
+    dropout: float | None = option(None, "dropout before the decoder", below=1)
+    consistency: float | None = option(None, "weight of agreement between two draws of dropout; 0: none", most=1e6)
+    optimiser: str | None = option(None, "adam, adamax, adamw or rmsprop", choices=tuple(OPTIMISERS))
+    epochs: int | None = option(None, "most epochs", least=1)
+    patience: int | None = option(None, "epochs without a better validation accuracy before stopping", least=1)
+    evaluate_every: int = option(4, "epochs between evaluations", least=1)
+    device: str = device_option()
     together: int = option(0, "splits trained side by side; default: as many as fit into memory")
     data: str | None = option(None, "data folder; default: the environment variable NEURALFDE_DATA")
 
@@ -111,8 +120,6 @@ def _run(config: Config, report: Report, processes: Processes) -> list[Row]:
 
 
 def _check(config: Config) -> None:
-    if config.seeds < 1 or config.choose_on < 1:
-        raise InputError("seeds and choose_on must be at least 1.")
     apart = config.choose_from - config.first_seed
     if not (apart >= config.seeds or -apart >= config.choose_on):
         raise InputError(
@@ -129,7 +136,7 @@ def _key(config: Config, order: float, seed: int) -> str:
 
 def _choose_order(config: Config, report: Report, train: _Train, start: Settings, seeds: list[int]) -> Settings:
     """The order of the best mean validation accuracy over ``seeds``; of equal ones the smallest."""
-    orders = sorted(float(part) for part in config.orders.split(","))
+    orders = sorted(numbers()(config.orders))
     rows = train([(_key(config, o, s), replace(start, order=o), s) for o in orders for s in seeds])
     means = {o: _mean(rows[k * len(seeds) : (k + 1) * len(seeds)], "val") for k, o in enumerate(orders)}
     chosen = max(orders, key=lambda o: means[o])

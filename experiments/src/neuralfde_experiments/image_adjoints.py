@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuralfde.cli.experiment import Report, Row, option
-from neuralfde.errors import InputError, nearest
+from neuralfde.cli.experiment import Report, Row, option, words
 
 from . import images, tables
 from .data.images import load_images
 from .processes import Processes
 
 PROCESSES = True
+SUMMARY = "one training with three kinds of gradients"
 EXAMPLES = (
-    "neuralfde run image-adjoints                            the digits, on a CPU",
-    "neuralfde run image-adjoints --dataset mnist --data DIR --t 20 --epochs 3",
+    "neuralfde run image-adjoints                       the digits, on a CPU",
+    "neuralfde run image-adjoints --dataset mnist --data DIR --epochs 3",
 )
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"adjoint": "paper"},
@@ -34,16 +34,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 class Config(images.Config):
     """The settings of ``images``; ``adjoint`` and ``learn_order`` are what is compared, and are not read."""
 
-    variants: str = option("", f"which of {'; '.join(VARIANTS)}, joined by semicolons; empty: all")
+    variants: str = option(
+        "", f"which of {'; '.join(VARIANTS)}, joined by semicolons; empty: all", reads=words(tuple(VARIANTS), ";")
+    )
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each variant and seed, with its curve over the epochs."""
     report = Report() if report is None else report
     names = [n.strip() for n in config.variants.split(";")] if config.variants else list(VARIANTS)
-    for name in names:
-        if name not in VARIANTS:
-            raise InputError(f"there is no variant {name!r}. {nearest(name, VARIANTS)}")
     filled = images.fill(config)
     data = load_images(filled.dataset, filled.data or None, download=filled.download)
     rows: list[Row] = []

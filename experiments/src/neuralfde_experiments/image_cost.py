@@ -17,19 +17,20 @@ import torch
 from torch.nn import functional as F
 
 import neuralfde
-from neuralfde.cli.experiment import Report, Row, option
+from neuralfde.cli.experiment import Options, Report, Row, device_option, numbers, option, words
 from neuralfde.cli.measuring import clock, peak_mib
-from neuralfde.errors import InputError, nearest
+from neuralfde.errors import InputError
 from neuralfde.models.image import ConvFDE
 
 from .image_cost_table import figure, markdown
 from .processes import Processes
 from .tables import keep_table
 
+SUMMARY = "time and memory of the image classifier"
 EXAMPLES = (
-    "neuralfde run image-cost                            a short list of horizons on a CPU, the paper's on a GPU",
+    "neuralfde run image-cost              short on a CPU, the paper's on a GPU",
     "neuralfde run image-cost --dataset fashion-mnist",
-    "neuralfde run image-cost --horizons 20,200 --variants exact,exact-constant",
+    "neuralfde run image-cost --horizons 20,200 --variants exact,paper",
 )
 SETTINGS: dict[str, tuple[float, tuple[int, ...]]] = {
     "mnist": (0.5, (1, 5, 10, 20, 30, 40, 50, 60, 70, 100, 200)),
@@ -49,22 +50,28 @@ ENOUGH = 0.5
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Settings of the experiment; a number left at 0 or a text left empty takes what suits the data set or device."""
 
-    dataset: str = option("mnist", "whose table: mnist or fashion-mnist")
-    horizons: str = option("", "the horizons T, joined by commas")
-    variants: str = option("", f"which of {', '.join(VARIANTS)}, joined by commas; empty: all this version can do")
-    order: float = option(0.0, "order of the equation")
-    step: float = option(0.1, "step h of the solver")
-    batch_size: int = option(0, "images in a batch")
-    width: int = option(64, "channels of the state")
-    precision: str = option("float32", "float32, or bfloat16 for mixed precision")
+    dataset: str = option("mnist", "whose table: mnist or fashion-mnist", choices=tuple(SETTINGS))
+    horizons: str = option("", "the horizons T, joined by commas", reads=numbers(int, least=1, most=10**6))
+    variants: str = option(
+        "",
+        f"which of {', '.join(VARIANTS)}, joined by commas; empty: all this version can do",
+        reads=words(tuple(VARIANTS)),
+    )
+    order: float = option(0.0, "order of the equation", above=0, most=1)
+    step: float = option(0.1, "step h of the solver", least=1e-6)
+    batch_size: int = option(0, "images in a batch", least=1)
+    width: int = option(64, "channels of the state", least=1)
+    precision: str = option("float32", "float32, or bfloat16 for mixed precision", choices=("float32", "bfloat16"))
     compile: bool = option(False, "compile the field")
     channels_last: bool = option(False, "keep channels last in memory")
-    repeats: int = option(3, "timed steps, of which the median counts; fewer where they take over half a second")
+    repeats: int = option(
+        3, "timed steps, of which the median counts; fewer where they take over half a second", least=1
+    )
     minutes: float = option(0.0, "leave out rows that would take the run past this; 0: take the time it takes")
-    device: str = option("auto", "auto, cpu or cuda")
+    device: str = device_option()
     seed: int = option(0, "random seed")
 
 
@@ -98,17 +105,12 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
 
 
 def _read(config: Config, place: torch.device) -> tuple[float, tuple[int, ...], list[str], int]:
-    if config.dataset not in SETTINGS:
-        raise InputError(f"there is no cost table for {config.dataset!r}. {nearest(config.dataset, SETTINGS)}")
     order, horizons = SETTINGS[config.dataset]
     if place.type == "cpu":
         horizons = horizons[:3]
     if config.horizons:
         horizons = tuple(int(t) for t in config.horizons.split(","))
     names = config.variants.split(",") if config.variants else [v for v in VARIANTS if can(v)]
-    for name in names:
-        if name not in VARIANTS:
-            raise InputError(f"there is no variant {name!r}. {nearest(name, VARIANTS)}")
     return config.order or order, horizons, names, config.batch_size or (128 if place.type == "cuda" else 16)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from neuralfde.errors import InputError
+
 from .data.augment import augment
 from .data.images import ImageData
 from .image_schedules import current, stages
@@ -38,6 +40,8 @@ class Examples:
         chosen = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(seed))
         chosen = chosen[: config.limit] if config.limit else chosen
         held = round(config.holdout * len(chosen))
+        if held == len(chosen):
+            raise InputError(f"--holdout {config.holdout:g} leaves none of {held} images to train on. Hold out fewer.")
         self.held = self._place(data.train_images[chosen[:held]], data.train_labels[chosen[:held]])
         self.train = self._place(data.train_images[chosen[held:]], data.train_labels[chosen[held:]])
         self.test = self._place(data.test_images, data.test_labels)

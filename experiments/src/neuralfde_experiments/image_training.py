@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import time
 from collections.abc import Iterator
@@ -127,7 +126,7 @@ class Trainer:
                 self.restore(state)
         log = _Logs(self.config.tensorboard if self.processes.rank == 0 else "", key)
         said, self.began = _Said(report, key, self.total), time.perf_counter() - self.seconds
-        done = self.share >= 1
+        done = self.step > 0 and self.share >= 1
         while not done:
             with self._on_stream():
                 self.train_step()
@@ -277,8 +276,8 @@ class Trainer:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """All that the rest of the run depends on, copied."""
-        kept = {
+        """All that the rest of the run depends on; the report copies it."""
+        return {
             "step": self.step,
             "seconds": self.seconds,
             "sums": self.processes.total(self.sums.clone()),
@@ -290,7 +289,6 @@ class Trainer:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.processes.device) if self.cuda else None,
         }
-        return copy.deepcopy(kept)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a snapshot."""

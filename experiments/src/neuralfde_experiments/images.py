@@ -17,20 +17,35 @@ from typing import Any
 
 import torch
 
-from neuralfde.cli.experiment import Report, Row, option
-from neuralfde.errors import InputError, nearest
+from neuralfde.cli.experiment import (
+    ADJOINTS,
+    HISTORIES,
+    METHODS,
+    STORAGES,
+    Options,
+    Report,
+    Row,
+    device_option,
+    option,
+    words,
+    writable,
+)
+from neuralfde.errors import InputError
 
+from .data.augment import KINDS
 from .data.images import ImageData, load_images
+from .image_schedules import SCHEDULES, stages
 from .image_training import Trainer
 from .processes import Processes
 
 PROCESSES = True
+SUMMARY = "the image classifier"
 EXAMPLES = (
-    "neuralfde run images                                        the digits, a minute on a CPU",
-    "neuralfde run images --dataset mnist --data DIR             the paper's MNIST run",
+    "neuralfde run images                          the digits, on a CPU",
+    "neuralfde run images --dataset mnist --data DIR     the paper's run",
     "neuralfde run images --dataset fashion-mnist --data DIR --repeats 3",
-    "neuralfde run images --learn-order --adjoint exact --tensorboard runs/order",
-    "torchrun --nproc-per-node 4 -m neuralfde run images --dataset mnist --data DIR",
+    "neuralfde run images --learn-order --tensorboard runs/order",
+    "torchrun --nproc-per-node 4 -m neuralfde run images --dataset mnist",
 )
 #: What a field left at 0 (or empty, or as in UNSET) becomes: the recipes that were measured.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -53,53 +68,78 @@ PRESETS: dict[str, dict[str, Any]] = {
 UNSET = {**dict.fromkeys(("ema", "floor", "weight_decay", "smoothing", "agreement"), -1.0), "coarse": "auto"}
 
 
+def _coarse(text: str) -> None:
+    if any(step <= 0 for step, _ in stages("coarse", text, 1.0)):
+        raise InputError("the steps must be above 0.")
+
+
+def _kinds(text: str) -> None:
+    early, _, last = text.rpartition(",")
+    for kinds, _ in stages("augment", early, last, str):
+        words(KINDS, "+")(kinds)
+
+
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Settings of the experiment; a number left at 0 or a text left empty takes what suits the data set."""
 
-    dataset: str = option("digits", "mnist, fashion-mnist or digits (embedded in scikit-learn)")
+    dataset: str = option("digits", "mnist, fashion-mnist or digits (embedded in scikit-learn)", choices=tuple(PRESETS))
     data: str = option("", "folder of the image files, as torchvision lays it out; empty: NEURALFDE_DATA")
     download: bool = option(False, "fetch missing image files into the folder")
-    epochs: int = option(0, "passes over the training images")
+    epochs: int = option(0, "passes over the training images", least=1)
     minutes: float = option(0.0, "end by then, the learning rate at zero, even with fewer epochs; 0: no limit")
-    batch_size: int = option(0, "images in one step, over all processes")
-    lr: float = option(0.0, "largest learning rate")
-    schedule: str = option("", "learning rate after warm-up: one-cycle, cosine, linear or constant")
-    warmup: float = option(0.0, "share of the steps in which the learning rate rises")
-    floor: float = option(-1.0, "learning rate at the end, as a share of the largest; -1: by set")
-    weight_decay: float = option(-1.0, "decay of the convolution and linear weights; -1: by set")
-    smoothing: float = option(-1.0, "label smoothing; -1: by set")
-    clip: float = option(1.0, "largest norm of the gradient; 0: any")
-    ema: float = option(-1.0, "decay of the mean of the weights that is evaluated; 0: the weights; -1: by set")
-    augment: str = option("", "crop, flip, affine, bend, elastic, erase joined by + or none; kinds:share,kinds: stages")
-    pad: int = option(0, "pixels of padding for the random crop")
-    views: int = option(0, "random changes of each image in one step")
-    agreement: float = option(-1.0, "weight in the loss of agreement between the views of an image; -1: by set")
-    order: float = option(0.0, "order of the equation, or where it starts")
+    batch_size: int = option(0, "images in one step, over all processes", least=1)
+    lr: float = option(0.0, "largest learning rate", above=0, most=100)
+    schedule: str = option("", "learning rate after warm-up: one-cycle, cosine, linear or constant", choices=SCHEDULES)
+    warmup: float = option(0.0, "share of the steps in which the learning rate rises", below=1)
+    floor: float = option(-1.0, "learning rate at the end, as a share of the largest; -1: by set", least=0, most=1)
+    weight_decay: float = option(-1.0, "decay of the convolution and linear weights; -1: by set", least=0, most=1e6)
+    smoothing: float = option(-1.0, "label smoothing; -1: by set", least=0, below=1)
+    clip: float = option(1.0, "largest norm of the gradient; 0: any", most=1e6)
+    ema: float = option(
+        -1.0, "decay of the mean of the weights that is evaluated; 0: the weights; -1: by set", least=0, below=1
+    )
+    augment: str = option(
+        "", "crop, flip, affine, bend, elastic, erase joined by + or none; kinds:share,kinds: stages", reads=_kinds
+    )
+    pad: int = option(0, "pixels of padding for the random crop", most=64)
+    views: int = option(0, "random changes of each image in one step", least=1)
+    agreement: float = option(
+        -1.0, "weight in the loss of agreement between the views of an image; -1: by set", least=0
+    )
+    order: float = option(0.0, "order of the equation, or where it starts", above=0, most=1)
     learn_order: bool = option(False, "train the order too")
-    t: float = option(0.0, "horizon T")
-    step: float = option(0.0, "step h of the solver")
-    coarse: str = option("auto", "coarser steps first, each to a share of the training: step:share,step:share or empty")
-    method: str = option("predictor", "scheme of the solver")
-    adjoint: str = option("exact", "gradients: exact, paper or direct")
-    history: str = option("auto", "how the past is summed")
-    storage: str = option("device", "where rows wait for the backward pass")
-    width: int = option(0, "channels of the state")
-    depth: int = option(2, "convolutions in the field")
-    downsamplings: int = option(-1, "strided convolutions before the equation; -1: by the size of the images")
-    precision: str = option("float32", "float32, or bfloat16 for mixed precision")
+    t: float = option(0.0, "horizon T", above=0, most=1e6)
+    step: float = option(0.0, "step h of the solver", least=1e-6)
+    coarse: str = option(
+        "auto", "coarser steps first, each to a share of the training: step:share,step:share or empty", reads=_coarse
+    )
+    method: str = option("predictor", "scheme of the solver", choices=METHODS)
+    adjoint: str = option("exact", "gradients: exact, paper or direct", choices=ADJOINTS)
+    history: str = option("auto", "how the past is summed", choices=HISTORIES)
+    storage: str = option("device", "where rows wait for the backward pass", choices=STORAGES)
+    width: int = option(0, "channels of the state", least=1)
+    depth: int = option(2, "convolutions in the field", least=1)
+    downsamplings: int = option(
+        -1, "strided convolutions before the equation; -1: by the size of the images", least=0, most=8
+    )
+    precision: str = option("float32", "float32, or bfloat16 for mixed precision", choices=("float32", "bfloat16"))
     capture: bool = option(False, "replay whole training steps as one CUDA graph; elsewhere nothing changes")
     compile: bool = option(False, "compile the field")
     channels_last: bool = option(False, "keep channels last in memory")
-    holdout: float = option(0.0, "share of the training images that choose the best epoch; 0: keep the last")
+    holdout: float = option(0.0, "share of the training images that choose the best epoch; 0: keep the last", below=1)
     limit: int = option(0, "use only so many training images; 0: all")
-    device: str = option("auto", "auto, cpu or cuda")
-    threads: int = option(0, "CPU threads; for images as small as the digits one is as fast as two, and never waits")
-    checkpoint_every: int = option(200, "steps between checkpoints; one is made after every epoch too")
-    save: str = option("", "file for the best model's weights; of several trainings each adds to the name")
-    tensorboard: str = option("", "folder for TensorBoard logs; empty: none")
-    target: float = option(0.0, "accuracy in per cent to be reached, of the mean of the seeds")
-    repeats: int = option(1, "how many seeds to run, from --seed on")
+    device: str = device_option()
+    threads: int = option(
+        0, "CPU threads; for images as small as the digits one is as fast as two, and never waits", most=1024
+    )
+    checkpoint_every: int = option(200, "steps between checkpoints; one is made after every epoch too", least=1)
+    save: str = option(
+        "", "file for the best model's weights; of several trainings each adds to the name", reads=writable
+    )
+    tensorboard: str = option("", "folder for TensorBoard logs; empty: none", reads=writable)
+    target: float = option(0.0, "accuracy in per cent to be reached, of the mean of the seeds", most=100)
+    repeats: int = option(1, "how many seeds to run, from --seed on", least=1)
     seed: int = option(0, "random seed of weights, hold-out, order and augmentation")
 
 
@@ -134,18 +174,15 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 def fill(config: Config) -> Config:
     """The configuration with the data set's own values where none are given."""
-    if config.dataset not in PRESETS:
-        raise InputError(f"there is no image set {config.dataset!r}. {nearest(config.dataset, PRESETS)}")
     unset = {k: v for k, v in PRESETS[config.dataset].items() if getattr(config, k) == UNSET.get(k, type(v)())}
     if "coarse" in unset and (config.t or config.step):
         unset["coarse"] = ""  # the set's coarser steps belong to its own horizon and step
     if "agreement" in unset and config.views == 1:
         unset["agreement"] = 0.0
     filled = dataclasses.replace(config, **unset)
-    if filled.views < (2 if filled.agreement else 1) or filled.agreement < 0:
-        told = f"views={filled.views}, agreement={filled.agreement}"
+    if filled.agreement and filled.views < 2:
         raise InputError(
-            f"{told}: it takes one view of each image, two for agreement between them, a weight from 0 on."
+            f"--agreement {filled.agreement:g} is between views of an image. Use --views 2, or leave it out."
         )
     return filled
 

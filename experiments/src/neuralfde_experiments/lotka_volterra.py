@@ -17,18 +17,18 @@ from typing import Any
 
 from torch import Tensor
 
-import neuralfde
-from neuralfde.cli.experiment import Report, Row, option
+from neuralfde.cli.experiment import ADJOINTS, METHODS, Options, Report, Row, option
 from neuralfde.cli.predator_prey import TRUTH, first_guess, lotka_volterra, measure
 from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, StepWarning, fit
 
 from .processes import Processes
 
+SUMMARY = "parameters and order of a predator-prey equation"
 EXAMPLES = (
-    "neuralfde run lotka-volterra                      the paper's budget with exact gradients",
-    "neuralfde run lotka-volterra --adjoint paper      the same with the paper's gradients",
+    "neuralfde run lotka-volterra                   the paper's budget",
+    "neuralfde run lotka-volterra --adjoint paper   and its gradients",
     "neuralfde run lotka-volterra --learn-order --noise 0.01 --optimiser lm",
-    "neuralfde run lotka-volterra --observe prey --learn-order --optimiser lm --repeats 3",
+    "neuralfde run lotka-volterra --observe prey --optimiser lm --repeats 3",
 )
 _OBSERVED = {"both": [0, 1], "prey": [0], "predator": [1]}
 PROCESSES = True
@@ -36,28 +36,32 @@ COLUMNS = ("seed", "adjoint", "a", "b", "c", "d", "order", "worst_error", "secon
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Settings of the experiment."""
 
-    adjoint: str = option("exact", "gradients: exact, paper or direct")
-    optimiser: str = option("adam", "adam (the paper's) or lm (Levenberg-Marquardt)")
-    epochs: int = option(30, "passes over the trajectories, for adam")
-    lr: float = option(0.01, "learning rate of adam")
-    batch_size: int = option(4, "trajectories in one step of adam")
-    trajectories: int = option(400, "how many trajectories are measured")
-    horizon: float = option(1.0, "length of a trajectory")
-    samples: int = option(10, "equally spaced measurements of a trajectory after the initial state")
-    steps: int = option(10, "grid steps of the solver; a multiple of the samples keeps all on the grid")
-    method: str = option("predictor", "scheme of the solver")
-    refine: int = option(1, "make the data on a grid this many times finer, with abm where it is not 1")
-    order: float = option(0.8, "the true order")
+    adjoint: str = option("exact", "gradients: exact, paper or direct", choices=ADJOINTS)
+    optimiser: str = option("adam", "adam (the paper's) or lm (Levenberg-Marquardt)", choices=("adam", "lm"))
+    epochs: int = option(30, "passes over the trajectories, for adam", least=1)
+    lr: float = option(0.01, "learning rate of adam", above=0, most=100)
+    batch_size: int = option(4, "trajectories in one step of adam", least=1)
+    trajectories: int = option(400, "how many trajectories are measured", least=1)
+    horizon: float = option(1.0, "length of a trajectory", above=0, most=1e6)
+    samples: int = option(10, "equally spaced measurements of a trajectory after the initial state", least=1)
+    steps: int = option(10, "grid steps of the solver; a multiple of the samples keeps all on the grid", least=1)
+    method: str = option("predictor", "scheme of the solver", choices=METHODS)
+    refine: int = option(1, "make the data on a grid this many times finer, with abm where it is not 1", least=1)
+    order: float = option(0.8, "the true order", above=0, most=1)
     learn_order: bool = option(False, "treat the order as unknown and find it too")
-    order_guess: float = option(0.6, "where the search for the order starts")
+    order_guess: float = option(0.6, "where the search for the order starts", least=0.02, most=1)
     noise: float = option(0.0, "Gaussian noise, as a fraction of the root mean square of each variable")
-    observe: str = option("both", "what is measured: both, prey or predator")
-    intervals: str = option("gauss-newton", "95 % intervals: gauss-newton, bootstrap or none")
+    observe: str = option("both", "what is measured: both, prey or predator", choices=tuple(_OBSERVED))
+    intervals: str = option(
+        "gauss-newton",
+        "95 % intervals: gauss-newton, bootstrap or none",
+        choices=("gauss-newton", "bootstrap", "none"),
+    )
     profile: bool = option(False, "profile the loss over the order even where it is clearly known")
-    repeats: int = option(1, "how many seeds to run, from --seed on")
+    repeats: int = option(1, "how many seeds to run, from --seed on", least=1)
     seed: int = option(0, "random seed of initial states, first guess, noise and shuffling")
     target: float = option(0.01, "largest relative error of a parameter that counts as recovered")
 
@@ -65,8 +69,6 @@ class Config:
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each seed: estimates, errors, intervals, time."""
     report = Report() if report is None else report
-    if config.observe not in _OBSERVED:
-        raise neuralfde.InputError(f"--observe must be one of {', '.join(_OBSERVED)}, got {config.observe!r}.")
     seeds = range(config.seed, config.seed + config.repeats)
     with Processes.from_environment("cpu") as processes:
         if config.optimiser == "adam" and len(seeds) == 1:
@@ -108,12 +110,13 @@ def estimate(config: Config, seed: int, report: Report, key: str, group: Any = N
     optimiser: Any = LevenbergMarquardt()
     if config.optimiser == "adam":
         optimiser = Adam(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size, seed=seed, group=group)
-    elif config.optimiser != "lm":
-        raise neuralfde.InputError(f"--optimiser must be adam or lm, got {config.optimiser!r}.")
+
+    stages = (0.125, 0.25, 0.5, 1.0) if config.optimiser == "lm" else (1.0,)
 
     def watch(p: Progress) -> None:
         report.progress(key, p.iteration, p.total, p.loss)
-        report.checkpoint(key, p.state)
+        if len(stages) == 1:  # a fit goes on within its last stage only, and does not say which one this is
+            report.checkpoint(key, p.state)
 
     with warnings.catch_warnings():
         if config.refine == 1:  # data made on the grid of the fit hold its error: a finer one would be no better
@@ -129,7 +132,7 @@ def estimate(config: Config, seed: int, report: Report, key: str, group: Any = N
             observe=seen,
             weights=1 / values[..., seen].square().mean((0, 1), keepdim=True),
             optimiser=optimiser,
-            stages=(0.125, 0.25, 0.5, 1.0) if config.optimiser == "lm" else (1.0,),
+            stages=stages,
             intervals=None if config.intervals == "none" else config.intervals,
             check_order=True if config.profile else None,
             callback=watch,

@@ -16,30 +16,31 @@ from functools import partial
 
 import neuralfde
 from neuralfde.cli import pelts
-from neuralfde.cli.experiment import Report, Row, option
+from neuralfde.cli.experiment import Options, Report, Row, option
 from neuralfde.fitting import IdentifiabilityWarning
 
 from .lotka_volterra import say_warnings
 from .processes import Processes
 
+SUMMARY = "fractional and integer order on lynx and hare"
 EXAMPLES = (
-    "neuralfde run lynx-hare                               four origins, forecasts of three years",
-    "neuralfde run lynx-hare --first 1914 --last 1914 --ahead 6 --out out/lynx",
+    "neuralfde run lynx-hare                four origins, three years ahead",
+    "neuralfde run lynx-hare --first 1914 --last 1914 --ahead 6 --out out",
 )
 PROCESSES = True
 COLUMNS = ("model", "origin", "order", "train_rmse_log", "held_out_rmse_log", "seconds")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Settings of the experiment."""
 
-    first: int = option(1911, "first year a forecast starts from")
-    last: int = option(1917, "last year a forecast starts from")
-    every: int = option(2, "years between origins")
-    ahead: int = option(3, "years forecast from each origin")
-    steps_per_year: int = option(8, "grid steps of the solver in a year")
-    order_guess: float = option(0.95, "where the search for the order starts")
+    first: int = option(1911, "first year a forecast starts from", least=1906, most=1919)
+    last: int = option(1917, "last year a forecast starts from", least=1906, most=1919)
+    every: int = option(2, "years between origins", least=1)
+    ahead: int = option(3, "years forecast from each origin", least=1)
+    steps_per_year: int = option(8, "grid steps of the solver in a year", least=2, most=1000)
+    order_guess: float = option(0.95, "where the search for the order starts", least=0.5, most=1)
     seed: int = option(0, "unused: nothing here is random")
 
 
@@ -47,9 +48,10 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each model and origin, then one for each model with the mean over origins."""
     report = Report() if report is None else report
     origins = list(range(config.first, config.last + 1, config.every))
-    if not origins or origins[0] < 1906 or origins[-1] + config.ahead > 1920 or config.ahead < 1:
+    if not origins or origins[-1] + config.ahead > 1920:
         raise neuralfde.InputError(
-            "origins need seven years before them and --ahead years after them; the data are 1900 to 1920."
+            f"the data end in 1920: of origins from {config.first} to {config.last} none, or not each, has "
+            f"{config.ahead} years after it. Choose an earlier --last, a smaller --ahead, or --first before --last."
         )
     kinds = ("integer", "fractional")
     cases = {f"{kind}-{o}": partial(_one, config, kind, o, report) for kind in kinds for o in origins}

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 import neuralfde
-from neuralfde.cli.experiment import Report, Row, option
+from neuralfde.cli.experiment import ADJOINTS, METHODS, Options, Report, Row, option
 from neuralfde.cli.predator_prey import truth
 from neuralfde.fitting import Adam, Fit, Progress, fit
 
 from .processes import Processes
 
+SUMMARY = "an unknown equation, learned as a network"
 EXAMPLES = (
     "neuralfde run neural-field",
     "neuralfde run neural-field --adjoint paper --epochs 100",
@@ -31,20 +32,20 @@ COLUMNS = ("adjoint", "loss", "order", "field_error", "held_out_error", "seconds
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Settings of the experiment."""
 
-    epochs: int = option(200, "passes over the trajectories")
-    lr: float = option(0.01, "learning rate of Adam")
-    width: int = option(32, "hidden units")
-    trajectories: int = option(64, "how many trajectories are measured")
-    batch_size: int = option(16, "trajectories in one step")
-    horizon: float = option(2.0, "length of a trajectory")
-    samples: int = option(10, "measurements of a trajectory")
-    steps: int = option(20, "grid steps of the solver")
-    method: str = option("predictor", "scheme of the solver")
-    adjoint: str = option("exact", "gradients: exact, paper or direct")
-    order: float = option(0.8, "the true order")
+    epochs: int = option(200, "passes over the trajectories", least=1)
+    lr: float = option(0.01, "learning rate of Adam", above=0, most=100)
+    width: int = option(32, "hidden units", least=1)
+    trajectories: int = option(64, "how many trajectories are measured", least=1)
+    batch_size: int = option(16, "trajectories in one step", least=1)
+    horizon: float = option(2.0, "length of a trajectory", above=0, most=1e6)
+    samples: int = option(10, "measurements of a trajectory", least=1)
+    steps: int = option(20, "grid steps of the solver", least=1)
+    method: str = option("predictor", "scheme of the solver", choices=METHODS)
+    adjoint: str = option("exact", "gradients: exact, paper or direct", choices=ADJOINTS)
+    order: float = option(0.8, "the true order", above=0, most=1)
     learn_order: bool = option(False, "find the order too")
     noise: float = option(0.0, "Gaussian noise, as a fraction of the root mean square of each variable")
     target: float = option(0.1, "largest relative error of the field that counts as learned")

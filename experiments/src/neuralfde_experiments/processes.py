@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from neuralfde.cli.experiment import Report, Row, rank_and_count, restarts
-from neuralfde.errors import InputError
+from neuralfde.cli.experiment import Report, Row, place, rank_and_count, restarts
 
 Result = TypeVar("Result")
 
@@ -33,12 +32,10 @@ class Processes:
     @classmethod
     def from_environment(cls, device: str = "auto") -> Processes:
         """Read what ``torchrun`` sets; with one process nothing is started. Where GPUs are few, they are shared."""
-        if device not in ("auto", "cpu", "cuda"):
-            raise InputError(f"device={device!r} is none of auto, cpu, cuda.")
-        kind = device if device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-        (rank, count), local = rank_and_count(), int(os.environ.get("LOCAL_RANK", "0"))
-        place = torch.device(kind, local % max(1, torch.cuda.device_count())) if kind == "cuda" else torch.device("cpu")
-        return cls(place, rank, count)
+        (rank, count), local, chosen = rank_and_count(), int(os.environ.get("LOCAL_RANK", "0")), place(device)
+        if chosen.type == "cuda":
+            chosen = torch.device("cuda", local % torch.cuda.device_count())
+        return cls(chosen, rank, count)
 
     def __enter__(self) -> Processes:
         if self.device.type == "cuda":

@@ -1,6 +1,7 @@
 """Fit fractional viscoelastic models to a measured stress relaxation.
 
-The file has two columns, time and relaxation modulus, with one header line, separated by tabs, commas or blanks.
+The file has two columns, time and relaxation modulus, or ``columns`` says which two are meant; see
+``neuralfde.cli.table_file`` for the forms it may have.
 Models: ``springpot`` G(t) = K t^-α / Γ(1-α); ``maxwell``, two spring-pots in series,
 G(t) = G t^-β E_{α-β,1-β}(-(t/τ)^{α-β}) with slopes -β early and -α late; ``zener``, a spring beside a spring and a
 spring-pot in series, G(t) = Gₑ + G E_α(-(t/τ)^α). All are fitted to log G, so that every decade counts alike.
@@ -18,44 +19,48 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from neuralfde.cli.experiment import Report, Row, option
-from neuralfde.errors import InputError, nearest
+from neuralfde.cli.experiment import Options, Report, Row, option
+from neuralfde.cli.table_file import read_table
+from neuralfde.errors import InputError
 from neuralfde.fitting import CurveFit, fit_curve
 
 from .processes import Processes
 
+SUMMARY = "viscoelastic models of a stress relaxation"
 EXAMPLES = (
     "neuralfde run relaxation --path stressrelaxation_fishmuscle_data.csv",
-    "neuralfde run relaxation --path relaxation.csv --model maxwell --out out/muscle",
+    "neuralfde run relaxation --path data.csv --model maxwell --out out",
 )
 PROCESSES = True
 COLUMNS = ("model", "order", "slope", "until", "difference", "r_squared_log", "slope_all", "difference_all")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Settings of the experiment."""
 
     path: str = option("", "file with time and relaxation modulus (required)")
-    model: str = option("all", "springpot, maxwell, zener or all")
-    straight: float = option(0.995, "R² a straight line on log-log axes must reach over the power-law range")
+    columns: str = option("", "names or numbers of these two columns, joined by a comma; empty: there are no others")
+    model: str = option("all", "springpot, maxwell, zener or all", choices=("springpot", "maxwell", "zener", "all"))
+    straight: float = option(0.995, "R² a straight line on log-log axes must reach over the power-law range", most=1)
     target: float = option(0.02, "largest difference between a fitted order and the slope of the data")
-    target_r2: float = option(0.995, "least R² on the log scale, over all times")
+    target_r2: float = option(0.995, "least R² on the log scale, over all times", most=1)
     seed: int = option(0, "unused: nothing here is random")
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each model: estimates, intervals, R² on the log scale, and the slopes of the data beside them."""
     report = Report() if report is None else report
-    if config.model not in (*MODELS, "all"):
-        raise InputError(f"unknown model {config.model!r}. {nearest(config.model, [*MODELS, 'all'])}")
-    times, modulus = read(config.path)
+    times, modulus, left_out = read(config.path, config.columns)
+    if left_out:
+        report.message(
+            f"{left_out} rows are left out: log axes have no place for times and moduli that are not positive"
+        )
     everywhere, straight = line(times, modulus), power_law(times, modulus, config.straight)
     names = list(MODELS) if config.model == "all" else [config.model]
     missing = [name for name in names if report.known(name) is None]
@@ -108,25 +113,21 @@ def _judge(config: Config, rows: list[Row], straight: Line, report: Report) -> N
     )
 
 
-def read(path: str) -> tuple[Tensor, Tensor]:
-    """Positive times and moduli, sorted by time."""
+def read(path: str, columns: str = "") -> tuple[Tensor, Tensor, int]:
+    """Positive times and moduli, sorted by time, and how many rows were left out because they are not positive."""
     if not path:
         raise InputError("this experiment needs a file: --path FILE with two columns, time and relaxation modulus.")
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {path!r}.")
-    rows = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").splitlines()):
-        parts = line.replace(",", " ").replace(";", " ").split()
-        try:
-            rows.append((float(parts[0]), float(parts[1])))
-        except (ValueError, IndexError):
-            if number > 2 and line.strip():
-                raise InputError(f"line {number + 1} of {path} is not two numbers: {line[:60]!r}.") from None
-    kept = sorted({r for r in rows if r[0] > 0 and r[1] > 0})
-    if len(kept) < 10:
-        raise InputError(f"{path} has {len(kept)} rows with a positive time and modulus; at least 10 are needed.")
-    table = torch.tensor(kept, dtype=torch.float64)
-    return table[:, 0], table[:, 1]
+    table = read_table(path)
+    width, chosen = table.numbers.shape[1], [part.strip() for part in columns.split(",")] if columns else ["1", "2"]
+    if len(chosen) != 2 or (width != 2 and not columns):
+        named = f" ({', '.join(table.names)})" if table.names else ""
+        raise InputError(f"{path} has {width} columns{named}: say which two are time and modulus with --columns 1,2.")
+    found = table.columns(chosen)
+    kept = sorted({(t, g) for t, g in found.tolist() if t > 0 and g > 0})
+    if len({t for t, _ in kept}) < 10:
+        raise InputError(f"{path} has {len(kept)} rows with a positive time and modulus; at least 10 times are needed.")
+    times, modulus = torch.tensor(kept, dtype=torch.float64).T.contiguous()
+    return times, modulus, int((found <= 0).any(1).sum())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The command ``neuralfde``. Needs the extra ``cli``: pip install "neuralfde[cli]".
 
-Exit codes: 0 done; 2 wrong usage or input; 3 done, but a target was not reached or a solve did not converge;
-130 interrupted (what was reached is kept).
+Exit codes: 0 done; 2 wrong usage or input; 3 done, but a target was not reached or a solve did not converge; 4 the run
+could not go on (disk, folder, memory); 130 interrupted, 143 terminated (what was reached is kept).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover - `make smoke` sees it, in an environment without the extra
     sys.exit(f'the command line needs further packages ({error.name}). Install them with: pip install "neuralfde[cli]"')
 
-from . import bench, demo
+from . import bench, demo, fit_file
 from .command import CODES, add, command
 from .experiment import read
 from .installed import HOW_TO_INSTALL, available, load, ours_is_here, unknown
@@ -25,23 +25,25 @@ _TEACH = f"""Neural fractional differential equations with exact gradients.
 
 Start here:
 
-    neuralfde demo                                  a short tour, with a report in demo-output/
+    neuralfde demo                     a tour, with a page in demo-output/
 
-    neuralfde bench --json > bench.json             this machine's speed, for machines
+    neuralfde fit data.csv --out out   a model, fitted to a table of yours
 
-    neuralfde run                                   the experiments that are installed
+    neuralfde bench --json             this machine's speed, for machines
+
+    neuralfde run                      the experiments that are installed
 
 With the package neuralfde-experiments:
 
-    neuralfde run lotka-volterra                    find the parameters of an equation from data
+    neuralfde run lotka-volterra                   parameters from data
 
-    neuralfde run lotka-volterra --adjoint paper    the same with the paper's gradients
+    neuralfde run lotka-volterra --adjoint paper   by the paper's gradients
 
-    neuralfde run lotka-volterra --help             every option, with its default
+    neuralfde run lotka-volterra --help            every option
 
-    neuralfde run lynx-hare --out out/lynx          keep configuration, results, pictures, checkpoint
+    neuralfde run lynx-hare --out out/lynx         keep everything there
 
-    neuralfde run lotka-volterra --out out/lv --resume     go on after Ctrl-C
+    neuralfde run lynx-hare --out out/lynx --resume     after Ctrl-C
 
 {CODES}
 """
@@ -90,6 +92,7 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 
 add(app, read("demo", demo), out="demo-output")
 add(app, read("bench", bench))
+add(app, read("fit", fit_file))
 
 
 def main() -> None:

@@ -12,33 +12,35 @@ from torch import Tensor, nn
 
 from ..api import solve
 from .measuring import clock
-from .report import Report, Row, option
+from .options import METHODS, Options, device_option, option, place
+from .report import Report, Row
 
+SUMMARY = "time, memory and gradients on this machine"
 EXAMPLES = ("neuralfde bench", "neuralfde bench --steps 2000 --device cuda --json")
 COLUMNS = ("adjoint", "steps", "forward_s", "backward_s", "history_bytes", "gradient_error")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Settings of the measurement."""
 
-    steps: int = option(400, "grid steps of a solve")
-    batch: int = option(32, "states in the batch")
-    width: int = option(16, "variables of a state")
-    order: float = option(0.6, "order of the equation")
-    method: str = option("predictor", "scheme of the solver")
-    device: str = option("cpu", "cpu or cuda")
-    repeats: int = option(3, "runs of which the fastest counts")
+    steps: int = option(400, "grid steps of a solve", least=1)
+    batch: int = option(32, "states in the batch", least=1)
+    width: int = option(16, "variables of a state", least=1)
+    order: float = option(0.6, "order of the equation", above=0, most=1)
+    method: str = option("predictor", "scheme of the solver", choices=METHODS)
+    device: str = device_option("cpu")
+    repeats: int = option(3, "runs of which the fastest counts", least=1)
     seed: int = option(0, "random seed")
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each adjoint."""
     report = Report() if report is None else report
-    device = torch.device(config.device)
+    device = place(config.device)
     torch.manual_seed(config.seed)
-    net = nn.Sequential(nn.Linear(config.width, 64), nn.Tanh(), nn.Linear(64, config.width)).to(config.device)
-    z0 = torch.randn(config.batch, config.width, device=config.device)
+    net = nn.Sequential(nn.Linear(config.width, 64), nn.Tanh(), nn.Linear(64, config.width)).to(device)
+    z0 = torch.randn(config.batch, config.width, device=device)
     reference: dict[str, Tensor] = {}
 
     def field(t: Tensor, z: Tensor) -> Tensor:

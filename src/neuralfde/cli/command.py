@@ -12,8 +12,12 @@ import typer
 
 from .execution import execute
 from .experiment import Experiment
+from .options import described, flag
 
-CODES = "Exit codes: 0 done, 2 wrong usage or input, 3 a target was not reached, 130 interrupted (results are kept)."
+CODES = (
+    "Exit codes: 0 done; 2 wrong usage or input; 3 a target was not reached or a solve failed; 4 the disk, the folder "
+    "or the memory did not suffice; 130 interrupted, 143 terminated (results are kept)."
+)
 
 
 def command(experiment: Experiment) -> Any:
@@ -25,7 +29,8 @@ def command(experiment: Experiment) -> Any:
 
 def add(app: typer.Typer, experiment: Experiment, out: str = "") -> None:
     """Give an application the command of an experiment, which writes to ``out`` unless told otherwise."""
-    app.command(name=experiment.name, help=_help(experiment))(_function(experiment, out))
+    made = app.command(experiment.name, help=_help(experiment), short_help=experiment.summary or None)
+    made(_function(experiment, out))
 
 
 def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:
@@ -38,9 +43,12 @@ def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:
     hints = typing.get_type_hints(experiment.config)
     parameters = []
     for field in dataclasses.fields(experiment.config):
-        flag = "--" + field.name.replace("_", "-")
-        names = (f"{flag}/--no-{flag[2:]}",) if hints[field.name] is bool else (flag,)
-        shown = typer.Option(field.default, *names, help=field.metadata.get("help", ""))
+        name = flag(field)
+        names = (f"{name}/--no-{name[2:]}",) if hints[field.name] is bool else (name,)
+        text = described(field, hints[field.name])
+        shown = typer.Option(field.default, *names, help=text)
+        if field.metadata.get("positional"):
+            shown = typer.Argument(field.default, metavar=field.name.upper(), help=text, show_default=False)
         parameters.append((field.name, hints[field.name], shown))
     parameters += [
         ("out", str, typer.Option(default_out, "--out", help="folder for configuration, results and pictures")),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,11 +16,15 @@ from .report import Report, Row
 
 
 class ConsoleReport(Report):
-    """Shows bars with loss and time left, and hands everything on to a report that keeps it."""
+    """Shows bars with loss and time left, and hands everything on to a report that keeps it.
 
-    def __init__(self, kept: Report, console: Console, quiet: bool = False) -> None:
+    Once a signal is in ``arrived``, nothing more is kept: what it was raised into may have caught it, and gone on with
+    something broken.
+    """
+
+    def __init__(self, kept: Report, console: Console, quiet: bool = False, arrived: Sequence[int] = ()) -> None:
         super().__init__()
-        self.kept = kept
+        self.kept, self.arrived = kept, arrived
         self.console = console
         self.wants_figures = kept.wants_figures
         self.bars = Progress(
@@ -41,8 +47,13 @@ class ConsoleReport(Report):
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
 
+    def _go_on(self) -> None:
+        if self.arrived:
+            raise KeyboardInterrupt
+
     def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
         """See ``Report``."""
+        self._go_on()
         shown = "" if loss is None else f"{loss:.3e}"
         if task not in self._tasks:
             self._tasks[task] = self.bars.add_task(escape(task), total=total, loss=shown, text=text)
@@ -66,6 +77,7 @@ class ConsoleReport(Report):
 
     def checkpoint(self, key: str, state: Any) -> None:
         """See ``Report``."""
+        self._go_on()
         self.kept.checkpoint(key, state)
 
     def restored(self, key: str) -> dict[str, Any] | None:
@@ -78,6 +90,7 @@ class ConsoleReport(Report):
 
     def row(self, row: Row) -> None:
         """See ``Report``."""
+        self._go_on()
         self.kept.rows.append(row)
         self.kept.row(row)
 
@@ -98,7 +111,7 @@ def table(rows: list[Row], title: str, columns: tuple[str, ...] = ()) -> Table:
     if not columns:
         columns = tuple(dict.fromkeys(k for row in flat for k in row))[:9]
     columns = tuple(c for c in columns if any(row.get(c) is not None for row in flat))
-    found = Table(title=title, title_justify="left")
+    found = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)  # nine columns fit into 80
     for name in columns:
         found.add_column(name.replace("_", " "))
     for row in flat:

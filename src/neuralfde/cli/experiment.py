@@ -3,10 +3,12 @@
 An experiment is a module with
 
 - a docstring, which is its help text;
-- ``Config``, a frozen dataclass whose fields are made by ``option``: each becomes an option of the command line;
+- ``Config``, a frozen dataclass of base ``Options`` whose fields are made by ``option``: each becomes an option of the
+  command line, and a value that it does not take is refused before anything starts;
 - ``run(config, report) -> rows``, which computes each row with ``report.case``;
-- if it likes, ``EXAMPLES`` (lines of the help text), ``COLUMNS`` (what the table at the end shows), and
-  ``PROCESSES = True`` where it shares its work between the processes that ``torchrun`` starts.
+- if it likes, ``SUMMARY`` (its line in a list of experiments), ``EXAMPLES`` (lines of the help text), ``COLUMNS`` (what
+  the table at the end shows), and ``PROCESSES = True`` where it shares its work between the processes that ``torchrun``
+  starts.
 
 A package names its experiments in one table, from the name on the command line to the module, and refers to that table
 by an entry point of the group ``neuralfde.experiments``. ``neuralfde run`` imports a module only when it is asked for.
@@ -29,19 +31,42 @@ from types import ModuleType
 from typing import Any
 
 from .folder import FolderReport, plain, write_json
-from .report import Report, Row, option
+from .options import (
+    ADJOINTS,
+    HISTORIES,
+    METHODS,
+    STORAGES,
+    Options,
+    device_option,
+    numbers,
+    option,
+    place,
+    words,
+    writable,
+)
+from .report import Report, Row
 from .torchrun import rank_and_count, restarts
 
 __all__ = [
+    "ADJOINTS",
+    "HISTORIES",
+    "METHODS",
+    "STORAGES",
     "Experiment",
     "FolderReport",
+    "Options",
     "Report",
     "Row",
+    "device_option",
+    "numbers",
     "option",
+    "place",
     "plain",
     "rank_and_count",
     "read",
     "restarts",
+    "words",
+    "writable",
     "write_json",
 ]
 
@@ -58,6 +83,7 @@ class Experiment:
         examples: command lines to show in the help.
         columns: what the table at the end shows; empty: every number of a row.
         processes: whether it shares its work between the processes that ``torchrun`` starts.
+        summary: its line in a list of experiments; empty: the beginning of its help.
     """
 
     name: str
@@ -67,10 +93,12 @@ class Experiment:
     examples: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     processes: bool = False
+    summary: str = ""
 
 
 def read(name: str, module: ModuleType) -> Experiment:
     """The experiment that a module offers."""
     examples, columns = (tuple(getattr(module, k, ())) for k in ("EXAMPLES", "COLUMNS"))
     shares = bool(getattr(module, "PROCESSES", False))
-    return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns, shares)
+    summary = str(getattr(module, "SUMMARY", ""))
+    return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns, shares, summary)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import hashlib
+import io
 import json
 import math
-import os
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,20 @@ from typing import Any
 import torch
 
 from ..errors import InputError
+from . import checkpoint
+from .checkpoint import write_whole
 from .report import Report, Row
 
 
 class FolderReport(Report):
     """Keeps everything in a folder: ``config.json``, ``results.json``, pictures and ``checkpoint.pt``.
 
-    With ``resume`` the folder's finished rows and checkpoint are used; its configuration must be the same. Without
-    ``writes`` it reads, and keeps pictures: of several processes one writes, and each draws the cases that it computed.
+    With ``resume`` the folder's finished rows and checkpoint are used; its configuration must be the same. All of one
+    run, resumed or not, have its name in them, so that what an earlier run left there is not taken for this one's.
+    Without ``writes`` it reads, and keeps pictures: of several processes one writes, and each draws its own cases.
+
+    Attributes:
+        notes: what a person should know about what was found there.
     """
 
     wants_figures = True
@@ -35,29 +44,52 @@ class FolderReport(Report):
         self._pending: dict[str, Any] | None = None
         self._old: dict[str, Row] = {}
         self._state: dict[str, Any] | None = None
+        self.run, self.notes = uuid.uuid4().hex, list[str]()
         self.pictures: list[Path] = []
         settings = {"experiment": name, **dataclasses.asdict(config)}
-        if resume:
-            self._read(settings)
-        if writes:
+        try:
+            if resume:
+                self._read(settings)
             out.mkdir(parents=True, exist_ok=True)
-            write_json(out / "config.json", settings)
+            if writes:
+                write_json(out / "config.json", {**settings, "run": self.run})
+        except OSError as error:
+            raise InputError(
+                f"the folder {out} cannot be used: {error.strerror or error}. Choose another one with --out."
+            ) from error
 
     def _read(self, settings: Mapping[str, Any]) -> None:
         if not (self.out / "config.json").is_file():
             raise InputError(f"there is nothing to resume in {self.out}: it has no config.json. Leave out --resume.")
-        before = json.loads((self.out / "config.json").read_text())
+        before = _read_json(self.out / "config.json")
         changed = [k for k in settings if json.loads(json.dumps(settings[k])) != before.get(k)]
         if changed:
             raise InputError(
                 f"the run in {self.out} had other settings: {', '.join(changed)}. Resume with the same ones, "
                 "or choose another --out."
             )
+        self.run = str(before.get("run", self.run))
         if (self.out / "results.json").is_file():
-            rows = json.loads((self.out / "results.json").read_text())["rows"]
-            self._old = {r["case"]: r for r in rows if "case" in r}
-        if (self.out / "checkpoint.pt").is_file():
-            self._state = torch.load(self.out / "checkpoint.pt", weights_only=True)
+            self._old = self._rows(_read_json(self.out / "results.json"))
+        state, note = checkpoint.newest(self.out / "checkpoint.pt")
+        self.notes += [note] if note else []
+        if isinstance(state, dict) and state.get("run") == self.run:
+            self._state = state
+        elif state is not None:
+            self.notes.append(f"{self.out / 'checkpoint.pt'} is of another run and is not used.")
+
+    def _rows(self, found: Mapping[str, Any]) -> dict[str, Row]:
+        """The finished rows in ``results.json``, if they are of this run."""
+        rows = found.get("rows")
+        if found.get("run") != self.run:
+            self.notes.append(f"{self.out / 'results.json'} is of another run and is not used.")
+            return {}
+        if not isinstance(rows, list) or found.get("checksum") != _checksum(rows):
+            raise InputError(
+                f"the rows in {self.out / 'results.json'} are not those that were written there. Delete the file to "
+                "compute them again."
+            )
+        return {r["case"]: r for r in rows if isinstance(r, dict) and "case" in r}
 
     @property
     def folder(self) -> Path:
@@ -66,28 +98,27 @@ class FolderReport(Report):
 
     def figure(self, name: str, figure: Any) -> None:
         """See ``Report``."""
-        path = self.out / f"{name}.png"
-        self.out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
+        path, drawn = self.out / f"{name}.png", io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=130)
+        write_whole(path, drawn.getvalue())
         self.pictures.append(path)
 
     def checkpoint(self, key: str, state: Mapping[str, Any]) -> None:
         """See ``Report``; written every few seconds, and once more when the run is interrupted."""
-        self._pending = {"case": key, **state}
+        # a copy, which the training does not change while it waits to be written
+        self._pending = {"run": self.run, "case": key, "state": copy.deepcopy(dict(state))}
         if time.monotonic() - self._written >= self.every:
             self.flush()
 
     def flush(self) -> None:
         """Write the latest checkpoint now."""
         if self._pending is not None and self.writes:
-            part = self.out / "checkpoint.pt.part"
-            torch.save(self._pending, part)
-            os.replace(part, self.out / "checkpoint.pt")
+            checkpoint.save(self.out / "checkpoint.pt", self._pending)
             self._written, self._pending = time.monotonic(), None
 
     def restored(self, key: str) -> dict[str, Any] | None:
         """See ``Report``."""
-        return self._state if self._state is not None and self._state["case"] == key else None
+        return self._state["state"] if self._state is not None and self._state.get("case") == key else None
 
     def known(self, key: str) -> Row | None:
         """See ``Report``."""
@@ -105,10 +136,11 @@ class FolderReport(Report):
             "status": status,
             "seconds": round(time.monotonic() - self.began, 3),
             "targets": self.verdicts,
-            "rows": self.rows,
+            "rows": plain(self.rows),
         }
         if self.writes:
-            write_json(self.out / "results.json", found)
+            own = {"run": self.run, "checksum": _checksum(found["rows"])}
+            write_json(self.out / "results.json", {**found, **own})
         return found
 
 
@@ -127,6 +159,18 @@ def plain(value: Any) -> Any:
 
 def write_json(path: Path, content: Any, indent: int = 2) -> None:
     """Write a JSON file that is whole at every moment: a reader finds the old content or the new."""
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(json.dumps(plain(content), indent=indent) + "\n")
-    os.replace(part, path)
+    write_whole(path, (json.dumps(plain(content), indent=indent) + "\n").encode())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}). Delete it, or the whole folder, to begin anew.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is not what a run writes there. Choose another --out.")
+    return found
+
+
+def _checksum(rows: Any) -> str:
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()

@@ -8,6 +8,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import write_whole
 from .pelts import draw as draw_lynx
 from .predator_prey import TRUTH
 from .report import Row
@@ -22,7 +23,7 @@ _COLOURS = {"exact": "#0072B2", "paper": "#D55E00"}
 def write_page(folder: Path, rows: list[Row], fits: dict[str, Any], seconds: float) -> Path:
     """Draw the picture, write ``demo.png`` and ``report.html``; returns the page."""
     pictures = []
-    if {"exact path", "paper path", "wrong: exact", "wrong: paper"} <= set(fits):
+    if {"exact path", "paper path", "wrong: best fit", "wrong: exact", "wrong: paper"} <= set(fits):
         picture = _picture(rows, fits)
         picture.savefig(folder / "demo.png", dpi=120)
         pictures.append(("Why the gradient matters", picture))
@@ -40,18 +41,23 @@ def write_page(folder: Path, rows: list[Row], fits: dict[str, Any], seconds: flo
         *_lynx(rows),
     ]
     for title, figure in pictures:
-        body += [f"<h2>{html.escape(title)}</h2>", f'<img alt="{html.escape(title)}" src="{_inline(figure)}">']
-    page = folder / "report.html"
+        body += [f"<h2>{html.escape(title)}</h2>", f'<img alt="{html.escape(title)}" src="{inline(figure)}">']
+    return write_html(folder / "report.html", "neuralfde demo", body)
+
+
+def write_html(path: Path, title: str, body: list[str]) -> Path:
+    """A page that needs no other file."""
     text = "\n".join(body)
-    page.write_text(
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>neuralfde demo</title>'
-        f"<style>{_STYLE}</style></head><body>\n{text}\n</body></html>\n",
-        encoding="utf-8",
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body>\n{text}\n</body></html>\n"
     )
-    return page
+    write_whole(path, page.encode())
+    return path
 
 
-def _table(head: list[str], lines: list[list[str]]) -> str:
+def html_table(head: list[str], lines: list[list[str]]) -> str:
+    """A table of texts."""
     cells = "".join(f"<th>{html.escape(h)}</th>" for h in head)
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in line) + "</tr>" for line in lines)
     return f"<table><tr>{cells}</tr>{rows}</table>"
@@ -67,7 +73,7 @@ def _gradients(rows: list[Row]) -> list[str]:
         "<h2>The gradient</h2><p>Error of the gradient of a trajectory loss in the four parameters of a predator-prey "
         "equation, relative to direct differentiation. The exact adjoint is exact to rounding; the paper's "
         "leaves out the singular part of the multiplier.</p>",
-        _table(["order", "exact adjoint", "paper's adjoint"], lines),
+        html_table(["order", "exact adjoint", "paper's adjoint"], lines),
     ]
 
 
@@ -97,11 +103,11 @@ def _recovery(rows: list[Row]) -> list[str]:
         "<h2>Four parameters from clean data</h2><p>Same data, same first guess, same optimiser (Adam, learning rate "
         "0.01); only the gradient differs. Where the model fits the data perfectly both arrive: a wrong gradient "
         "vanishes too where there is no error left.</p>",
-        _table(["", *TRUTH, "worst error", "seconds"], lines),
+        html_table(["", *TRUTH, "worst error", "seconds"], lines),
         "<h2>When the model is not quite right</h2><p>The order is taken to be 0.9 and is 0.6, so an error remains, as "
         "it does with every real measurement. The exact gradient leads to the least-squares fit; the paper's stops "
         "elsewhere.</p>",
-        _table(["", *TRUTH, "loss", "distance from the best fit"], wrong),
+        html_table(["", *TRUTH, "loss", "distance from the best fit"], wrong),
     ]
 
 
@@ -116,7 +122,7 @@ def _order(rows: list[Row]) -> list[str]:
     return [
         "<h2>Parameters and order from noisy data</h2><p>Eight noisy trajectories, fitted by "
         "Levenberg-Marquardt with exact Jacobians.</p>",
-        _table(["unknown", "estimate", "95 % interval", "truth"], lines),
+        html_table(["unknown", "estimate", "95 % interval", "truth"], lines),
     ]
 
 
@@ -130,7 +136,7 @@ def _lynx(rows: list[Row]) -> list[str]:
     return [
         "<h2>Lynx and hare</h2><p>Fitted to 1900-1914 on the log scale, forecast to 1920. Data: "
         "stan-dev/example-models, new BSD licence.</p>",
-        _table(["model", "order", "error, fitted years", "error, forecast years"], lines),
+        html_table(["model", "order", "error, fitted years", "error, forecast years"], lines),
     ]
 
 
@@ -160,7 +166,8 @@ def _picture(rows: list[Row], fits: dict[str, Any]) -> Any:
     return figure
 
 
-def _inline(figure: Any) -> str:
+def inline(figure: Any) -> str:
+    """A picture as the address of itself."""
     kept = io.BytesIO()
     figure.savefig(kept, format="png", dpi=100)
     return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-
-
-def option(default: Any, help: str) -> Any:
-    """A field of a ``Config`` with the text its command-line option shows."""
-    return dataclasses.field(default=default, metadata={"help": help})
 
 
 class Report:
@@ -53,7 +47,7 @@ class Report:
         """A matplotlib figure, to be kept as ``name.png``."""
 
     def checkpoint(self, key: str, state: Mapping[str, Any]) -> None:
-        """What the case ``key`` can go on from."""
+        """What the case ``key`` can go on from; tensors, numbers, texts, lists and dicts, copied at once."""
 
     def restored(self, key: str) -> dict[str, Any] | None:
         """The checkpoint of the case ``key`` from an earlier, interrupted run."""

@@ -157,7 +157,8 @@ def _damped_step(residual: Tensor, matrix: Tensor, damping: float, scale: Tensor
     unit = torch.where(scale > 0, scale, 1.0)
     rows = torch.cat([matrix / unit, damping**0.5 * torch.eye(len(scale), dtype=matrix.dtype)])
     right = torch.cat([-residual, residual.new_zeros(len(scale))])
-    found: Tensor = torch.linalg.lstsq(rows, right[:, None]).solution[:, 0] / unit
+    # full rank by the damping; unlike gelsy, the default, gels gives the same bits at every address in memory
+    found: Tensor = torch.linalg.lstsq(rows, right[:, None], driver="gels").solution[:, 0] / unit
     return found
 
 

@@ -121,3 +121,4 @@ CHANGES = {
     "elastic": random_elastic,
     "erase": random_erase,
 }
+KINDS = ("none", "crop", *CHANGES)

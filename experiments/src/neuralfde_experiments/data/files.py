@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -14,7 +16,8 @@ from neuralfde.errors import InputError
 ROOT_VARIABLE = "NEURALFDE_DATA"
 """Environment variable that names the data folder when no ``root`` is given."""
 
-_ALGORITHMS = {32: "md5", 64: "sha256"}
+LARGEST = 2**30
+"""No file that is downloaded has more bytes; a mirror that sends more is cut off."""
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:
@@ -25,17 +28,15 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
     return Path(chosen).expanduser()
 
 
-def digest(content: bytes, like: str) -> str:
-    """Hash of ``content`` by the algorithm that ``like``, a hexadecimal hash, was made with (md5 or sha256)."""
-    return hashlib.new(_ALGORITHMS[len(like)], content, usedforsecurity=False).hexdigest()
-
-
 def read_checked(path: Path, accepted: Iterable[str]) -> bytes:
-    """The content of a file whose hash is one of ``accepted``; any other file is refused unread."""
+    """The content of a file whose sha256 is one of ``accepted``; any other file is refused unread."""
     accepted = tuple(accepted)
-    content = path.read_bytes()
-    if not any(digest(content, like) == like for like in accepted):
-        found = digest(content, accepted[0])
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}. Check the data folder.") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found not in accepted:
         raise InputError(
             f"{path} ({len(content)} bytes) is not the published file: its checksum is {found}, not "
             f"{' or '.join(accepted)}. It may be cut short or altered; delete it and fetch it again."
@@ -50,21 +51,42 @@ def missing(name: str, looked_for: Iterable[Path], remedy: str) -> InputError:
 
 
 def download(urls: Iterable[str], path: Path, accepted: Iterable[str], timeout: float = 60.0) -> None:
-    """Fetch the first of ``urls`` that answers with the right file; nothing else is ever written to ``path``."""
-    accepted = tuple(accepted)
-    failures = []
-    for url in urls:
+    """Fetch the first of ``urls``, all https, that answers with the right file; nothing else reaches ``path``."""
+    accepted, failures = tuple(accepted), []
+    partial = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for url in urls:
+            failure = _fetch(url, partial, accepted, timeout)
+            if failure is None:
+                partial.replace(path)
+                return
+            failures.append(f"{url}: {failure}")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}. Choose another data folder.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    raise InputError(f"{path.name} could not be downloaded. {'; '.join(failures)}. Place it at {path} by hand.")
+
+
+def _fetch(url: str, partial: Path, accepted: tuple[str, ...], timeout: float) -> str | None:
+    """Read what a mirror sends piece by piece into a file; what went wrong, or None."""
+    if not url.startswith("https://"):
+        return "not fetched, since it is not https"
+    seen, size = hashlib.sha256(), 0
+    with partial.open("wb") as file:
         try:
             with urlopen(url, timeout=timeout) as answer:
-                content = answer.read()
-        except (URLError, TimeoutError, ConnectionError) as error:
-            failures.append(f"{url}: {error}")
-            continue
-        if any(digest(content, like) == like for like in accepted):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(path.name + ".part")
-            partial.write_bytes(content)
-            partial.replace(path)
-            return
-        failures.append(f"{url}: answered with another file (wrong checksum)")
-    raise InputError(f"{path.name} could not be downloaded. {'; '.join(failures)}. Place it at {path} by hand.")
+                if not answer.geturl().startswith("https://"):
+                    return "leads away from https"
+                while piece := answer.read(2**20):
+                    seen.update(piece)
+                    size += file.write(piece)
+                    if size > LARGEST:
+                        return "sends more than any of these files has"
+        except (HTTPException, TimeoutError, ConnectionError, URLError) as error:
+            return str(error) or type(error).__name__
+        file.flush()
+        os.fsync(file.fileno())
+    return None if seen.hexdigest() in accepted else f"answered with another file ({size} bytes, wrong checksum)"

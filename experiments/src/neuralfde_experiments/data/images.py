@@ -55,7 +55,7 @@ class ImageData:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a set in the idx format is: its folder, its mirrors, and the md5 of each file packed and unpacked."""
+    """Where a set in the idx format is: its folder, its mirrors, and the sha256 of each file packed and unpacked."""
 
     folder: str
     mirrors: tuple[str, ...]
@@ -66,28 +66,55 @@ class _Source:
 SOURCES = {
     "mnist": _Source(
         "MNIST",
-        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
         {
-            "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-            "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-            "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-            "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+            "train-images-idx3-ubyte": (
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            ),
+            "train-labels-idx1-ubyte": (
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            ),
+            "t10k-images-idx3-ubyte": (
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            ),
+            "t10k-labels-idx1-ubyte": (
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
         },
         DIGIT_NAMES,
     ),
     "fashion-mnist": _Source(
         "FashionMNIST",
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        (
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
+        ),
         {
-            "train-images-idx3-ubyte": ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-            "train-labels-idx1-ubyte": ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
-            "t10k-images-idx3-ubyte": ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
-            "t10k-labels-idx1-ubyte": ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
+            "train-images-idx3-ubyte": (
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            ),
+            "train-labels-idx1-ubyte": (
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            ),
+            "t10k-images-idx3-ubyte": (
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            ),
+            "t10k-labels-idx1-ubyte": (
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
         },
         FASHION_NAMES,
     ),
 }
-"""The sets read from files; the checksums of the packed files are those torchvision publishes."""
+"""The sets read from files; the checksums are of the files whose md5 torchvision publishes."""
 
 
 def load_images(name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> ImageData:

@@ -1,0 +1,199 @@
+"""Fit a fractional model to a table of measurements: parameters and order with 95 % intervals, a figure, a page.
+
+FILE is a table with a column of times and columns of measurements; tabs, semicolons, commas or blanks separate them,
+decimals may have commas, names and units may stand above. Models: relaxation, zener, maxwell (closed forms), logistic,
+lotka-volterra, sir (one column: I; three: S, I, R), or a function of yours, FILE.py:function, written as
+``def function(t, z, rate=1.0)`` with first guesses as defaults. With --out DIR a figure and report.html are kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..fitting import fit, fit_curve
+from .fit_models import MODELS, Curve, Equation, model_of
+from .fit_page import Found, draw, write_page
+from .options import METHODS, Options, numbers, option
+from .report import Report, Row
+from .table_file import read_table
+
+SUMMARY = "fit a model and its order to a table of yours"
+EXAMPLES = (
+    "neuralfde fit data.csv --model relaxation --log --out out",
+    "neuralfde fit pelts.csv --model lotka-volterra --values hare,lynx",
+    "neuralfde fit data.csv --model model.py:decay --order 1 --no-learn-order",
+)
+COLUMNS = ("parameter", "estimate", "low", "high")
+
+
+def _pairs(text: str) -> dict[str, float]:
+    """``name=value,name=value``."""
+    parts = [part.partition("=") for part in text.split(",")]
+    return {name.strip(): numbers()(value)[0] for name, _, value in parts}
+
+
+@dataclass(frozen=True)
+class Config(Options):
+    """What is fitted to which columns."""
+
+    file: str = option("", "table of measurements", positional=True)
+    model: str = option("relaxation", f"{', '.join(MODELS)} or FILE.py:function", reads=model_of)
+    time: str = option("1", "column of times, by name or by number from 1 on")
+    values: str = option("", "columns of measurements, names or numbers joined by commas; empty: all others")
+    order: float = option(0.8, "order of the derivative, or where its search starts", least=0.02, most=1)
+    learn_order: bool = option(True, "find the order too")
+    log: bool = option(False, "compare logarithms, so that every decade counts alike")
+    start: str = option("", "first guesses in place of the model's: name=value,name=value", reads=_pairs)
+    steps: int = option(0, "grid steps of the solver; 0: by the number of times", least=2, most=100_000)
+    method: str = option("abm", "scheme of the solver", choices=METHODS)
+
+
+def run(config: Config, report: Report | None = None) -> list[Row]:
+    """One row for each parameter, and one on the fit as a whole."""
+    report = Report() if report is None else report
+    model = model_of(config.model)
+    times, values, labels = _read(config, model, report)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solve = _curve if isinstance(model, Curve) else _equation
+        found = solve(config, model, times, values, labels, report)  # type: ignore[arg-type]
+    for name, value in found.estimates.items():
+        low, high = found.intervals.get(name, (None, None))
+        row = {"parameter": name, "estimate": value, "low": low, "high": high}
+        report.case(name, lambda row=row: row)  # type: ignore[misc]
+    told = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    told += [] if found.converged else ["the search did not converge; give other first guesses with --start"]
+    whole = {"model": config.model, "formula": model.formula, "points": len(times), "r_squared": found.r_squared}
+    whole |= {"converged": found.converged, "warnings": told}
+    report.case("fit", lambda: whole)
+    report.message(f"{model.formula}; R² {found.r_squared:.5f}")
+    for text in told:
+        report.message(f"note: {text}")
+    if report.folder is not None:
+        figure = draw(found, config.log)
+        report.figure("fit", figure)
+        write_page(report.folder, config.file, found, whole, figure)
+    return report.rows
+
+
+def _read(config: Config, model: Curve | Equation, report: Report) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Times in their order, values (times, variables), and the names of these."""
+    if not config.file:
+        raise InputError("this command needs a file: neuralfde fit FILE, a table with times and measurements.")
+    table = read_table(config.file)
+    at = table.column(config.time)
+    others = [str(k + 1) for k in range(table.numbers.shape[1]) if k != at]
+    chosen = [table.column(w.strip()) for w in (config.values.split(",") if config.values else others)]
+    counts = [1] if isinstance(model, Curve) else sorted(model.measured)
+    if counts and len(chosen) not in counts:
+        named = f" ({', '.join(table.names)})" if table.names else ""
+        raise InputError(
+            f"{config.model} has {' or '.join(map(str, counts))} measured variables, and {config.file} has "
+            f"{len(chosen)} columns beside the times{named}. Say which ones with --values."
+        )
+    order = table.numbers[:, at].argsort(stable=True)
+    times, values = table.numbers[order, at], table.numbers[order][:, chosen]
+    if not bool((order[1:] > order[:-1]).all()):
+        report.message("note: the rows are not in the order of time; they are sorted")
+    if len(times.unique()) < 4:
+        raise InputError(f"{config.file} has {len(times.unique())} distinct times; at least 4 are needed.")
+    if config.log and bool((values <= 0).any()):
+        count = int((values <= 0).any(1).sum())
+        raise InputError(f"--log needs positive measurements; {count} rows have others. Leave it out, or those rows.")
+    return times, values, tuple(table.names[k] if table.names else f"column {k + 1}" for k in chosen)
+
+
+def _start(config: Config, guess: dict[str, float]) -> dict[str, float]:
+    given = _pairs(config.start) if config.start else {}
+    unknown = sorted(set(given) - set(guess))
+    if unknown:
+        raise InputError(f"--start names {', '.join(unknown)}; the parameters are {', '.join(guess)}.")
+    return guess | given
+
+
+def _curve(
+    config: Config, model: Curve, times: Tensor, values: Tensor, labels: tuple[str, ...], report: Report
+) -> Found:
+    """A closed form, by its logarithmic parameters, since all are positive; repeated times are points like others."""
+    if not bool((times >= 0).all()) or (config.model == "maxwell" and not bool((times > 0).all())):
+        raise InputError(f"{config.model} counts time from the moment of the step: times must not be negative.")
+    guess = _start(config, model.guess(times, values[:, 0]))
+    free = {n: v for n, v in guess.items() if n not in model.shares}
+    if min(guess.values()) <= 0:
+        raise InputError(f"the parameters of {config.model} are positive; give other first guesses: --start.")
+
+    def curve(t: Tensor, **unknown: Tensor) -> Tensor:
+        order = unknown.pop("order", torch.tensor(config.order, dtype=torch.float64))
+        out = model.curve(t, order, **{n: v.exp() if n in free else v for n, v in unknown.items()})
+        return out.log() if config.log else out
+
+    start = {n: float(torch.tensor(v).log()) if n in free else v for n, v in guess.items()}
+    bounds: dict[str, Any] = dict.fromkeys(model.shares, (0.0, 1.0))
+    if config.learn_order:
+        start, bounds = {**start, "order": min(config.order, 0.99)}, {**bounds, "order": (0.0, 1.0)}
+    y = values[:, 0].log() if config.log else values[:, 0]
+    found = fit_curve(curve, times, y, start, bounds)
+    natural = lambda n, v: float(torch.tensor(v, dtype=torch.float64).exp()) if n in free else v  # noqa: E731
+    first, last = float(times[times > 0][0]), float(times[-1])
+    share = torch.linspace(0, 1, 300, dtype=torch.float64)
+    fine = first * (last / first) ** share if last > 100 * first else first + (last - first) * share
+    with torch.no_grad():
+        drawn = curve(fine, **{n: torch.tensor(v, dtype=torch.float64) for n, v in found.estimates.items()})
+    unlog = (lambda x: x.exp()) if config.log else (lambda x: x)
+    return Found(
+        {n: natural(n, v) for n, v in found.estimates.items()},
+        {n: (natural(n, a), natural(n, b)) for n, (a, b) in found.intervals.items()},
+        times, values, unlog(found.predicted)[:, None], (fine, unlog(drawn)[:, None]),
+        found.r_squared, found.converged, labels,
+    )  # fmt: skip
+
+
+def _equation(
+    config: Config, model: Equation, times: Tensor, values: Tensor, labels: tuple[str, ...], report: Report
+) -> Found:
+    """An equation, solved; of rows with the same time the mean counts as often as there are rows."""
+    once, which, counts = times.unique(return_inverse=True, return_counts=True)
+    if len(once) < len(times):
+        report.message(f"note: of {len(times)} rows some share a time; there are {len(once)} times")
+    y = values.log() if config.log else values
+    mean = torch.zeros(len(once), y.shape[1], dtype=y.dtype).index_add_(0, which, y) / counts[:, None]
+    seen = model.measured.get(y.shape[1])
+    guess = _start(config, model.guess(once, mean.exp() if config.log else mean))
+    begin = mean[0].exp() if config.log else mean[0]
+
+    def observe(z: Tensor) -> Tensor:
+        out = z if seen is None else z[..., seen]
+        return out.log() if config.log else out
+
+    options: dict[str, Any] = {"steps": config.steps} if config.steps else {}
+    found = fit(
+        model.func, once, mean,
+        params=guess,
+        initial=begin if model.initial is None else model.initial(values), learn_initial=True,
+        order=min(config.order, 0.99) if config.learn_order else config.order, learn_order=config.learn_order,
+        observe=observe,
+        weights=counts[:, None, None].double(),
+        bounds=dict.fromkeys(guess, (0.0, None)) if model.positive else None,
+        stages=(0.3, 0.6, 1.0),
+        intervals="gauss-newton",
+        method=config.method,
+        callback=lambda p: report.progress("fit", p.iteration, p.total, p.loss),
+        **options,
+    )  # fmt: skip
+    fine = found.grid()
+    unlog = (lambda x: x.exp()) if config.log else (lambda x: x)
+    names = {f"initial[0,{k}]": f"{v}(0)" for k, v in enumerate(model.variables or labels)}
+    rest = (mean - found.predicted[:, 0]).square().mul(counts[:, None]).sum()
+    spread = (y - y.mean(0)).square().sum()
+    return Found(
+        {names.get(n, n): v for n, v in found.estimates.items()},
+        {names.get(n, n): v for n, v in found.intervals.items()},
+        times, values, unlog(found.predicted[:, 0])[which], (fine, unlog(found.predict(fine)[:, 0])),
+        1 - float(rest / spread), found.converged, labels,
+    )  # fmt: skip

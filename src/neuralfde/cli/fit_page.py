@@ -1,0 +1,72 @@
+"""What a fit to a file shows: its figure and its page. Needs matplotlib, from the extra ``cli``."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .page import html_table, inline, write_html
+from .report import Row
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a fit of either kind has: all that the table, the figure and the page show."""
+
+    estimates: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    times: Tensor
+    observed: Tensor
+    predicted: Tensor
+    line: tuple[Tensor, Tensor]  # times and values of the fitted curve
+    r_squared: float
+    converged: bool
+    labels: tuple[str, ...]
+
+
+def draw(found: Found, log: bool) -> Any:
+    """The measurements with the fitted curve, and below them what is left over."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for k, (label, colour) in enumerate(zip(found.labels, _COLOURS * len(found.labels), strict=False)):
+        observed, predicted = found.observed[:, k], found.predicted[:, k]
+        above.plot(found.times, observed, "o", ms=4, color=colour, label=label)
+        above.plot(found.line[0], found.line[1][:, k], color=colour)
+        rest = (observed / predicted - 1) * 100 if log else observed - predicted
+        below.plot(found.times, rest, "o", ms=3, color=colour)
+    below.axhline(0, color="#555555", linewidth=0.8)
+    if log:
+        above.set_yscale("log")
+        first, last = float(found.times[found.times > 0][0]), float(found.times[-1])
+        if last > 100 * first:
+            above.set_xscale("log")
+    below.set(xlabel="time", ylabel="difference, %" if log else "difference")
+    above.legend(frameon=False)
+    for axis in (above, below):
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def write_page(folder: Path, source: str, found: Found, whole: Row, figure: Any) -> Path:
+    """``report.html``: the model, the table of estimates and the figure."""
+    lines = [
+        [name, f"{value:.6g}", "[{:.6g}, {:.6g}]".format(*found.intervals[name]) if name in found.intervals else ""]
+        for name, value in found.estimates.items()
+    ]
+    body = [
+        f"<h1>{html.escape(str(whole['model']))}, fitted to {html.escape(source)}</h1>",
+        f"<p>{html.escape(str(whole['formula']))}; {whole['points']} rows, R² {whole['r_squared']:.5f}.</p>",
+        html_table(["parameter", "estimate", "95 % interval"], lines),
+        *(f'<p class="note">{html.escape(text)}</p>' for text in whole["warnings"]),
+        f'<img alt="measurements, fitted curve and differences" src="{inline(figure)}">',
+    ]
+    return write_html(folder / "report.html", f"neuralfde fit {source}", body)
