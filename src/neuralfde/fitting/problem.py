@@ -5,33 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vmap
+from torch.func import jvp, vmap
 
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
+from .modules import Named, call, places
 from .unknowns import INITIAL, ORDER, Unknowns
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
 _DELTA = 1e-5
-
-
-class Named(nn.Module):
-    """A function of (t, z, **params) as a module."""
-
-    def __init__(self, func: Callable[..., Tensor], params: Mapping[str, float | Tensor]) -> None:
-        super().__init__()
-        self.func = func
-        for name, value in params.items():
-            setattr(self, name, nn.Parameter(torch.as_tensor(value, dtype=torch.float64).clone()))
-
-    def forward(self, t: Tensor, z: Tensor) -> Tensor:
-        """The function with the parameters filled in."""
-        return self.func(t, z, **{n: p for n, p in self._parameters.items() if p is not None})
 
 
 @dataclass(frozen=True)
@@ -50,6 +38,11 @@ class Problem:
     options: dict[str, Any]
     fixed: dict[str, Tensor] = field(default_factory=dict)  # buffers and frozen parameters, in float64
 
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """Where the model keeps which tensor."""
+        return places(self.model)
+
     @property
     def names(self) -> list[str]:
         """The unknowns that belong to the model."""
@@ -60,8 +53,7 @@ class Problem:
         named = dict(zip(self.names, values, strict=True))
         if isinstance(self.model, Named):
             return self.model.func(t, z, **named)
-        out: Tensor = functional_call(self.model, {**self.fixed, **named}, (t, z))
-        return out
+        return call(self.model, self.places, {**self.fixed, **named}, t, z)
 
     def solve(
         self, named: Mapping[str, Tensor], times: Tensor | None = None, rows: Tensor | None = None, **changes: Any

@@ -11,17 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .diagnostics import Diagnostics
 from .problem import Problem
 from .profile import Profile
 from .unknowns import ORDER
-
-
-class IdentifiabilityWarning(UserWarning):
-    """The data are compatible with a wide range of orders; the one returned means little."""
-
-
-class StepWarning(UserWarning):
-    """Halving the solver's step moves an estimate by more than the half-width of its interval."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +37,7 @@ class Fit:
         model: the model, holding the estimates.
         identifiable: whether the data determine the order; None where it was given.
         profile: the profile of the loss over the order, where one was computed.
+        diagnostics: correlated residuals, estimates at a bound, unknowns that the data do not determine.
         seconds: wall time.
     """
 
@@ -61,6 +55,7 @@ class Fit:
     predicted: Tensor
     step_shift: dict[str, float]
     model: nn.Module
+    diagnostics: Diagnostics
     identifiable: bool | None = None
     profile: Profile | None = None
     seconds: float = 0.0
@@ -125,6 +120,7 @@ class Fit:
             lines.append("the order is NOT identifiable from these data" + self._range())
         elif self.identifiable:
             lines.append("the order is identifiable from these data" + self._range())
+        lines += self.diagnostics.lines()
         return "\n".join(lines)
 
     def _range(self) -> str:

@@ -13,7 +13,8 @@ from ..api import fdeint
 from ..door.migration import refuse
 from ..errors import InputError, InputTypeError
 from .data import Data
-from .problem import Named, Problem, default_steps
+from .modules import Named, double
+from .problem import Problem, default_steps
 from .unknowns import INITIAL, ORDER, Bounds, unknowns_from
 
 
@@ -48,14 +49,14 @@ def problem_of(
     unknowns = unknowns_from(values, bounds or {})
     if not learn_initial:  # the initial values are taken as known, so they say nothing about the unknowns
         data = replace(data, scale=torch.cat([torch.zeros_like(data.scale[:1]), data.scale[1:]]))
-    kept = {n: b.double() for n, b in module.named_buffers() if b.is_floating_point()}
-    kept |= {n: p.detach().double() for n, p in module.named_parameters() if not p.requires_grad}
+    kept = {n: double(n, b) for n, b in module.named_buffers()}
+    kept |= {n: double(n, p) for n, p in module.named_parameters() if not p.requires_grad}
     problem = Problem(module, data, unknowns, z0, float(order), observe, _solver_options(options, data), kept)
     return problem, unknowns.pack(values)
 
 
 def _starting_values(module: nn.Module, extra: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    values = {n: p.detach().double() for n, p in module.named_parameters() if p.requires_grad}
+    values = {n: double(n, p) for n, p in module.named_parameters() if p.requires_grad}
     for name in (INITIAL, ORDER):
         if name in values:
             raise InputError(f"the model has a parameter named {name!r}, a name used by the fit itself; rename it.")
