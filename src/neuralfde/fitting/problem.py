@@ -131,8 +131,8 @@ class Problem:
                 pair = jvp(lambda x, *v: self.field_of(t, x, *v), (z, *values), (direction, *parts))
                 return pair[0], pair[1]
 
-            slope, moved = vmap(along, out_dims=(None, 0))(units, directions)  # type: ignore[arg-type]
-            return slope, moved
+            slopes, moved = vmap(along)(units, directions)
+            return slopes[0], moved  # out_dims=None would keep the solver from vectorising this over time
 
         order = named.get(ORDER, self.order)
         options = {k: v for k, v in self.options.items() if k != "adjoint"}
