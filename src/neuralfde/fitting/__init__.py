@@ -6,6 +6,7 @@ from .diagnostics import BoundWarning, Diagnostics, FitWarning, IdentifiabilityW
 from .optimisers import LBFGS, Adam, LevenbergMarquardt, Progress
 from .profile import Profile
 from .result import Fit
+from .saving import load, save
 
 __all__ = [
     "LBFGS",
@@ -23,5 +24,7 @@ __all__ = [
     "StepWarning",
     "fit",
     "fit_curve",
+    "load",
     "profile_order",
+    "save",
 ]

@@ -174,6 +174,15 @@ def _expanded(name: str, given: Any, one: _Series) -> Tensor:
         ) from None
 
 
+def variable_names(given: Sequence[str] | None, data: Data) -> tuple[str, ...]:
+    """What the observed variables are called."""
+    count = data.values.shape[-1]
+    names = tuple(f"variable {k}" for k in range(count)) if given is None else tuple(given)
+    if isinstance(given, str) or len(names) != count:
+        raise InputError(f"variables={given!r}: {count} names are needed, one for each observed variable, in a list.")
+    return names
+
+
 def observer(observe: Observe) -> Callable[[Tensor], Tensor]:
     """What is measured of a state of shape (..., variables)."""
     if observe is None:

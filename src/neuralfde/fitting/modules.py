@@ -67,3 +67,11 @@ def double(name: str, tensor: Tensor) -> Tensor:
     if tensor.is_complex():
         raise InputTypeError(f"{name!r} is complex, and a fit is real: make real and imaginary part two parameters.")
     return tensor.detach().to("cpu", torch.float64 if tensor.is_floating_point() else tensor.dtype, copy=True)
+
+
+def fill(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Put estimates into the parameters of these names."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name in values:
+                parameter.copy_(values[name])

@@ -27,6 +27,7 @@ class Problem:
     """What is fitted to what. All arithmetic is in float64, whatever the model's own precision.
 
     ``initial`` has shape (trajectories, variables); the model sees states of that shape, or with fewer trajectories.
+    ``velocity``, of the same shape, is ``z'(0)`` for orders above 1. Residuals beyond ``robust`` count linearly.
     """
 
     model: nn.Module
@@ -37,6 +38,8 @@ class Problem:
     observe: Callable[[Tensor], Tensor]
     options: dict[str, Any]
     fixed: dict[str, Tensor] = field(default_factory=dict)  # buffers and frozen parameters, in float64
+    velocity: Tensor | None = None
+    robust: float | None = None
 
     @cached_property
     def places(self) -> dict[str, str]:
@@ -59,12 +62,14 @@ class Problem:
         self, named: Mapping[str, Tensor], times: Tensor | None = None, rows: Tensor | None = None, **changes: Any
     ) -> Tensor:
         """States at the times, (T, B, d); ``rows`` picks trajectories."""
-        z0 = named.get(INITIAL, self.initial)
-        z0 = z0 if rows is None else z0[rows]
+        z0, velocity = named.get(INITIAL, self.initial), self.velocity
+        if rows is not None:
+            z0, velocity = z0[rows], None if velocity is None else velocity[rows]
         order = named.get(ORDER, self.order)
         times = self.data.times if times is None else times
         values = tuple(named[n] for n in self.names)
-        states: Tensor = fdeint(self.field_of, z0, times, order, args=values, **{**self.options, **changes})
+        options = {**self.options, **changes, "velocity": velocity}
+        states: Tensor = fdeint(self.field_of, z0, times, order, args=values, **options)
         return states
 
     def predict(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -72,11 +77,11 @@ class Problem:
         return self._observed(self.solve(self.unknowns.split(flat), rows=rows))
 
     def residuals(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Scaled differences (T, B, m), zero where nothing was measured."""
+        """Scaled differences (T, B, m), zero where nothing was measured; large ones shortened by a robust loss."""
         values, scale = self.data.values, self.data.scale
         if rows is not None:
             values, scale = values[:, rows], scale[:, rows]
-        return scale * (self.predict(flat, rows) - values)
+        return shortened(scale * (self.predict(flat, rows) - values), self.robust)
 
     def finer(self) -> Problem:
         """The same with half the step."""
@@ -103,12 +108,13 @@ class Problem:
             columns = vmap(lambda s: jvp(self._observed, (states,), (s,))[1])(directions.movedim(1, 0))
             seen = self.data.seen
             predicted = self._observed(states)
-            residual = (self.data.scale * (predicted - self.data.values))[seen]
+            plain = (self.data.scale * (predicted - self.data.values))[seen]
             found = self._arrange(named, columns)
             if ORDER in self.unknowns.shapes:
                 found.append(self._order_column(named, predicted)[None])
-            matrix = torch.cat(found) * self.data.scale
-            return residual, matrix[:, seen].T.contiguous()
+            matrix = (torch.cat(found) * self.data.scale)[:, seen].T
+            pair = jvp(lambda r: shortened(r, self.robust), (plain,), (torch.ones_like(plain),))
+            return pair[0], matrix * pair[1][:, None]
 
     def _sensitivities(self, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         z0 = named.get(INITIAL, self.initial)
@@ -138,6 +144,8 @@ class Problem:
         options = {k: v for k, v in self.options.items() if k != "adjoint"}
         if not len(seeds):
             return self.solve(named), z0.new_zeros(len(self.data.times), 0, *z0.shape)
+        if self.velocity is not None:
+            options["velocity"] = (self.velocity, torch.zeros_like(seeds))
         found: tuple[Tensor, Tensor] = fdeint(augmented, (z0, seeds), self.data.times, order, **options)
         return found
 
@@ -159,7 +167,7 @@ class Problem:
         def at(order: float) -> Tensor:
             return self._observed(self.solve({**named, ORDER: torch.tensor(order, dtype=torch.float64)}))
 
-        if beta + _DELTA <= 1:
+        if beta + _DELTA <= (1 if beta <= 1 else 2):
             return (at(beta + _DELTA) - at(beta - _DELTA)) / (2 * _DELTA)
         return (3 * here - 4 * at(beta - _DELTA) + at(beta - 2 * _DELTA)) / (2 * _DELTA)
 
@@ -172,6 +180,14 @@ class Problem:
                 "(times, trajectories, variables). Use observe= to say which part of the state was measured."
             )
         return seen
+
+
+def shortened(residual: Tensor, robust: float | None) -> Tensor:
+    """Residuals r whose squares grow linearly beyond k = ``robust``: ``2k²(√(1 + (r/k)²) - 1)``, Huber's, smooth."""
+    if robust is None:
+        return residual
+    ratio = (residual / robust).square()
+    return residual * (2 / (1 + (1 + ratio).sqrt())).sqrt()
 
 
 def default_steps(times: Tensor) -> int:

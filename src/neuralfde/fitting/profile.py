@@ -56,7 +56,8 @@ def profile(
     bound = problem.unknowns.bounds[ORDER]
     if orders is None:
         spread = torch.linspace(max(bound.low, 0.05), bound.high, 7, dtype=torch.float64).tolist()
-        orders = [*spread, max(best - 0.05, bound.low, 0.02), min(best + 0.05, bound.high)]
+        near = [max(best - 0.05, bound.low, 0.02), min(best + 0.05, bound.high)]
+        orders = [o for o in (*spread, *near) if o != 1 or bound.high == 1]  # with a velocity, orders above 1 alone
     orders = sorted({round(float(o), 6) for o in orders} - {round(best, 6)})
     shapes = {n: s for n, s in problem.unknowns.shapes.items() if n != ORDER}
     others = Unknowns(shapes, {n: problem.unknowns.bounds[n] for n in shapes})
