@@ -35,7 +35,7 @@ class Attributes:
         """Those that the value of ``func`` at the start depends on."""
         if not torch.is_grad_enabled():
             return cls()
-        found = [place for part in _modules(func) for place in (*_in(vars(part)), *_in(part._buffers))]
+        found = [place for part in _modules(func) for place in _in(vars(part))]
         if not found:
             return cls()
         every = cls(*map(tuple, zip(*found, strict=True)))

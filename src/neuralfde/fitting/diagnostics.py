@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -66,9 +67,9 @@ class Diagnostics:
                 f"by a factor of about {self.widening:.1f} if it is noise that persists"
             )
         if self.at_bound:
-            found.append(f"at its bound, where the data would have it beyond: {', '.join(self.at_bound)}")
+            found.append(f"at its bound, where the data would have it beyond: {_listed(self.at_bound)}")
         if self.undetermined:
-            found.append(f"not determined by the data: {', '.join(self.undetermined)}")
+            found.append(f"not determined by the data: {_listed(self.undetermined)}")
         return found
 
 
@@ -106,14 +107,15 @@ def warn_of(found: Diagnostics, order_checked: bool, explained: bool) -> None:
     lost = [n for n in found.undetermined if n != ORDER or not order_checked]
     if lost:
         warnings.warn(
-            f"the data do not determine {', '.join(lost)}: the predictions do not depend on them, or only on a "
-            "combination of them, or there are no more values than unknowns. Fix some of them, or measure more.",
+            f"the data do not determine {_listed(lost)}: the predictions do not depend on them, or only on a "
+            "combination of them, or there are no more values than unknowns. Fix some of them, or measure more; for a "
+            "network, whose weights mean nothing one by one, pass intervals=None.",
             IdentifiabilityWarning,
             stacklevel=3,
         )
     if found.at_bound:
         warnings.warn(
-            f"{', '.join(found.at_bound)} ended at a bound, where the loss still falls: the other estimates depend on "
+            f"{_listed(found.at_bound)} ended at a bound, where the loss still falls: the other estimates depend on "
             "that bound. Widen bounds= (or order_bounds=), or fix the value if the bound is certain.",
             BoundWarning,
             stacklevel=3,
@@ -131,3 +133,9 @@ def warn_of(found: Diagnostics, order_checked: bool, explained: bool) -> None:
 
 def _pick(names: list[str], mask: Tensor) -> tuple[str, ...]:
     return tuple(n for n, hit in zip(names, mask.tolist(), strict=True) if hit)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first few names and how many more there are."""
+    more = f" and {len(names) - 4} more" if len(names) > 5 else ""
+    return ", ".join(names[:4] if more else names) + more

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..base.torch_private import places, tables
 from ..errors import InputTypeError
 
 
@@ -27,24 +28,18 @@ class Named(nn.Module):
         return self.func(t, z, **{n: p for n, p in self._parameters.items() if p is not None})
 
 
-def places(module: nn.Module) -> dict[str, str]:
+def names_at(module: nn.Module) -> dict[str, str]:
     """The path of every place where a module keeps a tensor, and the name of the tensor there: its first path.
 
     A layer registered under two names has one place for its weight; a weight tied between two layers has two places.
     """
-    first: dict[int, str] = {}
-    found = {}
-    for kind in ("_parameters", "_buffers"):
-        for prefix, part in module.named_modules():
-            for local, tensor in getattr(part, kind).items():
-                if tensor is not None:
-                    path = f"{prefix}.{local}" if prefix else local
-                    found[path] = first.setdefault(id(tensor), path)
-    return found
+    held = places(module)
+    first = {id(x): name for name, x in (*module.named_buffers(), *module.named_parameters())}
+    return {path: first[id(x)] for path, x in held.items()}
 
 
 def call(module: nn.Module, where: Mapping[str, str], values: Mapping[str, Tensor], *inputs: Any) -> Tensor:
-    """``module(*inputs)`` with other tensors in its ``places``, each of them filled once."""
+    """``module(*inputs)`` with other tensors in its places, each of them filled once."""
     filled = {path: values[name] for path, name in where.items()}
     out: Tensor = functional_call(module, filled, inputs, tie_weights=False)
     return out
@@ -53,12 +48,11 @@ def call(module: nn.Module, where: Mapping[str, str], values: Mapping[str, Tenso
 @contextmanager
 def left_alone(module: nn.Module) -> Iterator[None]:
     """However the block ends, the module holds the same parameters and buffers as before."""
-    tables: list[Any] = [table for part in module.modules() for table in (part._parameters, part._buffers)]
-    before = [dict(table) for table in tables]
+    before = [(table, dict(table)) for _, table in tables(module)]
     try:
         yield
     finally:
-        for table, entries in zip(tables, before, strict=True):
+        for table, entries in before:
             table.update(entries)
 
 

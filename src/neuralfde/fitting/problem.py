@@ -15,7 +15,7 @@ from torch.func import jvp, vmap
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
-from .modules import Named, call, places
+from .modules import Named, call, names_at
 from .unknowns import INITIAL, ORDER, Unknowns
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
@@ -44,7 +44,7 @@ class Problem:
     @cached_property
     def places(self) -> dict[str, str]:
         """Where the model keeps which tensor."""
-        return places(self.model)
+        return names_at(self.model)
 
     @property
     def names(self) -> list[str]:

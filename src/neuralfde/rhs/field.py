@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.structure import Structure, tensors_in
-from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised, with_parameters
+from ..base.torch_private import places, pytree, sequence_number, uncompiled, vectorised, with_parameters
 from ..base.transfer import capturing
 from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .fingerprint import Watch
@@ -52,7 +52,7 @@ class Field:
         self.as_it_is = structure.bare and structure.spans is None
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
-        self._owned = _owned(func)
+        self._owned = places(func)
 
     @cached_property
     def instants(self) -> tuple[Tensor, ...]:
@@ -65,7 +65,7 @@ class Field:
 
         ``torch.func.functional_call`` takes its own away again when the call ends, before a backward pass begins.
         """
-        now = _owned(self.func)
+        now = places(self.func)
         with with_parameters(self.func, {name: x for name, x in self._owned.items() if now.get(name) is not x}):
             yield
 
@@ -207,16 +207,6 @@ def _kind(x: Any) -> Hashable:
     if isinstance(x, Tensor):
         return (x.shape, x.dtype)
     return (type(x), x if x is None or isinstance(x, bool | int | float | str) else id(x))
-
-
-def _owned(func: Callable[..., Any]) -> dict[str, Tensor]:
-    """Parameters and buffers of a module, by name; shared ones under each of their names."""
-    if not isinstance(func, nn.Module):
-        return {}
-    return {
-        **dict(func.named_parameters(remove_duplicate=False)),
-        **dict(func.named_buffers(remove_duplicate=False)),
-    }
 
 
 def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int) -> None:
