@@ -295,3 +295,23 @@ def test_predicts_beyond_the_data_and_draws(tmp_path):
     text = found.summary()
     assert "rate" in text
     assert "identifiable" in text
+
+
+@pytest.mark.parametrize("learn_initial", [False, True])
+def test_differences_are_near_the_exact_jacobian_whatever_the_units(learn_initial):
+    start, unit = torch.tensor([[3.0], [0.2]], dtype=DOUBLE), 1e-9
+
+    def model(t, z, rates):
+        return rates[0] - 1e9 * rates[1] * z
+
+    found = fit(
+        model, TIMES, relaxed(TIMES, start=start), params={"rates": torch.tensor([0.0, unit])}, order=0.6,
+        learn_order=True, initial=start, learn_initial=learn_initial, steps=32, robust=0.5,
+        optimiser=LevenbergMarquardt(iterations=1), intervals=None, check_order=False,
+    )  # fmt: skip
+    for flat in (found.flat, torch.cat([found.flat[:-1], torch.tensor([1 - 1e-9], dtype=DOUBLE)])):  # and at a bound
+        residual, matrix = found.problem.jacobian(flat)
+        near, quick = found.problem.jacobian(flat, matrix.norm(dim=0))
+        torch.testing.assert_close(near, residual)
+        assert float(((quick - matrix).norm(dim=0) / matrix.norm(dim=0)).max()) < 1e-6
+        assert torch.equal(quick, matrix) == (flat is not found.flat)

@@ -15,6 +15,7 @@ from torch.func import jvp, vmap
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
+from .differences import columns_by_differences, offsets
 from .modules import Named, call, names_at
 from .unknowns import INITIAL, ORDER, Unknowns
 
@@ -74,7 +75,7 @@ class Problem:
 
     def predict(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
         """What would be measured, (T, B, m), from natural numbers; differentiable."""
-        return self._observed(self.solve(self.unknowns.split(flat), rows=rows))
+        return self.observed(self.solve(self.unknowns.split(flat), rows=rows))
 
     def residuals(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
         """Scaled differences (T, B, m), zero where nothing was measured; large ones shortened by a robust loss."""
@@ -95,26 +96,31 @@ class Problem:
         seen = self.data.scale if among is None else self.data.scale[:, among]
         return self.residuals(flat, rows).square().sum() / (seen > 0).sum().clamp(min=1)
 
-    def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def jacobian(self, flat: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers.
 
         Columns of the model and of the initial state solve the sensitivity equation
         ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the same scheme, which gives the derivative of
-        the discrete solution itself. The column of the order is a central difference.
+        the discrete solution itself. The column of the order is a central difference. With the ``lengths`` of the
+        columns nearby all of them are differences where that does, to some 1e-8.
         """
         with torch.no_grad():
             named = self.unknowns.split(flat)
-            states, directions = self._sensitivities(named)
-            columns = vmap(lambda s: jvp(self._observed, (states,), (s,))[1])(directions.movedim(1, 0))
+            moves = None if lengths is None else offsets(self, flat, lengths)
+            quick = None if moves is None else columns_by_differences(self, flat, moves)
+            if quick is not None:
+                predicted, columns = quick
+                last = [columns[-1:]] if ORDER in named else []
+            else:
+                states, directions = self._sensitivities(named)
+                columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
+                predicted = self.observed(states)
+                last = [self._order_column(named, predicted)[None]] if ORDER in named else []
+            matrix = torch.cat([*self._arrange(named, columns), *last]) * self.data.scale
             seen = self.data.seen
-            predicted = self._observed(states)
             plain = (self.data.scale * (predicted - self.data.values))[seen]
-            found = self._arrange(named, columns)
-            if ORDER in self.unknowns.shapes:
-                found.append(self._order_column(named, predicted)[None])
-            matrix = (torch.cat(found) * self.data.scale)[:, seen].T
             pair = jvp(lambda r: shortened(r, self.robust), (plain,), (torch.ones_like(plain),))
-            return pair[0], matrix * pair[1][:, None]
+            return pair[0], matrix[:, seen].T * pair[1][:, None]
 
     def _sensitivities(self, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         z0 = named.get(INITIAL, self.initial)
@@ -157,7 +163,7 @@ class Problem:
             batch, width = named[INITIAL].shape
             block = columns.new_zeros(batch, width, *columns.shape[1:])
             for b in range(batch):
-                block[b, :, :, b] = columns[count:, :, b]
+                block[b, :, :, b] = columns[count : count + width, :, b]
             found.append(block.flatten(0, 1))
         return found
 
@@ -165,13 +171,14 @@ class Problem:
         beta = float(named[ORDER])
 
         def at(order: float) -> Tensor:
-            return self._observed(self.solve({**named, ORDER: torch.tensor(order, dtype=torch.float64)}))
+            return self.observed(self.solve({**named, ORDER: torch.tensor(order, dtype=torch.float64)}))
 
         if beta + _DELTA <= (1 if beta <= 1 else 2):
             return (at(beta + _DELTA) - at(beta - _DELTA)) / (2 * _DELTA)
         return (3 * here - 4 * at(beta - _DELTA) + at(beta - 2 * _DELTA)) / (2 * _DELTA)
 
-    def _observed(self, states: Tensor) -> Tensor:
+    def observed(self, states: Tensor) -> Tensor:
+        """What is measured of states (T, B, d), as (T, B, m)."""
         seen = self.observe(states)
         expected = (*states.shape[:2], self.data.values.shape[-1])
         if seen.shape != expected:
