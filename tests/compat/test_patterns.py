@@ -140,3 +140,19 @@ def test_steps_as_frond_counts_them(t, h):
     torch.testing.assert_close(ours, by_autograd(func, y0, 0.6, n * h, h))
     path = torchfde.fdeint(func, y0, 0.6, (n - 1) * h, h, "gl", {"return_history": True})
     assert len(path) == n
+
+
+GLOBAL = nn.Linear(2, 2, dtype=DOUBLE)
+
+
+def test_a_function_may_mention_a_global_module():
+    x = torch.ones(3, 2, dtype=DOUBLE, requires_grad=True)
+    grads = []
+    for solve in (by_autograd, lambda *a, **k: torchfde.fdeint(*a, method="predictor", **k)):
+        GLOBAL.attention = torch.softmax(GLOBAL(x).T @ x, -1)
+        out = solve(
+            lambda t, y: GLOBAL(y) @ GLOBAL.attention, x, torch.tensor(0.6, dtype=DOUBLE), t=1.0, step_size=0.125
+        )
+        grads.append(torch.autograd.grad(out.sum(), [x, GLOBAL.weight]))
+    for g, w in zip(*grads, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-9, atol=1e-12)

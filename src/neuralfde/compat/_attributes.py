@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -89,12 +89,20 @@ def _in(owner: Any) -> Iterator[tuple[Any, Any, Tensor]]:
 
 
 def _modules(func: Any) -> Iterator[nn.Module]:
-    """The modules behind ``func``: itself and its parts, or those that a function closes over or belongs to."""
+    """The modules behind ``func``: itself and its parts, or those that a function mentions or belongs to."""
     if isinstance(func, nn.Module):
         yield from func.modules()
     elif isinstance(func, MethodType):
         yield from _modules(func.__self__)
     elif isinstance(func, FunctionType):
-        for cell in func.__closure__ or ():
-            if isinstance(cell.cell_contents, nn.Module):
-                yield from cell.cell_contents.modules()
+        mentioned = [func.__globals__.get(name) for name in func.__code__.co_names]
+        for value in (*map(_content, func.__closure__ or ()), *mentioned):
+            if isinstance(value, nn.Module):
+                yield from value.modules()
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that is not bound yet
+        return None
