@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import neuralfde
 from neuralfde import FDEBlock, UnsupportedError, fdeint, progress
+from neuralfde.base.torch_private import with_parameters
 
 ADJOINTS = ["exact", "direct", "paper"]
 # torch.compile looks at .grad of every tensor it meets and hides the warning only if warnings are no errors
@@ -60,6 +61,19 @@ def test_functional_call_differentiates_the_substitutes(adjoint, method):
     got = grads(out.square().sum(), list(substitutes.values()))
     assert_close(got, grads(twin(state()).square().sum(), list(twin.parameters())))
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("tie", [False, True])
+def test_a_layer_under_two_names_keeps_its_parameters(tie):
+    """Substitutes are put back after the backward pass, and the module's own are in every place again."""
+    model = block()
+    model.func.twice = nn.ModuleList([nn.Linear(3, 3)] * 2)
+    before = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}
+    substitutes = {k: p.detach().clone().requires_grad_() for k, p in model.named_parameters()}
+    torch.func.functional_call(model, substitutes, (state(),), tie_weights=False).sum().backward()
+    with with_parameters(model, substitutes, tie_weights=tie):
+        assert model.func.twice[1].weight is substitutes["func.twice.0.weight"]
+    assert {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)} == before
 
 
 def test_functional_call_with_computed_substitutes_and_buffers():

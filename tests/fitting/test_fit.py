@@ -11,8 +11,10 @@ import neuralfde
 from neuralfde.fitting import (
     LBFGS,
     Adam,
+    BoundWarning,
     IdentifiabilityWarning,
     LevenbergMarquardt,
+    ResidualWarning,
     StepWarning,
     fit,
     profile_order,
@@ -145,7 +147,7 @@ def test_jacobian_is_the_derivative_of_the_residuals():
     start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)
     found = fit(
         decay, TIMES, relaxed(TIMES, start=start), params=GUESS, order=0.6, learn_order=True, initial=start,
-        learn_initial=True, steps=32, optimiser=LevenbergMarquardt(iterations=1),
+        learn_initial=True, steps=32, optimiser=LevenbergMarquardt(iterations=1), intervals=None,
     )  # fmt: skip
     residual, matrix = found.problem.jacobian(found.flat)
     flat = found.flat.clone().requires_grad_()
@@ -157,7 +159,7 @@ def test_jacobian_is_the_derivative_of_the_residuals():
 def test_jacobian_holds_for_every_kind_of_scheme(method):
     found = fit(
         decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, method=method,
-        optimiser=LevenbergMarquardt(iterations=1),
+        optimiser=LevenbergMarquardt(iterations=1), intervals=None,
     )  # fmt: skip
     residual, matrix = found.problem.jacobian(found.flat)
     flat = found.flat.clone().requires_grad_()
@@ -166,8 +168,10 @@ def test_jacobian_holds_for_every_kind_of_scheme(method):
 
 
 def test_bounds_are_kept():
-    kept = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, bounds={"rate": (0.0, 1.0)})
+    with pytest.warns(BoundWarning, match="rate ended at a bound"), pytest.warns(ResidualWarning):
+        kept = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, bounds={"rate": (0.0, 1.0)})
     assert 0.9 < kept.estimates["rate"] <= 1.0
+    assert kept.diagnostics.at_bound == ("rate",)
     free = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, bounds={"rate": (0.0, None)})
     assert free.estimates["rate"] == pytest.approx(1.2, rel=1e-6)
     below = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32, bounds={"rate": (None, 2.0)})
@@ -209,7 +213,8 @@ def test_gauss_newton_and_bootstrap_intervals_agree():
 def test_warns_where_the_order_is_not_identifiable():
     times = torch.tensor([0.0, 2.0, 3.0, 4.0])
     values = torch.tensor([3.0, 0.95, 0.83, 0.75]) + torch.tensor([0.0, 0.05, -0.05, 0.05])
-    with pytest.warns(IdentifiabilityWarning, match="not identifiable"):
+    told = pytest.warns(IdentifiabilityWarning, match="do not determine rate, source")  # three values, three unknowns
+    with told, pytest.warns(IdentifiabilityWarning, match="not identifiable"):
         found = fit(decay, times, values, params=GUESS, order=0.7, learn_order=True, steps=16)
     assert found.identifiable is False
     assert "NOT identifiable" in found.summary()
@@ -290,3 +295,23 @@ def test_predicts_beyond_the_data_and_draws(tmp_path):
     text = found.summary()
     assert "rate" in text
     assert "identifiable" in text
+
+
+@pytest.mark.parametrize("learn_initial", [False, True])
+def test_differences_are_near_the_exact_jacobian_whatever_the_units(learn_initial):
+    start, unit = torch.tensor([[3.0], [0.2]], dtype=DOUBLE), 1e-9
+
+    def model(t, z, rates):
+        return rates[0] - 1e9 * rates[1] * z
+
+    found = fit(
+        model, TIMES, relaxed(TIMES, start=start), params={"rates": torch.tensor([0.0, unit])}, order=0.6,
+        learn_order=True, initial=start, learn_initial=learn_initial, steps=32, robust=0.5,
+        optimiser=LevenbergMarquardt(iterations=1), intervals=None, check_order=False,
+    )  # fmt: skip
+    for flat in (found.flat, torch.cat([found.flat[:-1], torch.tensor([1 - 1e-9], dtype=DOUBLE)])):  # and at a bound
+        residual, matrix = found.problem.jacobian(flat)
+        near, quick = found.problem.jacobian(flat, matrix.norm(dim=0))
+        torch.testing.assert_close(near, residual)
+        assert float(((quick - matrix).norm(dim=0) / matrix.norm(dim=0)).max()) < 1e-6
+        assert torch.equal(quick, matrix) == (flat is not found.flat)

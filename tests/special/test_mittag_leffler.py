@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import random
 from pathlib import Path
@@ -19,34 +20,72 @@ reference = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reference)
 
 F64 = torch.float64
-ALPHAS = [0.05, 0.1, 0.3, 0.5, 0.9, 0.99, 0.999999, 1 - 1e-10, 1.0, 1 + 1e-10, 1.000001, 1.2, 1.5, 1.99, 1.999999, 2.0]
+EPS = torch.finfo(F64).eps
 
 
-def parameters(count, seed, complex_z):
-    rng = random.Random(seed)
-    while count:
-        alpha = rng.choice(ALPHAS) if rng.random() < 0.6 else rng.uniform(0.05, 2.0)
-        beta = rng.choice([1.0, 1.0, alpha, 2.0, 0.5, 1.0 + alpha, 0.0, rng.uniform(0.1, 3.0)])
-        radius = 10 ** (rng.uniform(-2, 1.8) if rng.random() < 0.9 else rng.uniform(2, 3))
-        modulus = radius**alpha
-        z = modulus * complex(mp.expj(rng.uniform(-3.14, 3.14))) if complex_z else rng.choice([-1, -1, 1]) * modulus
-        s = mp.power(mp.mpmathify(z), 1 / mp.mpf(alpha))
-        if mp.re(s) > 690 or (alpha < 0.2 and 0.9 < abs(z) < 1) or (alpha == 1 and mp.re(s) < -600):
+def stored(kind):
+    """The campaign of ``reference.py``: arguments, and what E and its derivatives are held to."""
+    rows = json.loads(Path(__file__).with_name("mittag_leffler.json").read_text())
+    return [(z, *rest) for z, *rest in rows if isinstance(z, list) == (kind == torch.complex128)]
+
+
+@pytest.mark.parametrize("kind", [F64, torch.complex128], ids=["real", "complex"])
+def test_values_and_derivatives_over_all_that_is_promised(kind):
+    """660 random points, with the corners of every argument: 3e-12, or what the phase of an oscillation leaves.
+
+    Near a zero an error is relative to the exponentials that cancel, and in a derivative to those of E as well.
+    """
+    rows = stored(kind)
+    z = torch.tensor([complex(*r[0]) if kind.is_complex else r[0] for r in rows], dtype=kind, requires_grad=True)
+    alpha, beta = (torch.tensor([r[i] for r in rows], dtype=F64, requires_grad=True) for i in (1, 2))
+    value = mittag_leffler(z, alpha, beta)
+    slopes = torch.autograd.grad(value.real.sum(), (z, alpha, beta))
+    z, value = z.detach(), value.detach()
+    for k, (_, a, b, size, *exact) in enumerate(rows):
+        modulus = float(z[k].abs())
+        radius = modulus ** (1 / a)
+        near = 3e-12 + 4 * EPS * radius * (1 + abs(math.log(radius)) if radius > 1 else 0)
+        at = (complex(z[k]), a, b)
+        assert abs(complex(value[k]) - complex(*exact[0])) <= near * size, at
+        steep = (1 + radius / a) / max(modulus, 0.5)
+        for slope, (real, imag), scale in zip(slopes, exact[1:], (steep, 1.0, 1.0), strict=True):
+            wanted = complex(real, -imag) if slope.is_complex() else real
+            allowed = 30 * near * (abs(complex(real, imag)) + scale * size) + 1e-60
+            assert abs(complex(slope[k]) - wanted) <= allowed, at
+    assert len(rows) > 300
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.9, 1.2, 1.6, 1.9, 2.0])
+def test_huge_arguments_are_right_or_refused(alpha):
+    """Where the phase of an oscillation is lost there is no number; where none is seen, the expansion holds."""
+    rng, refused = random.Random(0), 0
+    for _ in range(40):
+        radius = 10 ** rng.uniform(4, 300 / alpha if alpha > 1 else 150)
+        z = -(radius**alpha) if rng.random() < 0.5 else radius**alpha * complex(mp.expj(rng.uniform(2.8, 3.14)))
+        given = torch.tensor(z, dtype=torch.complex128 if isinstance(z, complex) else F64)
+        try:
+            got = complex(mittag_leffler(given, alpha))
+        except InputError:
+            refused += 1
             continue
-        count -= 1
-        yield z, alpha, beta
+        with mp.workdps(60):
+            point = mp.mpmathify(z)
+            exact = reference.expansion(point, mp.mpf(alpha), mp.mpf(1), abs(point) ** (1 / mp.mpf(alpha)))
+            assert abs(got - exact) <= 1e-6 * abs(exact) + 1e-305, (z, alpha)
+    assert (refused > 20) == (alpha == 2.0)
 
 
-@pytest.mark.parametrize("complex_z", [False, True], ids=["real", "complex"])
-def test_fuzzed_values(complex_z):
-    """Relative error 1e-12; near zeros (α > 1 or complex z) relative to the exponentials that cancel."""
-    cases = list(parameters(100, 0, complex_z))
-    kinds = (torch.complex128 if complex_z else F64, F64, F64)
-    z, alpha, beta = (torch.tensor(c, dtype=kind) for c, kind in zip(zip(*cases, strict=True), kinds, strict=True))
-    for (zi, a, b), got in zip(cases, mittag_leffler(z, alpha, beta).tolist(), strict=True):
-        exact = reference.mittag_leffler(zi, a, b)
-        allowed = reference.size(zi, a, b) if a > 1 or complex_z else abs(exact)
-        assert abs(got - exact) <= 1e-12 * allowed, (zi, a, b)
+def test_the_range_is_checked():
+    with pytest.raises(InputError, match=r"beta must lie in \[-4, 16\].*1/Γ"):
+        mittag_leffler(-1.0, 0.5, torch.tensor([1.0, 30.0]))
+    for beta in (-4.001, 16.001, -1e9, math.inf, math.nan):
+        with pytest.raises(InputError, match="beta must lie"):
+            mittag_leffler(-1.0, 0.5, beta)
+    with pytest.raises(InputError, match="phase"):
+        mittag_leffler(torch.tensor(-1e33, dtype=F64), 2.0)
+    for z in (math.inf, -math.inf):
+        with pytest.raises(InputError, match="infinite"):
+            mittag_leffler(z, 0.5)
 
 
 @pytest.mark.parametrize("beta", [-3.6, -2.0, 3.7, 5.9])
@@ -91,27 +130,6 @@ def test_relaxation_at_one(beta, value, slope_z, slope_a):
     gz, ga = torch.autograd.grad(e, (z, alpha))
     for got, exact in ((e, value), (gz, slope_z), (ga, slope_a)):
         assert got.item() == pytest.approx(exact, rel=1e-10)
-
-
-def test_derivatives_against_mpmath():
-    cases = [*parameters(20, 5, False), *parameters(12, 6, True), (-3.0, 1.0, 1.0), (0.0, 0.7, 0.0)]
-    for zi, a, b in cases:
-        if abs(zi) ** (1 / a) > 60:
-            continue
-        kind = torch.complex128 if isinstance(zi, complex) else F64
-        z = torch.tensor(zi, dtype=kind, requires_grad=True)
-        alpha, beta = (torch.tensor(v, dtype=F64, requires_grad=True) for v in (a, b))
-        value = mittag_leffler(z, alpha, beta)
-        got = torch.autograd.grad(value.real if value.is_complex() else value, (z, alpha, beta))
-        with mp.workdps(60):
-            point, h = [mp.mpmathify(zi), mp.mpf(a), mp.mpf(b)], mp.mpf("1e-13")
-            for i in range(3):
-                up, down = ([v + s * h * (j == i) for j, v in enumerate(point)] for s in (1, -1))
-                if up[1] > 2:
-                    continue
-                exact = (reference.mittag_leffler(*up) - reference.mittag_leffler(*down)) / (2 * h)
-                slope = mp.conj(exact) if i == 0 else mp.re(exact)
-                assert abs(got[i].item() - slope) <= 1e-10 * abs(exact) + 1e-300, (zi, a, b, i)
 
 
 @pytest.mark.parametrize("complex_z", [False, True], ids=["real", "complex"])
@@ -168,9 +186,9 @@ def test_recurrence_in_beta(alpha, beta, z):
     assert abs(left - right) <= 1e-12 * (1 + abs(left))
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, 2.5, math.nan])
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 0.004, 2.5, math.nan])
 def test_alpha_out_of_range(alpha):
-    with pytest.raises(InputError, match=r"\(0, 2\]"):
+    with pytest.raises(InputError, match=r"alpha must lie in \[0.005, 2\]"):
         mittag_leffler(1.0, alpha)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from neuralfde.cli.experiment import ADJOINTS, METHODS, Options, Report, Row, option
 from neuralfde.cli.predator_prey import TRUTH, first_guess, lotka_volterra, measure
-from neuralfde.fitting import Adam, Fit, IdentifiabilityWarning, LevenbergMarquardt, Progress, StepWarning, fit
+from neuralfde.fitting import Adam, Fit, FitWarning, LevenbergMarquardt, Progress, StepWarning, fit
 
 from .processes import Processes
 
@@ -148,8 +148,7 @@ def _one(config: Config, seed: int, report: Report, group: Any = None) -> Row:
     key = f"seed-{seed}"
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", IdentifiabilityWarning)
-        warnings.simplefilter("always", StepWarning)
+        warnings.simplefilter("always", FitWarning)
         found = estimate(config, seed, report, key, group)
     errors = {n: abs(found.estimates[n] / v - 1) for n, v in TRUTH.items()}
     real = {**TRUTH, "order": config.order}

@@ -17,7 +17,7 @@ from functools import partial
 import neuralfde
 from neuralfde.cli import pelts
 from neuralfde.cli.experiment import Options, Report, Row, option
-from neuralfde.fitting import IdentifiabilityWarning
+from neuralfde.fitting import FitWarning
 
 from .lotka_volterra import say_warnings
 from .processes import Processes
@@ -68,7 +68,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
 def _one(config: Config, kind: str, origin: int, report: Report) -> Row:
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", IdentifiabilityWarning)
+        warnings.simplefilter("always", FitWarning)
         found = pelts.fit_until(origin, kind == "fractional", config.steps_per_year, config.order_guess)
     if report.wants_figures:
         report.figure(f"{kind}-{origin}", pelts.draw({kind: found}, origin))

@@ -103,6 +103,8 @@ def _one(config: Config, report: Report, group: Any) -> Row:
         order=0.6 if config.learn_order else config.order,
         learn_order=config.learn_order,
         optimiser=Adam(config.epochs, config.lr, config.batch_size, config.seed, group=group),
+        intervals=None,
+        check_order=False,
         callback=watch,
         resume=report.restored("field"),
         steps=config.steps,

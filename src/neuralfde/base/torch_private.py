@@ -30,8 +30,10 @@ __all__ = [
     "derivatives_are_watched",
     "hooks_at_rest",
     "is_constant",
+    "places",
     "pytree",
     "sequence_number",
+    "tables",
     "uncompiled",
     "value_of",
     "vectorised",
@@ -92,11 +94,31 @@ def copy_each(targets: Any, sources: Any) -> None:
 
 
 def with_parameters(func: Any, tensors: dict[str, Tensor], tie_weights: bool = False) -> Any:
-    """Within, the module ``func`` has these tensors in place of its parameters and buffers of the same names."""
+    """Within, the module ``func`` has these tensors in place of its parameters and buffers of the same names.
+
+    With ``tie_weights`` also wherever else it holds the same ones. Each place is filled once: PyTorch's own would leave
+    a substitute behind in a layer that is registered under two names.
+    """
     if not tensors:
         return contextlib.nullcontext()
     assert isinstance(func, nn.Module)
-    return _reparametrize_module(func, tensors, tie_weights=tie_weights)
+    if tie_weights:
+        named = {**dict(func.named_parameters()), **dict(func.named_buffers())}
+        stands = {id(named[name]): x for name, x in tensors.items()}
+        tensors = {path: stands[id(x)] for path, x in places(func).items() if id(x) in stands}
+    return _reparametrize_module(func, tensors)
+
+
+def tables(func: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The dictionaries in which a module and its parts hold parameters and buffers, with the path of the part."""
+    parts = func.named_modules() if isinstance(func, nn.Module) else ()
+    return [(path, table) for path, part in parts for table in (part._parameters, part._buffers)]
+
+
+def places(func: Any) -> dict[str, Tensor]:
+    """Every place where a module holds a parameter or buffer, once, by its path; nothing for other functions."""
+    held = ((path, key, x) for path, table in tables(func) for key, x in table.items() if x is not None)
+    return {f"{path}.{key}" if path else key: x for path, key, x in held}
 
 
 @contextlib.contextmanager
@@ -146,7 +168,9 @@ def with_tangent(x: Tensor | None) -> Tensor | None:
 
     Measured: a network of two layers takes 12 to 24 evaluations of itself without, 2.3 with them.
     """
-    if x is None or forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is not None:
+    if x is None or forward_ad._current_level < 0 or not x.is_floating_point():
+        return x
+    if forward_ad.unpack_dual(x).tangent is not None:
         return x
     return forward_ad.make_dual(x, torch.zeros_like(x))  # type: ignore[no-any-return]
 

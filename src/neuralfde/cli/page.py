@@ -121,7 +121,7 @@ def _order(rows: list[Row]) -> list[str]:
     ]
     return [
         "<h2>Parameters and order from noisy data</h2><p>Eight noisy trajectories, fitted by "
-        "Levenberg-Marquardt with exact Jacobians.</p>",
+        "Levenberg-Marquardt on Jacobians of the solution.</p>",
         html_table(["unknown", "estimate", "95 % interval", "truth"], lines),
     ]
 

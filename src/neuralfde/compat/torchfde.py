@@ -2,14 +2,15 @@
 
 Change ``from torchfde import fdeint`` to ``from neuralfde.compat.torchfde import fdeint`` and the rest of a program
 stays as it is. Two things become better by default: ``gl``, ``trap`` and ``glmulti`` subtract the initial value, as
-Caputo's derivative does, and every gradient is exact. With ``legacy=True`` both are as torchfde has them.
+Caputo's derivative does, and every gradient is exact. With ``legacy=True``, or imported from
+``neuralfde.compat.torchfde_legacy``, both are as torchfde has them.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ from torch import Tensor, nn
 
 from ..api import fdeint as _solve
 from ..base.structure import tensors_in
-from ..errors import InputError, nearest
+from ..errors import CapturedTensorError, InputError, UnsupportedError, nearest
 from ..history import Window
 from ..orders import MultiTerm
 from ..rhs.field import graph_nodes
 from ..schemes import ABM, GrunwaldLetnikov, Scheme
 from . import _legacy
+from ._attributes import Attributes
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ def fdeint(
     options: Mapping[str, Any] | None = None,
     *,
     legacy: bool = False,
+    adjoint: Any = None,
 ) -> Any:
     """Solve ``D^β y = func(t, y)`` from 0 to ``t`` with torchfde's arguments.
 
@@ -57,11 +60,12 @@ def fdeint(
         options: ``memory`` (steps, -1 for all), ``return_history``, ``multi_coefficient``, ``corrector_step``,
             ``legacy``. Others are ignored, as torchfde does, with a message to the log.
         legacy: torchfde's own formulas: ``gl``, ``trap`` and ``glmulti`` without subtracting the initial value.
+        adjoint: how gradients are computed, as in ``neuralfde.fdeint``; default: exactly.
 
     Returns:
         The state at ``t`` in the structure of ``y0``, or with ``return_history`` the states at all grid points.
     """
-    return _run(func, y0, beta, t, step_size, method, options, legacy, adjoint=False)
+    return _run(func, y0, beta, t, step_size, method, options, legacy, adjoint, reverse=False)
 
 
 def fdeint_adjoint(
@@ -74,13 +78,14 @@ def fdeint_adjoint(
     options: Mapping[str, Any] | None = None,
     *,
     legacy: bool = False,
+    adjoint: Any = None,
 ) -> Any:
     """``fdeint`` with the memory of an adjoint method.
 
     The gradient is the exact one, whatever the suffix of ``method``. With ``legacy=True`` it is torchfde's
     approximation: ``-f`` solves the reverse equation with the scheme's own weights, ``-o`` by Euler steps.
     """
-    return _run(func, y0, beta, t, step_size, method, options, legacy, adjoint=True)
+    return _run(func, y0, beta, t, step_size, method, options, legacy, adjoint, reverse=True)
 
 
 def _run(
@@ -92,10 +97,12 @@ def _run(
     method: str,
     options: Mapping[str, Any] | None,
     legacy: bool,
-    adjoint: bool,
+    adjoint: Any,
+    reverse: bool,
 ) -> Any:
     given = dict(options or {})
     legacy = legacy or bool(given.get("legacy", False))
+    adjoint = given.pop("adjoint", adjoint)
     name, _, suffix = method.partition("-")
     if name in OLDER and legacy:
         raise InputError(
@@ -117,23 +124,39 @@ def _run(
     history = bool(given.get("return_history", False))
     corrections = int(given.get("corrector_step", 1))
     orders, shares = _terms(beta, name, given.get("multi_coefficient"))
+    held = Attributes.used_by(func, y0)
     if legacy:
-        reverse = (suffix or "f") if adjoint else None
+        if adjoint is not None:
+            raise InputError("adjoint= chooses among exact gradients; legacy=True has torchfde's own. Leave one out.")
+        if held and reverse:
+            raise InputError(
+                f"func keeps {held.names}, which need gradients, as plain attributes, and torchfde's adjoint would "
+                "drop them: it knows parameters alone. Leave legacy= out, or call fdeint in place of fdeint_adjoint."
+            )
+        suffix = suffix or "f"
         return _legacy.solve(
-            func, y0, name, orders, shares, end, step, reverse, memory, history, corrections, leaves(func, y0)
-        )
+            func, y0, name, orders, shares, end, step, suffix if reverse else None, memory, history, corrections,
+            leaves(func, y0, held.tensors),
+        )  # fmt: skip
     steps = max(1, math.floor(end / step + 1e-6))
     if abs(steps * step - end) > 1e-6 * end:
         _log.info("step_size=%g does not divide t=%g; %d steps of %g are taken.", step, end, steps, end / steps)
     scheme, order = _scheme(name, orders, shares, corrections)
     times: float | Tensor = torch.linspace(0, end, steps + 1, dtype=torch.float64) if history else end
     past: Any = "auto" if memory == -1 or memory >= steps else Window(memory)
-    return _solve(func, y0, times, order, method=scheme, steps=steps, history=past, params=leaves(func, y0))
+    call: dict[str, Any] = {"method": scheme, "steps": steps, "history": past, "params": leaves(func, y0, held.tensors)}
+    if adjoint is not None:
+        call["adjoint"] = adjoint
+    try:
+        return _solve(held.wrap(func), y0, times, order, args=held.tensors, **call)
+    except CapturedTensorError as error:
+        error.add_note("torchfde's call has no args=: keep the tensor as an attribute of the module that func is.")
+        raise
 
 
 def _terms(beta: float | Tensor, name: str, shares: Any) -> tuple[Tensor, Tensor]:
     """Orders and their weights, 1-D, in the dtype they were given in."""
-    orders = beta.reshape(-1) if isinstance(beta, Tensor) else torch.tensor([beta]).reshape(-1)
+    orders = beta.reshape(-1) if isinstance(beta, Tensor) else torch.tensor(beta, dtype=torch.float64).reshape(-1)
     orders = orders if orders.is_floating_point() else orders.float()
     if name != "glmulti":
         if orders.numel() != 1:
@@ -160,18 +183,28 @@ def _scheme(name: str, orders: Tensor, shares: Tensor, corrections: int) -> tupl
     return table[name], orders[0]
 
 
-def leaves(func: Callable[[Tensor, Any], Any], y0: Any) -> list[Tensor]:
-    """What ``func`` depends on and trains: its parameters, or, for a plain function, the leaves of its graph."""
+def leaves(func: Callable[[Tensor, Any], Any], y0: Any, held: Sequence[Tensor]) -> list[Tensor]:
+    """What ``func`` trains beside ``held``: its parameters, or, for a plain function, the leaves of its graph."""
     if isinstance(func, nn.Module):
         return [p for p in func.parameters() if p.requires_grad]
     if not torch.is_grad_enabled():
         return []
     start = tensors_in(y0)[0]
     found = func(torch.zeros((), dtype=start.dtype, device=start.device), y0)
-    own = tensors_in(y0)
+    own = [*tensors_in(y0), *held]
     known = {id(x) for x in own}
     variables = (leaf for _, leaf in graph_nodes(tensors_in(found), own) if leaf is not None)
     return list({id(x): x for x in variables if id(x) not in known}.values())
+
+
+class LearnbleFDEINT:
+    """torchfde's solver with a learned kernel in place of an order: not here, and said when one is made."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        raise UnsupportedError(
+            "LearnbleFDEINT weighs the past by a network (attention), which is no fractional derivative. Learn the "
+            "order, an order for each channel, or a kernel of your own: order=CustomKernel(...) of neuralfde.fdeint."
+        )
 
 
 def set_tensor_mode(mode: str) -> None:

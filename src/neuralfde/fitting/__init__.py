@@ -2,21 +2,29 @@
 
 from .api import fit, profile_order
 from .curves import CurveFit, fit_curve
+from .diagnostics import BoundWarning, Diagnostics, FitWarning, IdentifiabilityWarning, ResidualWarning, StepWarning
 from .optimisers import LBFGS, Adam, LevenbergMarquardt, Progress
 from .profile import Profile
-from .result import Fit, IdentifiabilityWarning, StepWarning
+from .result import Fit
+from .saving import load, save
 
 __all__ = [
     "LBFGS",
     "Adam",
+    "BoundWarning",
     "CurveFit",
+    "Diagnostics",
     "Fit",
+    "FitWarning",
     "IdentifiabilityWarning",
     "LevenbergMarquardt",
     "Profile",
     "Progress",
+    "ResidualWarning",
     "StepWarning",
     "fit",
     "fit_curve",
+    "load",
     "profile_order",
+    "save",
 ]

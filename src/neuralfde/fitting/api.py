@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError, nearest
-from .data import Data, Observe, observer, read_data
+from .data import Data, Observe, observer, read_data, variable_names
+from .diagnostics import IdentifiabilityWarning, StepWarning, diagnose, warn_of
 from .intervals import Uncertainty, bootstrap, gauss_newton
+from .modules import fill, left_alone
 from .optimisers import Optimiser, Path, Progress
 from .problem import Problem
 from .profile import RESOLUTION, Profile, profile
-from .result import Fit, IdentifiabilityWarning, StepWarning
+from .result import Fit
 from .search import SMALL, search
 from .setup import check_options, module_of, problem_of
+from .starts import Starts, all_starts
 from .unknowns import ORDER, Bounds
 
 
@@ -31,14 +34,17 @@ def fit(
     params: Mapping[str, float | Tensor] | None = None,
     order: float = 0.9,
     learn_order: bool = False,
-    order_bounds: tuple[float, float] = (0.02, 1.0),
+    order_bounds: tuple[float, float] | None = None,
     initial: Any = None,
     learn_initial: bool = False,
     observe: Observe = None,
     noise: Any = None,
     weights: Any = None,
+    robust: float | None = None,
+    variables: Sequence[str] | None = None,
     bounds: Mapping[str, Bounds] | None = None,
     optimiser: str | Optimiser = "auto",
+    starts: Starts = 1,
     stages: Sequence[float] = (1.0,),
     validation: float = 0.0,
     patience: int | None = None,
@@ -57,17 +63,25 @@ def fit(
             the unknowns and receive the estimates; or a function ``model(t, z, **params)``. The last axis of ``z``
             holds the variables; a leading axis holds the trajectories, so write ``z[..., 0]``.
         times: increasing, equally spaced or not; the first is the initial time. A list for several trajectories.
-        observations: (times,), (times, variables) or (times, trajectories, variables), or a list of such, one for
-            each trajectory. NaN marks a missing value.
+        observations: (times,), (times, variables) or (times, trajectories, variables), or a list of such arrays, one
+            for each trajectory. Nested lists of numbers are arrays; they are one for each trajectory if ``times`` is a
+            list of lists. NaN marks a missing value.
         params: names and starting values, where ``model`` is a function.
-        order: β; with ``learn_order`` where the search starts, inside ``order_bounds``.
+        order: β; with ``learn_order`` where the search starts, inside ``order_bounds``: (0.02, 1) unless given, or
+            (1, 2) for an order above 1, which needs ``velocity=``, the initial ``z'``.
         initial: the initial states; default: the first observations. With ``learn_initial`` they are unknowns too.
         observe: what was measured: an index, several, or a function of the state.
-        noise: standard deviations of the measurements, if known: a number or anything that fits the observations.
+        noise: standard deviations of the measurements, if known: a number, one for each variable, or in the layout of
+            the observations.
         weights: relative importance of the measurements, in place of ``noise``.
+        robust: the residual (in standard deviations where ``noise`` is given) from which on errors count linearly and
+            no longer by their squares, so that outliers weigh less.
+        variables: names of what was measured, for the figure.
         bounds: ``{name: (low, high)}``, None for an open side; kept by a smooth change of variables.
         optimiser: ``'lm'``, ``'lbfgs'``, ``'adam'`` or an object such as ``Adam(lr=0.01, epochs=30)``; ``'auto'``
             takes Levenberg-Marquardt up to 60 unknowns and Adam beyond.
+        starts: how many first guesses to search from, the others at random around the first (from anywhere between the
+            bounds of what has two); or a list of dictionaries such as ``{"rate": 3.0}``. The best end is taken.
         stages: fractions of the time span to fit one after the other, such as ``(0.25, 0.5, 1.0)``: early data first
             keeps a poor first guess from running away, or into a local minimum.
         validation: the fraction of measurements held back to decide when to stop.
@@ -81,24 +95,42 @@ def fit(
         options: as in ``fdeint``: ``step`` or ``steps``, ``method`` (here ``'abm'`` by default), ``adjoint``, …
 
     Returns:
-        A ``Fit``. An ``IdentifiabilityWarning`` is issued where the data do not determine the order, a
-        ``StepWarning`` where the error of the solver moves an estimate out of its interval.
+        A ``Fit``. Where intervals are given, an ``IdentifiabilityWarning`` is issued if the data do not determine the
+        order or another unknown, a ``StepWarning`` if the error of the solver moves an estimate out of its interval,
+        a ``BoundWarning`` if an estimate ends at its bound, and a ``ResidualWarning`` if neighbouring residuals are
+        correlated, so that the intervals are too narrow; all of them are ``FitWarning``. If the fit raises or is
+        interrupted, the module is as it was.
     """
     began = time.perf_counter()
     check_options(options, fit.__kwdefaults__ or {})
     module = module_of(model, params)
     data = read_data(times, observations, noise, weights)
+    names = variable_names(variables, data)
     problem, flat = problem_of(
-        module, data, order, learn_order, order_bounds, initial, learn_initial, observer(observe), bounds, options
+        module,
+        data,
+        order,
+        learn_order,
+        order_bounds,
+        initial,
+        learn_initial,
+        observer(observe),
+        bounds,
+        robust,
+        options,
     )
-    path = search(problem, flat, optimiser, stages, validation, seed, patience, callback, resume)
-    flat = problem.unknowns.to_value(path.free)
-    sure = _uncertainty(problem, flat, intervals, resamples, seed)
-    verdict, curve = _verdict(problem, flat, sure, check_order) if learn_order else (None, None)
-    _write_back(module, problem.unknowns.split(flat))
-    found = _result(problem, flat, path, sure, data)
-    _warn_of_the_step(found)
-    return replace(found, identifiable=verdict, profile=curve, seconds=time.perf_counter() - began)
+    with left_alone(module):
+        guesses = all_starts(problem.unknowns, flat, starts, seed)
+        path = search(problem, guesses, optimiser, stages, validation, seed, patience, callback, resume)
+        flat = problem.unknowns.to_value(path.free)
+        sure = _uncertainty(problem, flat, intervals, resamples, seed)
+        verdict, curve = _verdict(problem, flat, sure, check_order) if learn_order else (None, None)
+    fill(module, problem.unknowns.split(flat))
+    found = replace(_result(problem, flat, path, sure, data), identifiable=verdict, profile=curve, variables=names)
+    if sure is not None:
+        explained = _warn_of_the_step(found)
+        warn_of(found.diagnostics, curve is not None, explained)
+    return replace(found, seconds=time.perf_counter() - began)
 
 
 def _result(problem: Problem, flat: Tensor, path: Path, sure: Uncertainty | None, data: Data) -> Fit:
@@ -107,6 +139,7 @@ def _result(problem: Problem, flat: Tensor, path: Path, sure: Uncertainty | None
     with torch.no_grad():
         loss = float(problem.loss(flat))
         predicted = problem.predict(flat)
+    scaled = torch.where(problem.data.seen, problem.data.scale * (data.values - predicted), torch.nan)
     return Fit(
         estimates=dict(zip(labels, flat.tolist(), strict=True)),
         order=float(problem.unknowns.split(flat).get(ORDER, problem.order)),
@@ -124,6 +157,7 @@ def _result(problem: Problem, flat: Tensor, path: Path, sure: Uncertainty | None
         predicted=predicted,
         step_shift={} if sure is None or sure.shift is None else dict(zip(labels, sure.shift.tolist(), strict=True)),
         model=problem.model,
+        diagnostics=diagnose(problem, flat, scaled, sure),
         problem=problem,
         flat=flat,
     )
@@ -153,11 +187,11 @@ def _uncertainty(problem: Problem, flat: Tensor, how: str | None, resamples: int
     raise InputError(f"unknown intervals {how!r}. {nearest(how, ['gauss-newton', 'bootstrap', 'auto'])}")
 
 
-def _warn_of_the_step(found: Fit) -> None:
+def _warn_of_the_step(found: Fit) -> bool:
     """Intervals know about noise only: say so where the error of the solver moves an estimate further."""
     size = found.observed.nan_to_num().square().mean().sqrt()
     if not found.problem.data.calibrated and found.residuals.nan_to_num().square().mean().sqrt() <= 1e-6 * size:
-        return  # data made on this very grid: their residuals say nothing about how fine it should be
+        return False  # data made on this very grid: their residuals say nothing about how fine it should be
     for name, shift in found.step_shift.items():
         low, high = found.intervals[name]
         if abs(shift) > (high - low) / 2:
@@ -168,7 +202,8 @@ def _warn_of_the_step(found: Fit) -> None:
                 StepWarning,
                 stacklevel=3,
             )
-            return
+            return True
+    return False
 
 
 def _verdict(
@@ -191,10 +226,3 @@ def _verdict(
             stacklevel=3,
         )
     return curve.identifiable, curve
-
-
-def _write_back(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if name in values:
-                parameter.copy_(values[name])

@@ -38,7 +38,7 @@ class _Curve:
     def residuals(self, flat: Tensor) -> Tensor:
         return self.function(self.x, **self.unknowns.split(flat)) - self.data.values
 
-    def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def jacobian(self, flat: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Each point gets parameters of its own, so that one backward pass gives all rows."""
         each = flat.detach()[:, None].expand(-1, len(self.x)).clone().requires_grad_()
         with torch.enable_grad():

@@ -41,52 +41,85 @@ class Data:
         return int(self.seen.sum())
 
 
+@dataclass(frozen=True)
+class _Series:
+    """Trajectories that share their times: (T,), (T, B, m), and how many axes the values were given with."""
+
+    times: Tensor
+    values: Tensor
+    axes: int
+
+
 def read_data(times: Any, observations: Any, noise: Any, weights: Any) -> Data:
     """One trajectory, a batch sharing its times, or lists of both; NaN marks a missing value."""
-    series = _series(times, observations)
-    start = float(series[0][0][0])
-    for k, (t, _) in enumerate(series):
-        if float(t[0]) != start:
+    series = _all_series(times, observations)
+    start = float(series[0].times[0])
+    for k, one in enumerate(series):
+        if float(one.times[0]) != start:
             raise InputError(
-                f"trajectory {k} begins at t={float(t[0]):g}, trajectory 0 at t={start:g}. A fractional equation "
-                "remembers its past from the initial time on: shift the times so that all begin together, "
+                f"trajectory {k} begins at t={float(one.times[0]):g}, trajectory 0 at t={start:g}. A fractional "
+                "equation remembers its past from the initial time on: shift the times so that all begin together, "
                 "with NaN where the initial state was not measured."
             )
-    union = torch.unique(torch.cat([t for t, _ in series]))
-    widths = {v.shape[-1] for _, v in series}
+    widths = {one.values.shape[-1] for one in series}
     if len(widths) > 1:
         raise InputError(f"trajectories have different numbers of variables: {sorted(widths)}.")
-    blocks = []
-    for t, v in series:
-        block = torch.full((len(union), v.shape[1], v.shape[2]), torch.nan, dtype=torch.float64)
-        block[torch.searchsorted(union, t.contiguous())] = v
-        blocks.append(block)
-    values = torch.cat(blocks, 1)
+    union, values = _rectangle(series, [one.values for one in series])
+    if bool(values.isinf().any()):
+        raise InputError("observations contain infinity; mark missing values by NaN.")
     seen = ~values.isnan()
     if not bool(seen.any()):
         raise InputError("every observation is NaN; there is nothing to fit.")
-    if bool(values.isinf().any()):
-        raise InputError("observations contain infinity; mark missing values by NaN.")
-    scale = torch.ones_like(values)
     if noise is not None and weights is not None:
         raise InputError("give noise= (standard deviations) or weights= (relative importance), not both.")
+    scale = torch.ones_like(values)
     if noise is not None:
-        scale = 1 / _broadcast("noise", noise, values)
+        scale = 1 / _alike("noise", noise, series, seen)
     elif weights is not None:
-        scale = _broadcast("weights", weights, values).sqrt()
+        scale = _alike("weights", weights, series, seen).sqrt()
     return Data(union, values.nan_to_num(0.0), torch.where(seen, scale, 0.0), noise is not None)
 
 
-def _series(times: Any, observations: Any) -> list[tuple[Tensor, Tensor]]:
-    if isinstance(observations, list | tuple) and len(observations) and not isinstance(observations[0], float | int):
-        many = isinstance(times, list | tuple) and not isinstance(times[0], float | int)
-        if many and len(times) != len(observations):
-            raise InputError(f"{len(times)} lists of times for {len(observations)} trajectories.")
-        return [_one(times[k] if many else times, v, k) for k, v in enumerate(observations)]
-    return [_one(times, observations, 0)]
+def _rectangle(series: Sequence[_Series], values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The union of all times, and the values there, side by side; NaN at times of other trajectories."""
+    union = torch.unique(torch.cat([one.times for one in series]))
+    blocks = []
+    for one, v in zip(series, values, strict=True):
+        block = torch.full((len(union), *v.shape[1:]), torch.nan, dtype=torch.float64)
+        block[torch.searchsorted(union, one.times.contiguous())] = v
+        blocks.append(block)
+    return _even(union), torch.cat(blocks, 1)
 
 
-def _one(times: Any, values: Any, k: int) -> tuple[Tensor, Tensor]:
+def _even(t: Tensor) -> Tensor:
+    """Equally spaced times that came in float32 without its rounding, so that the solver's grid can meet them."""
+    even = torch.linspace(float(t[0]), float(t[-1]), len(t), dtype=torch.float64)
+    rounding = torch.finfo(torch.float32).eps * float(t.abs().max())
+    return even if torch.equal(t.float().double(), t) and bool(((even - t).abs() <= rounding).all()) else t
+
+
+def _nested(given: Any) -> bool:
+    """A list of lists or of arrays."""
+    return _many(given) or (isinstance(given, list | tuple) and any(isinstance(item, list | tuple) for item in given))
+
+
+def _many(given: Any) -> bool:
+    """A list of arrays, one for each trajectory. A list of numbers, nested or not, is one array, as for NumPy."""
+    return isinstance(given, list | tuple) and any(getattr(item, "ndim", 0) > 0 for item in given)
+
+
+def _all_series(times: Any, observations: Any) -> list[_Series]:
+    if _nested(times):
+        if not isinstance(observations, list | tuple) or len(times) != len(observations):
+            count = len(observations) if isinstance(observations, list | tuple) else "no list"
+            raise InputError(f"{len(times)} lists of times for {count} trajectories.")
+        return [_series(t, v, k) for k, (t, v) in enumerate(zip(times, observations, strict=True))]
+    if _many(observations):
+        return [_series(times, v, k) for k, v in enumerate(observations)]
+    return [_series(times, observations, 0)]
+
+
+def _series(times: Any, values: Any, k: int) -> _Series:
     t, v = _tensor("times", times), _tensor("observations", values)
     if t.ndim != 1 or len(t) < 2:
         raise InputError(f"times of trajectory {k} must be one row of at least two numbers, got {tuple(t.shape)}.")
@@ -95,34 +128,59 @@ def _one(times: Any, values: Any, k: int) -> tuple[Tensor, Tensor]:
     if v.ndim not in (1, 2, 3) or v.shape[0] != len(t):
         raise InputError(
             f"observations of trajectory {k} have shape {tuple(v.shape)} for {len(t)} times; expected "
-            "(times,), (times, variables) or (times, trajectories, variables)."
+            "(times,), (times, variables) or (times, trajectories, variables). Several trajectories as lists of "
+            "numbers need a list of times for each."
         )
-    if v.ndim == 1:
-        v = v[:, None]
-    return t, v[:, None, :] if v.ndim == 2 else v
+    return _Series(t, v if v.ndim == 3 else v.reshape(len(t), 1, -1), v.ndim)
 
 
 def _tensor(name: str, given: Any) -> Tensor:
     try:
-        return torch.as_tensor(given).detach().to(device="cpu", dtype=torch.float64)
+        # Python's numbers are of double precision: the default dtype of tensors would round them
+        found = torch.as_tensor(given) if hasattr(given, "dtype") else torch.as_tensor(given, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputTypeError(f"{name} must be numbers (a tensor, an array or a list): {error}") from error
+    if found.is_complex():
+        raise InputTypeError(f"{name} are complex, and a fit is real: make real and imaginary part two variables.")
+    return found.detach().to(device="cpu", dtype=torch.float64)
 
 
-def _broadcast(name: str, given: Any, values: Tensor) -> Tensor:
-    given = _tensor(name, given)
-    if given.ndim == 2 and given.shape == (values.shape[0], values.shape[2]):
-        given = given[:, None, :]
-    try:
-        full = given.expand(values.shape)
-    except RuntimeError:
-        raise InputError(
-            f"{name} has shape {tuple(given.shape)}, which does not fit observations of shape "
-            f"{tuple(values.shape)} (times, trajectories, variables)."
-        ) from None
-    if not bool((full > 0).all()) or not bool(full.isfinite().all()):
+def _alike(name: str, given: Any, series: Sequence[_Series], seen: Tensor) -> Tensor:
+    """Numbers given in the layout of the observations, (T, B, m), and checked where something was measured."""
+    separate = _many(given) or (len(series) > 1 and _nested(given))
+    parts = list(given) if separate else [given] * len(series)
+    if len(parts) != len(series):
+        raise InputError(f"{name} has {len(parts)} entries for {len(series)} trajectories.")
+    full = _rectangle(series, [_expanded(name, part, one) for part, one in zip(parts, series, strict=True)])[1]
+    if not bool(((full > 0) & full.isfinite())[seen].all()):
         raise InputError(f"{name} must be positive and finite; mark missing observations by NaN instead.")
     return full
+
+
+def _expanded(name: str, given: Any, one: _Series) -> Tensor:
+    """A number, one for each variable, one for each time, or all of them, as (T, B, m)."""
+    array, shape = _tensor(name, given), one.values.shape
+    if array.ndim == 1 and shape[2] == 1:
+        array = array[:, None, None]
+    elif array.ndim == 2:
+        array = array[:, None, :]
+    try:
+        return array.expand(shape)
+    except RuntimeError:
+        asked = shape if one.axes == 3 else shape[:1] if one.axes == 1 else (shape[0], shape[2])
+        raise InputError(
+            f"{name} has shape {tuple(array.shape)}, which does not fit observations of shape {tuple(asked)}. "
+            "Pass a number, one for each variable, or an array of that shape."
+        ) from None
+
+
+def variable_names(given: Sequence[str] | None, data: Data) -> tuple[str, ...]:
+    """What the observed variables are called."""
+    count = data.values.shape[-1]
+    names = tuple(f"variable {k}" for k in range(count)) if given is None else tuple(given)
+    if isinstance(given, str) or len(names) != count:
+        raise InputError(f"variables={given!r}: {count} names are needed, one for each observed variable, in a list.")
+    return names
 
 
 def observer(observe: Observe) -> Callable[[Tensor], Tensor]:

@@ -16,12 +16,15 @@ from .problem import Problem
 class Uncertainty:
     """Covariance (P, P) and 95 % intervals (P, 2), in natural numbers; infinite where the data say nothing.
 
-    ``shift`` (P,) is how far the estimates would move with half the solver's step.
+    ``step`` (P,) is the step of Gauss and Newton from the estimates, 0 at a minimum and outwards at a bound; ``shift``
+    (P,) how far they would move with half the solver's step; ``blind`` (P,) marks what the data do not determine.
     """
 
     covariance: Tensor
     intervals: Tensor
     noise: float
+    step: Tensor
+    blind: Tensor
     shift: Tensor | None = None
 
 
@@ -45,13 +48,15 @@ def gauss_newton(problem: Problem, flat: Tensor, finer: Problem | None = None) -
     blind = (right[lost].abs() > 1e-3).any(0) if bool(lost.any()) else torch.zeros(size, dtype=torch.bool)
     covariance = covariance / length[:, None] / length[None, :]
     shift = None if finer is None else -covariance @ (matrix.T @ (_residual(finer, flat) - residual))
+    step = -covariance @ (matrix.T @ residual)
     covariance = variance * covariance
     deviation = covariance.diagonal().clamp(min=0).sqrt()
-    deviation = torch.where(blind | (matrix.norm(dim=0) == 0), torch.inf, deviation)
+    blind = blind | (matrix.norm(dim=0) == 0) | (freedom <= 0 and not problem.data.calibrated)
+    deviation = torch.where(blind, torch.inf, deviation)
     half = (1.959964 if problem.data.calibrated else student(max(freedom, 1))) * deviation
     low, high = problem.unknowns.limits()
     bounds = torch.stack([torch.maximum(flat - half, low), torch.minimum(flat + half, high)], -1)
-    return Uncertainty(covariance, bounds, variance**0.5, shift)
+    return Uncertainty(covariance, bounds, variance**0.5, step, blind, shift)
 
 
 def _residual(problem: Problem, flat: Tensor) -> Tensor:
@@ -89,7 +94,12 @@ def bootstrap(
             progress(k + 1, resamples)
     draws = torch.stack(found)
     quantiles = torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype), dim=0).T
-    return Uncertainty(draws.T.cov().reshape(len(flat), len(flat)), quantiles, float(scaled.square().mean().sqrt()))
+    return replace(
+        gauss_newton(problem, flat, problem.finer()),
+        covariance=draws.T.cov().reshape(len(flat), len(flat)),
+        intervals=quantiles,
+        noise=float(scaled.square().mean().sqrt()),
+    )
 
 
 def student(freedom: int) -> float:

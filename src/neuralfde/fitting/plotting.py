@@ -41,17 +41,21 @@ def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
 def _curves(fit: Fit, ax: Any, labels: list[str] | None) -> None:
     times = fit.grid()
     curves = fit.predict(times)
+    band = None if fit.covariance is None or not bool(fit.covariance.isfinite().all()) else fit.band(times)
+    names = labels or list(fit.variables)
     shown = min(fit.observed.shape[1], 2)
     for m in range(fit.observed.shape[2]):
         colour = COLOURS[m % len(COLOURS)]
         for b in range(shown):
             first = b == 0
-            name = labels[m] if labels else f"variable {m}"
             ax.plot(fit.times, fit.observed[:, b, m], "o", ms=4, color=colour, alpha=1 if first else 0.4)
             ax.plot(
                 times, curves[:, b, m], "-" if first else "--", color=colour, alpha=1 if first else 0.5,
-                label=name if first else None,
+                label=names[m] if first else None,
             )  # fmt: skip
+        if band is not None:
+            low, high = (side[:, 0, m] for side in band)
+            ax.fill_between(times, low, high, color=colour, alpha=0.15, lw=0, label=None if m else "95 % band")
     more = fit.observed.shape[1] - shown
     title = f"data (points) and fit, order {fit.order:.3f}"
     ax.set(xlabel="time", title=title + (f"; {more} more trajectories" if more else ""))

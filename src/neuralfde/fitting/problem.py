@@ -5,33 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vmap
+from torch.func import jvp, vmap
 
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
+from .differences import columns_by_differences, offsets
+from .modules import Named, call, names_at
 from .unknowns import INITIAL, ORDER, Unknowns
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
 _DELTA = 1e-5
-
-
-class Named(nn.Module):
-    """A function of (t, z, **params) as a module."""
-
-    def __init__(self, func: Callable[..., Tensor], params: Mapping[str, float | Tensor]) -> None:
-        super().__init__()
-        self.func = func
-        for name, value in params.items():
-            setattr(self, name, nn.Parameter(torch.as_tensor(value, dtype=torch.float64).clone()))
-
-    def forward(self, t: Tensor, z: Tensor) -> Tensor:
-        """The function with the parameters filled in."""
-        return self.func(t, z, **{n: p for n, p in self._parameters.items() if p is not None})
 
 
 @dataclass(frozen=True)
@@ -39,6 +28,7 @@ class Problem:
     """What is fitted to what. All arithmetic is in float64, whatever the model's own precision.
 
     ``initial`` has shape (trajectories, variables); the model sees states of that shape, or with fewer trajectories.
+    ``velocity``, of the same shape, is ``z'(0)`` for orders above 1. Residuals beyond ``robust`` count linearly.
     """
 
     model: nn.Module
@@ -49,6 +39,13 @@ class Problem:
     observe: Callable[[Tensor], Tensor]
     options: dict[str, Any]
     fixed: dict[str, Tensor] = field(default_factory=dict)  # buffers and frozen parameters, in float64
+    velocity: Tensor | None = None
+    robust: float | None = None
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """Where the model keeps which tensor."""
+        return names_at(self.model)
 
     @property
     def names(self) -> list[str]:
@@ -60,31 +57,32 @@ class Problem:
         named = dict(zip(self.names, values, strict=True))
         if isinstance(self.model, Named):
             return self.model.func(t, z, **named)
-        out: Tensor = functional_call(self.model, {**self.fixed, **named}, (t, z))
-        return out
+        return call(self.model, self.places, {**self.fixed, **named}, t, z)
 
     def solve(
         self, named: Mapping[str, Tensor], times: Tensor | None = None, rows: Tensor | None = None, **changes: Any
     ) -> Tensor:
         """States at the times, (T, B, d); ``rows`` picks trajectories."""
-        z0 = named.get(INITIAL, self.initial)
-        z0 = z0 if rows is None else z0[rows]
+        z0, velocity = named.get(INITIAL, self.initial), self.velocity
+        if rows is not None:
+            z0, velocity = z0[rows], None if velocity is None else velocity[rows]
         order = named.get(ORDER, self.order)
         times = self.data.times if times is None else times
         values = tuple(named[n] for n in self.names)
-        states: Tensor = fdeint(self.field_of, z0, times, order, args=values, **{**self.options, **changes})
+        options = {**self.options, **changes, "velocity": velocity}
+        states: Tensor = fdeint(self.field_of, z0, times, order, args=values, **options)
         return states
 
     def predict(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
         """What would be measured, (T, B, m), from natural numbers; differentiable."""
-        return self._observed(self.solve(self.unknowns.split(flat), rows=rows))
+        return self.observed(self.solve(self.unknowns.split(flat), rows=rows))
 
     def residuals(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Scaled differences (T, B, m), zero where nothing was measured."""
+        """Scaled differences (T, B, m), zero where nothing was measured; large ones shortened by a robust loss."""
         values, scale = self.data.values, self.data.scale
         if rows is not None:
             values, scale = values[:, rows], scale[:, rows]
-        return scale * (self.predict(flat, rows) - values)
+        return shortened(scale * (self.predict(flat, rows) - values), self.robust)
 
     def finer(self) -> Problem:
         """The same with half the step."""
@@ -98,25 +96,31 @@ class Problem:
         seen = self.data.scale if among is None else self.data.scale[:, among]
         return self.residuals(flat, rows).square().sum() / (seen > 0).sum().clamp(min=1)
 
-    def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def jacobian(self, flat: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers.
 
         Columns of the model and of the initial state solve the sensitivity equation
         ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the same scheme, which gives the derivative of
-        the discrete solution itself. The column of the order is a central difference.
+        the discrete solution itself. The column of the order is a central difference. With the ``lengths`` of the
+        columns nearby all of them are differences where that does, to some 1e-8.
         """
         with torch.no_grad():
             named = self.unknowns.split(flat)
-            states, directions = self._sensitivities(named)
-            columns = vmap(lambda s: jvp(self._observed, (states,), (s,))[1])(directions.movedim(1, 0))
+            moves = None if lengths is None else offsets(self, flat, lengths)
+            quick = None if moves is None else columns_by_differences(self, flat, moves)
+            if quick is not None:
+                predicted, columns = quick
+                last = [columns[-1:]] if ORDER in named else []
+            else:
+                states, directions = self._sensitivities(named)
+                columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
+                predicted = self.observed(states)
+                last = [self._order_column(named, predicted)[None]] if ORDER in named else []
+            matrix = torch.cat([*self._arrange(named, columns), *last]) * self.data.scale
             seen = self.data.seen
-            predicted = self._observed(states)
-            residual = (self.data.scale * (predicted - self.data.values))[seen]
-            found = self._arrange(named, columns)
-            if ORDER in self.unknowns.shapes:
-                found.append(self._order_column(named, predicted)[None])
-            matrix = torch.cat(found) * self.data.scale
-            return residual, matrix[:, seen].T.contiguous()
+            plain = (self.data.scale * (predicted - self.data.values))[seen]
+            pair = jvp(lambda r: shortened(r, self.robust), (plain,), (torch.ones_like(plain),))
+            return pair[0], matrix[:, seen].T * pair[1][:, None]
 
     def _sensitivities(self, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         z0 = named.get(INITIAL, self.initial)
@@ -139,13 +143,15 @@ class Problem:
                 pair = jvp(lambda x, *v: self.field_of(t, x, *v), (z, *values), (direction, *parts))
                 return pair[0], pair[1]
 
-            slope, moved = vmap(along, out_dims=(None, 0))(units, directions)  # type: ignore[arg-type]
-            return slope, moved
+            slopes, moved = vmap(along)(units, directions)
+            return slopes[0], moved  # out_dims=None would keep the solver from vectorising this over time
 
         order = named.get(ORDER, self.order)
         options = {k: v for k, v in self.options.items() if k != "adjoint"}
         if not len(seeds):
             return self.solve(named), z0.new_zeros(len(self.data.times), 0, *z0.shape)
+        if self.velocity is not None:
+            options["velocity"] = (self.velocity, torch.zeros_like(seeds))
         found: tuple[Tensor, Tensor] = fdeint(augmented, (z0, seeds), self.data.times, order, **options)
         return found
 
@@ -157,7 +163,7 @@ class Problem:
             batch, width = named[INITIAL].shape
             block = columns.new_zeros(batch, width, *columns.shape[1:])
             for b in range(batch):
-                block[b, :, :, b] = columns[count:, :, b]
+                block[b, :, :, b] = columns[count : count + width, :, b]
             found.append(block.flatten(0, 1))
         return found
 
@@ -165,13 +171,14 @@ class Problem:
         beta = float(named[ORDER])
 
         def at(order: float) -> Tensor:
-            return self._observed(self.solve({**named, ORDER: torch.tensor(order, dtype=torch.float64)}))
+            return self.observed(self.solve({**named, ORDER: torch.tensor(order, dtype=torch.float64)}))
 
-        if beta + _DELTA <= 1:
+        if beta + _DELTA <= (1 if beta <= 1 else 2):
             return (at(beta + _DELTA) - at(beta - _DELTA)) / (2 * _DELTA)
         return (3 * here - 4 * at(beta - _DELTA) + at(beta - 2 * _DELTA)) / (2 * _DELTA)
 
-    def _observed(self, states: Tensor) -> Tensor:
+    def observed(self, states: Tensor) -> Tensor:
+        """What is measured of states (T, B, d), as (T, B, m)."""
         seen = self.observe(states)
         expected = (*states.shape[:2], self.data.values.shape[-1])
         if seen.shape != expected:
@@ -180,6 +187,14 @@ class Problem:
                 "(times, trajectories, variables). Use observe= to say which part of the state was measured."
             )
         return seen
+
+
+def shortened(residual: Tensor, robust: float | None) -> Tensor:
+    """Residuals r whose squares grow linearly beyond k = ``robust``: ``2k²(√(1 + (r/k)²) - 1)``, Huber's, smooth."""
+    if robust is None:
+        return residual
+    ratio = (residual / robust).square()
+    return residual * (2 / (1 + (1 + ratio).sqrt())).sqrt()
 
 
 def default_steps(times: Tensor) -> int:

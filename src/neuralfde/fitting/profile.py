@@ -56,7 +56,8 @@ def profile(
     bound = problem.unknowns.bounds[ORDER]
     if orders is None:
         spread = torch.linspace(max(bound.low, 0.05), bound.high, 7, dtype=torch.float64).tolist()
-        orders = [*spread, max(best - 0.05, bound.low, 0.02), min(best + 0.05, bound.high)]
+        near = [max(best - 0.05, bound.low, 0.02), min(best + 0.05, bound.high)]
+        orders = [o for o in (*spread, *near) if o != 1 or bound.high == 1]  # with a velocity, orders above 1 alone
     orders = sorted({round(float(o), 6) for o in orders} - {round(best, 6)})
     shapes = {n: s for n, s in problem.unknowns.shapes.items() if n != ORDER}
     others = Unknowns(shapes, {n: problem.unknowns.bounds[n] for n in shapes})
@@ -68,12 +69,15 @@ def profile(
     # outwards from the estimate on each side, each fit starting where its neighbour ended
     for side in ([o for o in orders if o > best], [o for o in reversed(orders) if o < best]):
         start = others.to_free(others.pack(values)) if shapes else torch.zeros(0, dtype=torch.float64)
+        at, slope = best, torch.zeros_like(start)
         for order in side:
             fixed = replace(problem, unknowns=others, order=order)
             try:
                 if shapes:
-                    path = chosen.minimise(fixed, start, lambda *_: False, None)
-                    start, found[order] = path.free, path.history[-1]
+                    guess = start + slope * (order - at)  # along the line through the two before
+                    path = chosen.minimise(fixed, guess, lambda *_: False, None)
+                    slope = (path.free - start) / (order - at)
+                    at, start, found[order] = order, path.free, path.history[-1]
                 else:
                     with torch.no_grad():
                         found[order] = float(fixed.loss(start))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .data import Data
+from .diagnostics import Diagnostics
 from .problem import Problem
 from .profile import Profile
 from .unknowns import ORDER
-
-
-class IdentifiabilityWarning(UserWarning):
-    """The data are compatible with a wide range of orders; the one returned means little."""
-
-
-class StepWarning(UserWarning):
-    """Halving the solver's step moves an estimate by more than the half-width of its interval."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +38,8 @@ class Fit:
         model: the model, holding the estimates.
         identifiable: whether the data determine the order; None where it was given.
         profile: the profile of the loss over the order, where one was computed.
+        diagnostics: correlated residuals, estimates at a bound, unknowns that the data do not determine.
+        variables: the names of what was measured.
         seconds: wall time.
     """
 
@@ -61,8 +57,10 @@ class Fit:
     predicted: Tensor
     step_shift: dict[str, float]
     model: nn.Module
+    diagnostics: Diagnostics
     identifiable: bool | None = None
     profile: Profile | None = None
+    variables: tuple[str, ...] = ()
     seconds: float = 0.0
     problem: Problem = field(repr=False, kw_only=True)
     flat: Tensor = field(repr=False, kw_only=True)
@@ -92,6 +90,33 @@ class Fit:
             found = self.problem.solve(named, asked, step=None, steps=steps)
             found = found if states else self.problem.observe(found)
         return found[1:] if late else found
+
+    def band(self, times: Tensor, noise: bool = True) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the 95 % band around the predictions, each (T, B, m), by the delta method.
+
+        With ``noise`` the band for one more measurement, otherwise that of the curve itself. Estimates that the data do
+        not determine are taken as known.
+        """
+        if self.covariance is None:
+            raise InputError("a band needs the covariance of the estimates: fit with intervals='gauss-newton'.")
+        times = torch.as_tensor(times, dtype=torch.float64)
+        middle = self.predict(times)
+        late = float(times[0]) > float(self.times[0])
+        asked = torch.cat([self.times[:1], times]) if late else times
+        ones = torch.ones(len(asked), *middle.shape[1:], dtype=torch.float64)
+        steps = max(1, math.ceil((float(asked[-1]) - float(self.times[0])) / self._step() - 1e-9))
+        options = {**self.problem.options, "step": None, "steps": steps}
+        there = replace(self.problem, data=Data(asked, 0 * ones, ones, True), options=options, robust=None)
+        matrix = there.jacobian(self.flat)[1]
+        variance = ((matrix @ self.covariance) * matrix).sum(-1).clamp(min=0).reshape(ones.shape)[int(late) :]
+        if noise:
+            data = self.problem.data
+            typical = (
+                torch.where(data.seen, 1 / data.scale.clamp(min=1e-300), torch.nan).flatten(0, 1).nanmedian(0).values
+            )
+            variance = variance + (self.noise * typical).square()
+        half = 1.959964 * variance.sqrt()
+        return middle - half, middle + half
 
     def grid(self, end: float | None = None) -> Tensor:
         """The points the solver stepped on, up to ``end`` (default: the last time of the data)."""
@@ -125,6 +150,7 @@ class Fit:
             lines.append("the order is NOT identifiable from these data" + self._range())
         elif self.identifiable:
             lines.append("the order is identifiable from these data" + self._range())
+        lines += self.diagnostics.lines()
         return "\n".join(lines)
 
     def _range(self) -> str:
@@ -134,7 +160,7 @@ class Fit:
         return f": orders from {low:.3f} to {high:.3f} are compatible with them"
 
     def plot(self, path: str | Path | None = None, labels: list[str] | None = None) -> Any:
-        """Data and fitted curves, the loss, and the profile over the order where there is one; a matplotlib figure.
+        """Data and fitted curves with their 95 % band, the loss, and the profile over the order; a matplotlib figure.
 
         With ``path`` the figure is saved there and closed.
         """

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError, InputTypeError, nearest
+from ..errors import InputError, InputTypeError, NonFiniteError, nearest
 from .data import Data
 from .optimisers import OPTIMISERS, Optimiser, Path, Progress
 from .problem import Problem
@@ -21,15 +21,29 @@ Callback = Callable[[Progress], bool | None]
 
 
 def search(
-    problem: Problem, flat: Tensor, optimiser: str | Optimiser, stages: Sequence[float], validation: float, seed: int,
-    patience: int | None, callback: Callback | None, resume: dict[str, Any] | None,
+    problem: Problem, guesses: Sequence[Tensor], optimiser: str | Optimiser, stages: Sequence[float],
+    validation: float, seed: int, patience: int | None, callback: Callback | None, resume: dict[str, Any] | None,
 ) -> Path:  # fmt: skip
-    """From the starting values to a minimum: early data first where stages are asked for, then all of them."""
+    """From the first guesses to the best minimum: early data first where stages are asked for, then all of them."""
     chosen = _optimiser(optimiser, problem.unknowns.size)
     trained, held = _hold_out(problem, validation, seed)
-    for early in _early(trained, stages) if resume is None else []:
-        flat = problem.unknowns.to_value(_minimise(early, None, chosen, flat, patience, callback, None).free)
-    return _minimise(trained, held, chosen, flat, patience, callback, resume)
+    judge, best, failure = held or trained, None, None
+    for flat in guesses if resume is None else guesses[:1]:
+        try:
+            for early in _early(trained, stages) if resume is None else []:
+                flat = problem.unknowns.to_value(_minimise(early, None, chosen, flat, patience, callback, None).free)
+            path = _minimise(trained, held, chosen, flat, patience, callback, resume)
+            with torch.no_grad():
+                loss = float(judge.loss(problem.unknowns.to_value(path.free))) if len(guesses) > 1 else 0.0
+        except NonFiniteError as error:  # the solution blows up from this guess; another may do
+            failure = error
+            continue
+        if best is None or loss < best[0]:
+            best = (loss, path)
+    if best is None:
+        assert failure is not None
+        raise failure
+    return best[1]
 
 
 def _optimiser(given: str | Optimiser, size: int) -> Optimiser:

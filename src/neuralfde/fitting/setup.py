@@ -13,7 +13,8 @@ from ..api import fdeint
 from ..door.migration import refuse
 from ..errors import InputError, InputTypeError
 from .data import Data
-from .problem import Named, Problem, default_steps
+from .modules import Named, double
+from .problem import Problem, default_steps
 from .unknowns import INITIAL, ORDER, Bounds, unknowns_from
 
 
@@ -32,13 +33,17 @@ def module_of(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Mod
 
 
 def problem_of(
-    module: nn.Module, data: Data, order: float, learn_order: bool, order_bounds: tuple[float, float], initial: Any,
-    learn_initial: bool, observe: Callable[[Tensor], Tensor], bounds: Mapping[str, Bounds] | None,
-    options: dict[str, Any],
+    module: nn.Module, data: Data, order: float, learn_order: bool, order_bounds: tuple[float, float] | None,
+    initial: Any, learn_initial: bool, observe: Callable[[Tensor], Tensor], bounds: Mapping[str, Bounds] | None,
+    robust: float | None, options: dict[str, Any],
 ) -> tuple[Problem, Tensor]:  # fmt: skip
     """What is fitted to what, and where the unknowns start."""
-    if not 0 < order_bounds[0] < order_bounds[1] <= 1:
-        raise InputError(f"order_bounds={order_bounds} must lie inside (0, 1].")
+    if order_bounds is None:
+        order_bounds = (0.02, 1.0) if order <= 1 else (1.0, 2.0)
+    if not (0 < order_bounds[0] < order_bounds[1] <= 1 or 1 <= order_bounds[0] < order_bounds[1] <= 2):
+        raise InputError(f"order_bounds={order_bounds} must lie inside (0, 1], or inside [1, 2] with velocity=.")
+    if robust is not None and not robust > 0:
+        raise InputError(f"robust={robust:g} must be positive: the residual from which on errors count linearly.")
     z0 = _initial(initial, data, learn_initial)
     extra = {INITIAL: z0} if learn_initial else {}
     if learn_order:
@@ -48,14 +53,18 @@ def problem_of(
     unknowns = unknowns_from(values, bounds or {})
     if not learn_initial:  # the initial values are taken as known, so they say nothing about the unknowns
         data = replace(data, scale=torch.cat([torch.zeros_like(data.scale[:1]), data.scale[1:]]))
-    kept = {n: b.double() for n, b in module.named_buffers() if b.is_floating_point()}
-    kept |= {n: p.detach().double() for n, p in module.named_parameters() if not p.requires_grad}
+    kept = {n: double(n, b) for n, b in module.named_buffers()}
+    kept |= {n: double(n, p) for n, p in module.named_parameters() if not p.requires_grad}
+    velocity = options.pop("velocity", None)
     problem = Problem(module, data, unknowns, z0, float(order), observe, _solver_options(options, data), kept)
+    problem = replace(
+        problem, robust=robust, velocity=None if velocity is None else _states("velocity", velocity, data)
+    )
     return problem, unknowns.pack(values)
 
 
 def _starting_values(module: nn.Module, extra: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    values = {n: p.detach().double() for n, p in module.named_parameters() if p.requires_grad}
+    values = {n: double(n, p) for n, p in module.named_parameters() if p.requires_grad}
     for name in (INITIAL, ORDER):
         if name in values:
             raise InputError(f"the model has a parameter named {name!r}, a name used by the fit itself; rename it.")
@@ -78,15 +87,19 @@ def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:
 
 def _initial(initial: Any, data: Data, learn: bool) -> Tensor:
     if initial is not None:
-        z0 = torch.as_tensor(initial, dtype=torch.float64)
-        z0 = z0.reshape(1, 1) if z0.ndim == 0 else z0[None] if z0.ndim == 1 else z0
-        if z0.ndim != 2 or z0.shape[0] not in (1, data.values.shape[1]):
-            raise InputError(
-                f"initial has shape {tuple(z0.shape)}, expected (variables,) or ({data.values.shape[1]}, variables)."
-            )
-        return z0.expand(data.values.shape[1], -1).clone()
+        return _states("initial", initial, data)
     if not bool(data.seen[0].all()):
         raise InputError(
             "the initial state was not measured in full. Pass initial=, with learn_initial=True if it is a guess."
         )
     return data.values[0].clone()
+
+
+def _states(name: str, given: Any, data: Data) -> Tensor:
+    """One state for each trajectory, (trajectories, variables), from a number, a row or a table."""
+    states = torch.as_tensor(given, dtype=torch.float64)
+    states = states.reshape(1, 1) if states.ndim == 0 else states[None] if states.ndim == 1 else states
+    count = data.values.shape[1]
+    if states.ndim != 2 or states.shape[0] not in (1, count):
+        raise InputError(f"{name} has shape {tuple(states.shape)}, expected (variables,) or ({count}, variables).")
+    return states.expand(count, -1).clone()

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..base.structure import replace_tensors, tensors_in
-from ..base.torch_private import are_batched, derivatives_are_watched, with_parameters, with_tangent
+from ..base.torch_private import are_batched, derivatives_are_watched, places, with_parameters, with_tangent
 from ..errors import UnsupportedError
 from . import loop
 from .composed import composed
@@ -68,9 +68,8 @@ def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Te
     c = Coefficients(*[None if x is None else with_tangent(x.to(z0)) for x in inputs[:COEFFICIENTS]])  # type: ignore[arg-type]
     args = inputs[len(inputs) - len(tensors_in(plan.field.args)) :]
     field = plan.field.at(plan.field.times, replace_tensors(plan.field.args, list(args)))  # type: ignore[arg-type]
-    func, own = plan.field.func, {}
-    if isinstance(func, nn.Module):
-        own = {name: y for name, x in func.named_parameters() if (y := with_tangent(x)) is not x}
+    func = plan.field.func
+    own = {name: y for name, x in places(func).items() if (y := with_tangent(x)) is not x}
     with _without_autocast(plan, z0), with_parameters(func, own):  # type: ignore[arg-type]
         found = composed(replace(plan, field=field), c, z0)
     plan.field.evaluations += field.evaluations

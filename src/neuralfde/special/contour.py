@@ -11,6 +11,9 @@ from torch import Tensor
 # exp(-_DIGITS) is the size of what quadrature and truncation leave out.
 _DIGITS = 42.0
 _MOST_REMOVED = 40.0
+# Up to this β the contour is good as it is, the factor s^{α-β} being mild; a larger one is lowered where the poles are
+# further out than this part of β. (Nearer to the origin the terms that would have to be taken out grow.)
+_GOOD_BETA, _FAR = 5.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,31 @@ class Contour:
     outside: tuple[Tensor, ...]  # per sheet: the pole is on the main sheet and outside the parabola
 
 
-def _poles(z: Tensor, alpha: Tensor, shifts: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
-    """|z|^{1/α} and, per sheet, the vertex φ = (Re s + |s|)/2 of the parabola through the pole (0 off the sheet)."""
-    angle = torch.angle(z)
-    radius = torch.exp((torch.log(z.abs()) / alpha).clamp(max=690.0))
+def radius_of_poles(z: Tensor, alpha: Tensor) -> Tensor:
+    """|z|^{1/α}, the distance of the poles from the origin."""
+    return torch.exp((torch.log(z.abs()) / alpha).clamp(max=690.0))
+
+
+def _removed(z: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The radius of the poles up to 40, and how many terms of the algebraic expansion to take out of the integrand.
+
+    K terms leave s^{α-β+αK} in place of s^{α-β}: enough of them bring a large β down to where the contour is good.
+    """
+    radius = radius_of_poles(z, alpha)
+    reach = radius.clamp(max=40.0)
+    removed = torch.nan_to_num(torch.floor(reach / (2.0 * alpha))).clamp(max=_MOST_REMOVED)
+    lowering = torch.where(radius > _FAR * beta, torch.ceil((beta - _GOOD_BETA) / alpha), 0.0)
+    return reach, torch.maximum(removed, lowering)
+
+
+def _poles(z: Tensor, alpha: Tensor, shifts: tuple[int, ...]) -> list[Tensor]:
+    """Per sheet, the vertex φ = (Re s + |s|)/2 of the parabola through the pole (0 off the sheet)."""
+    angle, radius = torch.angle(z), radius_of_poles(z, alpha)
     vertices = []
     for j in shifts:
         argument = (angle + 2.0 * math.pi * j) / alpha
         vertices.append(torch.where(argument.abs() < math.pi, radius * torch.cos(argument / 2.0) ** 2, 0.0))
-    return radius, vertices
+    return vertices
 
 
 def choose_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Contour:
@@ -44,10 +63,11 @@ def choose_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Contour:
     and the smallest one, or between two well separated ones. For large β the factor s^{α-β} favours larger parabolas
     (the saddle of e^s s^{-β} is at β) and makes the branch point stronger, which costs digits of the quadrature.
     """
-    excess = (beta - alpha).clamp(min=0.0)
+    reach, removed = _removed(z, alpha, beta)
+    excess = (beta - (1.0 + removed) * alpha).clamp(min=0.0)
     limit = (0.6 * (excess - 1.0)).clamp(min=0.5)
     shifts = (0, -1, 1)
-    radius, vertices = _poles(z, alpha, shifts)
+    vertices = _poles(z, alpha, shifts)
     high = vertices[0]
     low = torch.maximum(vertices[1], vertices[2])
     paired = low >= torch.where(low > 1.0, 0.0, high / 9.0)
@@ -65,10 +85,8 @@ def choose_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Contour:
     gap_right = torch.where(all_inside, 1.0, torch.sqrt(nearest / vertex) - 1.0).clamp(max=1.0)
     digits = _DIGITS + 3.0 * vertex + 2.0 * excess * torch.log1p(60.0 / (excess + 0.5))
     spacing = 2.0 * math.pi * torch.minimum(gap_left, gap_right) / digits
-    reach = radius.clamp(max=40.0)
     span = torch.sqrt(1.0 + (_DIGITS + 1.5 * reach) / vertex)
     # A NaN argument must come out as NaN, not stop the others.
     nodes = int(torch.ceil(torch.nan_to_num(span / spacing).max()))
-    removed = torch.nan_to_num(torch.floor(reach / (2.0 * alpha))).clamp(max=_MOST_REMOVED)
     outside = tuple(v > vertex for v in vertices)
     return Contour(vertex, spacing, nodes, removed, shifts, outside)

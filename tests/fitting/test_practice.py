@@ -1,0 +1,170 @@
+"""What fits of real data need: outliers, several first guesses, orders above 1, bands, names, and files."""
+
+import pytest
+import torch
+from torch import nn
+
+import neuralfde
+from neuralfde import InputError
+from neuralfde.fitting import fit, load, save
+from neuralfde.fitting.starts import all_starts
+from neuralfde.fitting.unknowns import unknowns_from
+
+DOUBLE = torch.float64
+TIMES = torch.linspace(0, 4, 21, dtype=DOUBLE)
+GUESS = {"params": {"rate": 0.8, "source": 0.3}, "order": 0.7, "steps": 20, "initial": [3.0]}
+
+
+def decay(t, z, rate, source):
+    return source - rate * z
+
+
+def measured(noise=0.0, seed=0):
+    z0 = torch.tensor([[3.0]], dtype=DOUBLE)
+    clean = neuralfde.fdeint(lambda t, z: decay(t, z, 1.2, 0.5), z0, TIMES, 0.7, steps=20, method="abm")
+    generator = torch.Generator().manual_seed(seed)
+    return clean + noise * torch.randn(clean.shape, generator=generator, dtype=DOUBLE)
+
+
+def test_outliers_weigh_less_with_a_robust_loss():
+    values = measured(0.01, seed=1)
+    values[7] += 2.0
+    squares = fit(decay, TIMES, values, **GUESS)
+    robust = fit(decay, TIMES, values, robust=0.02, **GUESS)
+    assert abs(squares.estimates["rate"] - 1.2) > 0.05
+    assert abs(robust.estimates["rate"] - 1.2) < 0.3 * abs(squares.estimates["rate"] - 1.2)
+    assert float(robust.residuals[7]) == pytest.approx(2.0, abs=0.05)  # the residual is that of the data
+    residual, matrix = robust.problem.jacobian(robust.flat)
+    flat = robust.flat.clone().requires_grad_()
+    robust.problem.residuals(flat).square().sum().backward()
+    torch.testing.assert_close(2 * matrix.T @ residual, flat.grad, rtol=1e-7, atol=1e-9)
+    gentle = fit(decay, TIMES, values, robust=1e6, intervals=None, **GUESS)
+    assert gentle.estimates == pytest.approx(squares.estimates, rel=1e-6)
+
+
+def swing(t, z, w):
+    return torch.stack([w * z[..., 1], -w * z[..., 0]], -1)
+
+
+def test_another_start_finds_the_minimum_that_the_first_misses():
+    z0, times = torch.tensor([[4.0, 2.0]], dtype=DOUBLE), torch.linspace(0, 9, 19, dtype=DOUBLE)
+    data = neuralfde.fdeint(lambda t, z: swing(t, z, 2.0), z0, times, 0.98, steps=18, method="abm")
+    common = {"params": {"w": 1.0}, "order": 0.98, "steps": 18, "intervals": None, "method": "abm"}
+    assert abs(fit(swing, times, data, **common).estimates["w"] - 2.0) > 0.1
+    found = fit(swing, times, data, starts=[{"w": 1e9}, {"w": 1.9}], **common)  # from one of them it blows up
+    assert found.estimates["w"] == pytest.approx(2.0, rel=1e-6)
+
+
+def test_random_starts_keep_the_bounds_and_the_seed():
+    values = {"free": torch.zeros(2), "positive": torch.tensor(1.0), "order": torch.tensor(0.9)}
+    unknowns = unknowns_from(values, {"positive": (0.0, None), "order": (0.5, 1.0)})
+    starts = all_starts(unknowns, unknowns.pack(values), 50, 3)
+    assert torch.equal(torch.stack(starts), torch.stack(all_starts(unknowns, unknowns.pack(values), 50, 3)))
+    assert torch.equal(starts[0], unknowns.pack(values))
+    drawn = torch.stack(starts[1:])
+    assert bool((drawn[:, 2] > 0).all())
+    assert bool(((drawn[:, 3] > 0.5) & (drawn[:, 3] < 1)).all())
+    assert bool((drawn.std(0) > 0.1).all())
+
+
+def test_an_order_above_one_with_its_velocity():
+    z0, velocity = torch.tensor([[1.0], [0.0]], dtype=DOUBLE), torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
+    data = neuralfde.fdeint(
+        lambda t, z: -1.3 * z, z0, TIMES, 1.6, steps=20, method="abm", velocity=velocity
+    )  # fmt: skip
+    common = {"params": {"rate": 1.0}, "initial": z0, "velocity": velocity, "steps": 20}
+    found = fit(lambda t, z, rate: -rate * z, TIMES, data, order=1.4, learn_order=True, **common)
+    assert found.order == pytest.approx(1.6, abs=1e-6)
+    assert found.estimates["rate"] == pytest.approx(1.3, rel=1e-6)
+    given = fit(lambda t, z, rate: -rate * z, TIMES, data, order=1.6, **common)
+    torch.testing.assert_close(given.predict(TIMES), data, rtol=1e-6, atol=1e-8)
+
+
+def test_bands_hold_what_they_promise(tmp_path):
+    """Over many data sets the band of the curve covers the true curve, and the wider one new measurements."""
+    curve, fresh, runs = 0.0, 0.0, 6
+    truth = measured()[10:]
+    for seed in range(runs):
+        found = fit(decay, TIMES, measured(0.05, seed), check_order=False, **GUESS)
+        low, high = found.band(TIMES[10:], noise=False)
+        curve += float(((low <= truth) & (truth <= high)).double().mean()) / runs
+        low, high = found.band(TIMES[10:])
+        again = measured(0.05, seed + 100)[10:]
+        fresh += float(((low <= again) & (again <= high)).double().mean()) / runs
+    assert curve > 0.75
+    assert 0.88 < fresh < 0.99
+    with pytest.raises(InputError, match="gauss-newton"):
+        fit(decay, TIMES, measured(), intervals=None, **GUESS).band(TIMES)
+
+
+def test_names_of_variables_are_in_the_figure(tmp_path):
+    pytest.importorskip("matplotlib")
+    found = fit(decay, TIMES, measured(0.05), variables=["modulus"], check_order=False, **GUESS)
+    figure = found.plot(tmp_path / "fit.png")
+    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert shown == ["modulus", "95 % band"]
+    with pytest.raises(InputError, match="1 names are needed"):
+        fit(decay, TIMES, measured(), variables=["a", "b"], **GUESS)
+
+
+class Decay(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.rate = nn.Parameter(torch.tensor(0.8))
+        self.register_buffer("scale", torch.tensor(scale))
+
+    def forward(self, t, z):
+        return 0.5 - self.scale * self.rate * z
+
+
+@pytest.mark.parametrize("kind", ["function", "module"])
+def test_a_fit_survives_a_file(kind, tmp_path):
+    path, options = tmp_path / "fit.pt", dict(GUESS)
+    if kind == "module":
+        del options["params"]
+    model = decay if kind == "function" else Decay()
+    check = kind == "function"
+    found = fit(model, TIMES, measured(0.02), learn_order=True, check_order=check, observe=lambda z: 1 * z, **options)
+    save(found, path)
+    fresh = decay if kind == "function" else Decay()
+    again = load(path, fresh, observe=lambda z: 1 * z)
+    assert again.summary() == found.summary()
+    assert again.profile == found.profile
+    torch.testing.assert_close(again.predict(TIMES), found.predict(TIMES))
+    torch.testing.assert_close(again.band(TIMES), found.band(TIMES))
+    if kind == "module":
+        assert torch.equal(fresh.rate, model.rate)
+        with pytest.raises(InputError, match=r"'scale'.*not what it was"):
+            load(path, Decay(scale=2.0))
+    with pytest.raises(InputError, match="parameters"):
+        load(path, nn.Linear(1, 1))
+
+
+def test_files_that_hold_no_fit_and_fits_that_no_file_holds(tmp_path):
+    path = tmp_path / "fit.pt"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(InputError, match="not a fit that can be read"):
+        load(path, decay)
+    torch.save({"format": "other"}, path)
+    with pytest.raises(InputError, match="no fit of this version"):
+        load(path, decay)
+    found = fit(decay, TIMES, measured(), method=neuralfde.schemes.ABM(), intervals=None, **GUESS)
+    with pytest.raises(InputError, match="fit with a name"):
+        save(found, path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"robust": 0.0}, "positive"),
+        ({"starts": 0}, "from 1 on"),
+        ({"starts": [{"rat": 1.0}]}, "Did you mean 'rate'"),
+        ({"starts": [{"rate": -1.0}], "bounds": {"rate": (0.0, None)}}, "strictly inside"),
+        ({"order_bounds": (0.5, 1.5)}, "velocity="),
+        ({"velocity": torch.ones(3, 1)}, "velocity has shape"),
+        ({"variables": "z"}, "in a list"),
+    ],
+)
+def test_refusals(changes, words):
+    with pytest.raises(InputError, match=words):
+        fit(decay, TIMES, measured(), **GUESS, **changes)
