@@ -16,7 +16,7 @@ from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.resume import State
-from .door.validation import Options, named, read, read_params, refuse_surroundings
+from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
@@ -182,6 +182,9 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)
     problem = read(structure_of(z0), t, order, given, train)
+    read_args(given.args, problem.structure)
+    read_stepper(given.stepper, problem.adjoint)
+    problem.operator.check(problem.known, problem.scheme, problem.mesh(given.velocity is not None))
     stages = getattr(problem.scheme, "corrections", 0) + 1
     return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)
 

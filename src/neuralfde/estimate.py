@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from .api import difference, fdeint
+from .base.checks import real, whole
+from .base.grid import request
 from .base.policy import COMPARED_TIMES
 from .base.torch_private import pytree
 from .door.validation import read_scheme
-from .errors import ConvergenceError, InputError
+from .errors import ConvergenceError, InputTypeError
 from .schemes import Scheme
 from .solver import gain
 
@@ -46,9 +48,12 @@ def suggest_step(
     Returns:
         The step, to be passed as ``step=``.
     """
-    if isinstance(tol, bool) or not isinstance(tol, int | float) or not tol > 0:
-        raise InputError(f"tol={tol!r} must be a positive number.")
-    start, end = (0.0, float(t)) if not isinstance(t, Tensor) or t.ndim == 0 else (float(t[0]), float(t[-1]))
+    if options.keys() & {"step", "steps"}:
+        raise InputTypeError("suggest_step() finds the step: leave step= and steps= out.")
+    real("tol", tol, above=0)
+    whole("max_steps", max_steps, least=2 * COMPARED_TIMES, hint="It compares solves of 16 and 32 steps at first.")
+    grid = request(t, None, COMPARED_TIMES).grid
+    start, end = grid.start, grid.end
     times = torch.linspace(start, end, COMPARED_TIMES + 1, dtype=torch.float64)
     scheme = read_scheme(method, None)
     by, coarse, worst, steps = gain(scheme, order), None, float("inf"), COMPARED_TIMES

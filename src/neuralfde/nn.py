@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .api import fdeint
+from .base.checks import function, number
 from .base.grid import request
 from .door.migration import refuse
-from .door.validation import check_names
+from .door.validation import check_names, given_params
 from .errors import InputError, InputTypeError
 from .orders import Operator
 
@@ -48,9 +49,12 @@ class FDEBlock(nn.Module):
                 f"learn_order must be True or False, got {type(learn_order).__name__}. A block gets its state when "
                 "it is called: FDEBlock(func, order=0.7, t=1.0, step=0.1)(z0)."
             )
+        function("func", func, "func(t, z, *args)")
         self.func = func
         self.learn_order = learn_order
         self.options = {"step": step, **options}
+        if options.get("params") is not None:
+            self.options["params"] = given_params(options["params"])  # for every call, also from a generator
         self.t: float | Tensor
         if isinstance(t, Tensor):
             self.register_buffer("t", t)
@@ -67,6 +71,8 @@ class FDEBlock(nn.Module):
 
     def _own_number(self, order: float | Tensor, velocity: bool) -> None:
         """Keep the order as a parameter where it is learned, as a buffer where not."""
+        operators = "A block takes an operator too: order=Caputo(...) has one order for each part of a state."
+        number("order", order, hint=f"For a list of numbers use torch.tensor. {operators}")
         value = torch.as_tensor(order, dtype=torch.float64).detach().clone()
         top = 2 if velocity and not self.learn_order else 1
         if not bool(((value > 0) & (value <= top)).all()):
@@ -130,7 +136,7 @@ class FDEBlock(nn.Module):
 
     def extra_repr(self) -> str:
         """Order, time and options, as given."""
-        given = ", ".join(f"{k}={v!r}" for k, v in self.options.items() if v is not None)
+        given = ", ".join(f"{k}={v!r}" for k, v in self.options.items() if v is not None and k != "params")
         order = self.order
         if isinstance(order, Tensor):
             shown = f"{float(order.detach()):.4g}" if order.numel() == 1 else f"{order.numel()} orders"

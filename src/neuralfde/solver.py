@@ -308,7 +308,10 @@ def _step_errors(
 def refuse_estimate(count: int, resume: bool | State | None) -> None:
     """Raise where no solve with steps of twice the length exists."""
     if count % 2:
-        raise InputError(f"estimate_error= compares with steps of twice the length, but there are {count}.")
+        raise InputError(
+            f"estimate_error= compares with steps of twice the length, but there are {count}. Use an even number of "
+            f"them, such as steps={count + 1}."
+        )
     if isinstance(resume, State):
         raise InputError("estimate_error= needs the whole solve; leave resume= out.")
 

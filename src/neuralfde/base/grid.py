@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
+from .checks import installed_memory, real, whole
 from .policy import WHOLE_SLACK
 from .transfer import to_device
 
@@ -128,12 +129,9 @@ def request(t: float | Tensor, step: float | None, steps: int | None, grading: f
 
 
 def _grading(grading: float, step: float | None) -> float:
-    if isinstance(grading, bool) or not isinstance(grading, int | float):
-        raise InputTypeError(f"grading must be a number r ≥ 1 in t_k = T (k/N)^r, got {type(grading).__name__}.")
-    if not (math.isfinite(grading) and grading >= 1):
-        raise InputError(
-            f"grading={grading:g} must be at least 1: larger r puts more points next to the start, 1 is uniform."
-        )
+    meaning = "It is r in t_k = T (k/N)^r: 1 is uniform, and a larger r puts more points next to the start."
+    if real("grading", grading, hint=meaning) < 1:
+        raise InputError(f"grading={grading:g} must be at least 1. {meaning}")
     if grading != 1 and step is not None:
         raise InputError(
             "a graded grid has steps of many lengths: give steps= (their number) with grading=, not step=."
@@ -189,17 +187,11 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
             f"got {'both' if step is not None else 'neither'}."
         )
     if steps is not None:
-        if isinstance(steps, bool) or not isinstance(steps, int):
-            raise InputTypeError(f"steps must be a whole number, got {steps!r}.")
-        if steps < 1:
-            raise InputError(f"steps={steps} must be at least 1.")
+        _tabulated(whole("steps", steps))
         return steps
     assert step is not None
-    if isinstance(step, bool) or not isinstance(step, int | float):
-        raise InputTypeError(f"step must be a number, got {type(step).__name__}. Use float(step).")
-    if not (math.isfinite(step) and step > 0):
-        raise InputError(f"step={step:g} must be positive and finite.")
-    ratio = (end - start) / step
+    ratio = (end - start) / real("step", step, above=0, hint="From a tensor use float(step).")
+    _tabulated(ratio)
     if ratio >= 1 - WHOLE_SLACK and _is_whole(ratio):
         return round(ratio)
     low = max(1, math.floor(ratio))
@@ -209,6 +201,16 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
         f"Use step={(end - start) / high:.6g} ({high} steps) or step={(end - start) / low:.6g} ({low} steps), "
         "or pass steps=."
     )
+
+
+def _tabulated(count: float) -> None:
+    """Raise where the tables of so many steps can never be held: times and weights, in float64 and as the state is."""
+    if 24 * count > (memory := installed_memory()):
+        count = min(count, 1e30)
+        raise InputError(
+            f"the times and weights of {count:.3g} steps alone take {24 * count / 2**30:.3g} GiB, and this machine has "
+            f"{memory >> 30} GiB. Use fewer steps, and a method of higher order such as 'bdf2'."
+        )
 
 
 def _is_whole(x: float) -> bool:

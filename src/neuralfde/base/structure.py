@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError, InputTypeError
 from .caches import Cache
+from .checks import number
 from .torch_private import pytree, value_of
 from .transfer import to_host
 
@@ -139,13 +140,8 @@ def _matched(structure: Structure, name: str, numbers: Any) -> list[Tensor]:
 
 
 def _number(name: str, value: Any) -> Tensor:
-    if isinstance(value, bool) or not isinstance(value, Tensor | int | float):
-        raise InputTypeError(f"{name} must be a real number or a tensor, got {type(value).__name__}.")
-    if isinstance(value, Tensor):
-        if not value.is_floating_point():
-            raise InputTypeError(f"{name} must be a real number, got a tensor of dtype {value.dtype}.")
-        return to_host(value)
-    return torch.tensor(float(value), dtype=torch.float64)
+    number(name, value)
+    return to_host(value) if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
 
 
 def _split(leaf: Tensor, shape: torch.Size, lo: int, hi: int) -> Tensor:
@@ -159,30 +155,38 @@ def _join(rows: Tensor, lead: torch.Size, shape: torch.Size, lo: int, hi: int) -
     return cut.transpose(-3, -2).reshape(lead + shape)
 
 
-def structure_of(z0: Any) -> Structure:
+def structure_of(z0: Any, name: str = "z0") -> Structure:
     """Read the structure of an initial state, or say what is wrong with it."""
     leaves, spec = ([z0], None) if isinstance(z0, Tensor) else pytree.tree_flatten(z0)
     if not leaves:
-        raise InputError("z0 is empty; the state needs at least one tensor.")
+        raise InputError(f"{name} is empty; the state needs at least one tensor.")
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise InputTypeError(
-                f"z0 must be a tensor or a nesting of tensors, but it contains {type(leaf).__name__}. "
+                f"{name} must be a tensor or a nesting of tensors, but it contains {type(leaf).__name__}. "
                 "Use torch.as_tensor(...)."
             )
     first = leaves[0]
     for leaf in leaves:
+        if leaf.layout != torch.strided or leaf.is_nested:
+            raise InputTypeError(
+                f"{name} is sparse or nested (layout {leaf.layout}), and a history has dense rows. Use "
+                f"{name}.to_dense(), or {name}.to_padded_tensor(0.0)."
+            )
         if leaf.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(
-                f"z0 has dtype {leaf.dtype}; a fractional history needs sums in float32 or float64 (or their "
+                f"{name} has dtype {leaf.dtype}; a fractional history needs sums in float32 or float64 (or their "
                 "complex kinds). Use z0.float(), and torch.autocast to run func itself in lower precision."
             )
         if leaf.dtype != first.dtype:
-            raise InputTypeError(f"z0 mixes {first.dtype} and {leaf.dtype}; convert all of it to one dtype.")
+            raise InputTypeError(f"{name} mixes {first.dtype} and {leaf.dtype}; convert all of it to one dtype.")
         if leaf.device != first.device:
-            raise InputTypeError(f"z0 lives on {first.device} and {leaf.device}; move all of it to one device.")
+            raise InputTypeError(f"{name} lives on {first.device} and {leaf.device}; move all of it to one device.")
         if leaf.numel() == 0:
-            raise InputError(f"z0 contains a tensor of shape {tuple(leaf.shape)}, which holds no numbers.")
+            raise InputError(
+                f"{name} contains a tensor of shape {tuple(leaf.shape)}, which holds no numbers. Leave it out of the "
+                "state; for a batch of no samples there is nothing to solve."
+            )
     if spec is None:
         key = (first.shape, first.dtype, first.device)
         return _TENSORS.get(key, lambda: _of_tensor(*key))

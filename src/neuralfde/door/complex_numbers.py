@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.checks import function
 from ..base.structure import tensors_in
 from ..base.torch_private import pytree
 from ..errors import InputTypeError
@@ -43,15 +44,19 @@ def in_real_numbers(
     func: Callable[..., Any], z0: Any, order: Any, given: Options
 ) -> tuple[Callable[..., Any], Any, Any, Options]:
     """The same problem for pairs of real numbers."""
-    if not callable(func):
-        raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
+    function("func", func, "func(t, z, *args)")
     if isinstance(order, Caputo):
         order = order.order
     if not isinstance(order, Operator):
         order = pytree.tree_map(_beside_pairs, order)
-    velocity = None if given.velocity is None else pytree.tree_map(torch.view_as_real, given.velocity)
+    velocity = None if given.velocity is None else pytree.tree_map(_as_pairs, given.velocity)
     given = given._replace(velocity=velocity, horizon=pytree.tree_map(_beside_pairs, given.horizon))
-    return InRealNumbers(func), pytree.tree_map(torch.view_as_real, z0), order, given
+    return InRealNumbers(func), pytree.tree_map(_as_pairs, z0), order, given
+
+
+def _as_pairs(x: Any) -> Any:
+    """Complex numbers as pairs; what is none is left for the door to refuse."""
+    return torch.view_as_real(x) if isinstance(x, Tensor) and x.is_complex() and x.layout == torch.strided else x
 
 
 def _beside_pairs(x: Any) -> Any:

@@ -21,8 +21,8 @@ _BACKWARD = "The backward pass is the exact adjoint of the forward one and has n
 ARGUMENTS: dict[str, str] = {
     "step_size": "The length of a step is step=h here, or pass their number as steps=n. Coming from torchfde: the time "
     "stands before the order, fdeint(func, z0, t, order).",
-    "options": "Each option is an argument of its own here: options={'step_size': h} is step=h, 'memory': k is "
-    "history=Window(k), and 'return_history' is t=, a tensor of times.",
+    "options": "Pass each option as an argument of its own: step=h for {'step_size': h}, history=Window(k) for "
+    "{'memory': k}, and a tensor of times as t for 'return_history'.",
     **dict.fromkeys(("rtol", "atol"), _TOLERANCE),
     **dict.fromkeys(("adjoint_method", "adjoint_rtol", "adjoint_atol", "adjoint_options"), _BACKWARD),
     "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found by themselves.",

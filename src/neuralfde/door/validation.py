@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adjoints import Adjoint, Direct, Exact, Paper
+from ..base.checks import function
 from ..base.grid import Mesh, Request, request
 from ..base.structure import Structure, grouped, structure_of, tensors_in
 from ..base.torch_private import pytree, value_of
@@ -78,6 +79,7 @@ def read(
 ) -> Problem:
     """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
     scheme = read_scheme(given.method, given.solver)
+    read_callback(given.callback)
     if before is None:
         wanted = request(t, given.step, given.steps, given.grading)
     else:
@@ -118,8 +120,7 @@ def _memory(
 
 def refuse_surroundings(func: Callable[..., Any]) -> None:
     """Raise where the solver is run in a way that cannot work, naming the one that does."""
-    if not callable(func):
-        raise InputTypeError(f"func must be callable as func(t, z, *args), got {type(func).__name__}.")
+    function("func", func, "func(t, z, *args)")
     if torch.compiler.is_exporting() or torch.jit.is_tracing():
         raise UnsupportedError(
             "a solver cannot be exported: its loop over time and its adjoint are Python. Export func, or the layers "
@@ -166,17 +167,20 @@ def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> li
     """The tensors that get gradients: those given, or the parameters of ``func``."""
     if params is None:
         params = func.parameters() if isinstance(func, nn.Module) else ()
-    elif isinstance(params, Tensor):
-        raise InputTypeError("params must be a collection of tensors, got one tensor; write params=[tensor].")
-    found: dict[int, Tensor] = {}
-    for p in params:
-        if not isinstance(p, Tensor):
+    return list({id(p): p for p in given_params(params) if p.requires_grad}.values())
+
+
+def given_params(params: Any) -> list[Tensor]:
+    """The tensors of ``params=``, which a generator gives only once."""
+    single = isinstance(params, Tensor) or not isinstance(params, Iterable)
+    found = [params] if single else list(params)
+    for p in found:
+        if single or not isinstance(p, Tensor):
             raise InputTypeError(
-                f"params must contain tensors, got {type(p).__name__}. Pass module.parameters() or a list of tensors."
+                f"params must be a collection of tensors, got {type(p).__name__}. Pass module.parameters(), or "
+                "params=[tensor] for one."
             )
-        if p.requires_grad:
-            found[id(p)] = p
-    return list(found.values())
+    return found
 
 
 def read_args(args: Any, structure: Structure) -> tuple[Any, ...]:
@@ -193,7 +197,7 @@ def read_args(args: Any, structure: Structure) -> tuple[Any, ...]:
 
 def read_velocity(velocity: Any, structure: Structure) -> Tensor:
     """``z'(0)`` as a row."""
-    given = structure_of(velocity)
+    given = structure_of(velocity, "velocity")
     if replace(given, spans=structure.spans) != structure:
         raise InputTypeError(
             "velocity must have the structure, shapes, dtype and device of z0: it is z'(0), one number for each of z0."
@@ -252,8 +256,15 @@ def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Schem
     return replace(scheme, solver=found)  # type: ignore[type-var, call-arg]
 
 
+def read_callback(callback: Any) -> None:
+    """Raise where progress cannot be told."""
+    if callback is not None:
+        function("callback", callback, "callback(step, total)")
+
+
 def check_names(options: Mapping[str, Any]) -> None:
     """Raise where one of the options of a block is no name or object of its kind."""
+    read_callback(options["callback"])
     read_scheme(options["method"], options["solver"])
     read_history(options["history"])
     named("storage", options["storage"], STORAGES, Storage)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ..base.caches import Cache
+from ..base.checks import real, whole
 from ..base.policy import CHECKED_LAGS, MOST_TERMS
 from ..base.torch_private import is_constant, value_of
-from ..errors import InputError, InputTypeError
+from ..errors import InputError
 from .base import History, Memory
 from .sum_of_exponentials import SumOfExponentials
 
@@ -42,21 +43,11 @@ class Exponentials(History):
     snapshots = True
 
     def __post_init__(self) -> None:
-        for name in ("block", "terms"):
-            value = getattr(self, name)
-            if value is None and name == "terms":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InputTypeError(f"Exponentials({name}={value!r}): a whole number is needed.")
-            if value < 2:
-                raise InputError(f"Exponentials({name}={value}): at least 2 are needed; the default is a good choice.")
-        if not 0 < self.tol < 1:
-            raise InputError(f"Exponentials(tol={self.tol:g}): the relative error of the weights lies between 0 and 1.")
-        if self.terms is not None and self.terms > MOST_TERMS:
-            raise InputError(
-                f"Exponentials(terms={self.terms}): beyond {MOST_TERMS} terms float64 no longer tells the rates apart. "
-                "Use fewer, or history='full' or 'fft' for exact sums."
-            )
+        real("Exponentials.tol", self.tol, 0, 1, hint="It is the largest relative error of a weight.")
+        whole("Exponentials.block", self.block, least=2)
+        if self.terms is not None:
+            exact = "float64 tells no more rates apart; history='full' or 'fft' has exact sums."
+            whole("Exponentials.terms", self.terms, 2, MOST_TERMS, hint=exact)
 
     def tabulate(self, weights: Tensor) -> Tensor:
         """Lag weights (sums, steps + 1, groups) → (sums, 2B near weights and K coefficients, groups); differentiable.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.checks import whole
 from ..base.policy import WIDE_ROW
 from .base import History, Memory
 from .blocked import Blocked, HostBlocked
@@ -32,6 +33,9 @@ class Full(History):
     block: int = 64
     host: bool = False
     states: bool = False
+
+    def __post_init__(self) -> None:
+        whole("Full.block", self.block)
 
     @property
     def keeps_slopes(self) -> bool:  # type: ignore[override]
@@ -62,6 +66,10 @@ class FFT(History):
     block: int = 64
     growth: int = 8
     keeps_slopes = True
+
+    def __post_init__(self) -> None:
+        whole("FFT.block", self.block)
+        whole("FFT.growth", self.growth, least=2)
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""

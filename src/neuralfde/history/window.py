@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import InputError, InputTypeError
+from ..base.checks import whole
 from .base import History, Memory
 from .blocked import Blocked
 from .matrices import Rows, Toeplitz
@@ -26,13 +26,9 @@ class Window(History):
     snapshots = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.length, bool) or not isinstance(self.length, int):
-            raise InputTypeError(f"Window(length={self.length!r}): the length is a whole number of steps.")
-        if self.length < 1:
-            raise InputError(
-                f"Window(length={self.length}): a window of no steps forgets everything. "
-                "Use at least 1 step, or history='full' for the whole past."
-            )
+        forgets = "A window of no steps forgets everything; history='full' has the whole past."
+        whole("Window.length", self.length, hint=forgets)
+        whole("Window.block", self.block)
 
     def lags(self, weights: Tensor, steps: int) -> Tensor:
         """See :class:`History`."""

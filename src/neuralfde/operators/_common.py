@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from neuralfde.base.checks import number, real
 from neuralfde.errors import InputError, InputTypeError, nearest
 
 SIDES = ("left", "right")
@@ -23,17 +24,18 @@ def apply(rule: Rule, values: Tensor, order: float | Tensor, step: float, side: 
     if side not in SIDES:
         raise InputError(f"side={side!r} is not a side. {nearest(str(side), SIDES)}")
     _check_values(values, least)
-    if not (isinstance(step, (int, float)) and math.isfinite(step) and step > 0):
-        raise InputError(f"step={step!r}; the distance between samples must be a positive finite number.")
+    step = real("step", step, above=0, hint="It is the distance between samples.")
     exponent = _check_order(order, values)
     wide = values.to(torch.float64)
-    result = rule(wide, exponent, float(step)) if side == "left" else rule(wide.flip(0), exponent, float(step)).flip(0)
+    result = rule(wide, exponent, step) if side == "left" else rule(wide.flip(0), exponent, step).flip(0)
     return result.to(values.dtype)
 
 
 def _check_values(values: Tensor, least: int) -> None:
     if not isinstance(values, Tensor):
         raise InputTypeError(f"values is a {type(values).__name__}; pass a floating-point tensor, samples first.")
+    if values.layout != torch.strided:
+        raise InputTypeError(f"values has layout {values.layout}; convert with values.to_dense().")
     if not values.is_floating_point():
         raise InputTypeError(f"values has dtype {values.dtype}; convert with values.to(torch.float64) or .float().")
     if values.dim() == 0 or values.shape[0] < least:
@@ -42,6 +44,7 @@ def _check_values(values: Tensor, least: int) -> None:
 
 
 def _check_order(order: float | Tensor, values: Tensor) -> Tensor:
+    number("order", order)
     exponent = torch.as_tensor(order, dtype=torch.float64, device=values.device)
     try:
         fits = torch.broadcast_shapes(exponent.shape, values.shape[1:]) == values.shape[1:]
@@ -61,7 +64,8 @@ def _check_order(order: float | Tensor, values: Tensor) -> Tensor:
 
 def samples_needed(order: float | Tensor, extra: int) -> int:
     """⌈order⌉ + extra, or ``extra`` for an order that the checks will refuse."""
-    largest = float(torch.as_tensor(order).detach().max()) if torch.as_tensor(order).numel() else 0.0
+    number("order", order)
+    largest = float(torch.as_tensor(order).detach().max())
     return extra + (math.ceil(largest) if math.isfinite(largest) and largest > 0 else 0)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base.grid import Mesh
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
 
@@ -27,6 +27,9 @@ class Operator(ABC):
     @abstractmethod
     def numbers(self) -> dict[str, Any]:
         """What defines it: numbers or tensors that broadcast to the state, by name; gradients flow to them."""
+
+    def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:  # noqa: B027
+        """Raise where there are no weights for these numbers: ``plan`` asks this, ``kernel`` has to refuse the same."""
 
     @abstractmethod
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
@@ -45,3 +48,14 @@ def items(name: str, values: Any) -> list[Any]:
     if isinstance(values, Sequence) and not isinstance(values, str):
         return list(values)
     raise InputError(f"{name} must be a sequence of numbers or a tensor with one entry per term, got {values!r}.")
+
+
+def reals(name: str, values: Any) -> Tensor:
+    """Numbers that a user's own function or sequence gives, in float64 on the CPU."""
+    try:
+        found = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(f"{name} must be a tensor of real numbers, got {type(values).__name__}.") from error
+    if found.is_complex() or found.dtype == torch.bool:
+        raise InputTypeError(f"{name} must be a tensor of real numbers, got one of dtype {found.dtype}.")
+    return found.to(device="cpu", dtype=torch.float64)

@@ -49,8 +49,13 @@ class Caputo(Operator):
         """See ``Operator``."""
         return {"order": self.order}
 
+    def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:
+        """See ``Operator``."""
+        check_order(numbers["order"], scheme, mesh.velocity)
+
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
         """See ``Operator``."""
+        self.check(numbers, scheme, mesh)
         return one_order(numbers["order"], scheme, mesh)
 
 
@@ -69,14 +74,19 @@ class Tempered(Operator):
         """See ``Operator``."""
         return {"order": self.order, "rate": self.rate}
 
-    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+    def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:
         """See ``Operator``."""
-        order, rate = numbers["order"], numbers["rate"]
-        rates = value_of(rate)
+        check_order(numbers["order"], scheme, mesh.velocity)
+        rates = value_of(numbers["rate"])
         if bool((rates < 0).any()) or not bool(torch.isfinite(rates).all()):
             raise InputError(
                 f"Tempered(rate={float(rates.min()):g}): the rate must be finite and not negative; 0 is no tempering."
             )
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See ``Operator``."""
+        self.check(numbers, scheme, mesh)
+        order, rate = numbers["order"], numbers["rate"]
         kernel, t = one_order(order, scheme, mesh), mesh.times
         fade = torch.exp(-rate * t)
         weights = kernel.weights * (fade if mesh.uniform else torch.exp(-rate * (t[:, None] - t).clamp(min=0)))
@@ -110,7 +120,6 @@ def _late(fade: Tensor, starts: int) -> Tensor:
 
 def one_order(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
     """The scheme's own weights for one order in each group, with the initial values it needs."""
-    check_order(order, scheme, mesh.velocity)
     kernel = _on_uniform(order, mesh, scheme) if mesh.uniform else scheme.kernel_on(order[None], mesh.times)
     if not mesh.velocity:
         return kernel

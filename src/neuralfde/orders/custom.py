@@ -14,7 +14,7 @@ from ..base.torch_private import value_of
 from ..errors import InputError
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
-from .base import Operator
+from .base import Operator, reals
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,17 @@ class CustomKernel(Operator):
     weights: Sequence[float] | Tensor | Callable[[Tensor, Tensor, int], Tensor]
     order: Any = None
 
+    def __post_init__(self) -> None:
+        if not callable(self.weights):
+            reals("CustomKernel.weights", self.weights)
+
     def numbers(self) -> dict[str, Any]:
         """See ``Operator``."""
         return {} if self.order is None else {"order": self.order}
+
+    def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:
+        """See ``Operator``."""
+        self.kernel(numbers, scheme, mesh)
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
         """See ``Operator``."""
@@ -57,7 +65,7 @@ class CustomKernel(Operator):
         given: Any = self.weights
         if callable(given):
             given = given(numbers.get("order", torch.ones(groups, dtype=torch.float64)), mesh.step, mesh.steps)
-        w = torch.as_tensor(given).to(device="cpu", dtype=torch.float64)
+        w = reals("what CustomKernel.weights(order, h, n) returns", given)
         w = w[:, None] if w.ndim == 1 else w
         if w.ndim != 2 or w.shape[0] < count or w.shape[1] not in (1, groups):
             raise InputError(

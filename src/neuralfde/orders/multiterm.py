@@ -9,20 +9,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.checks import function, real, whole
 from ..base.grid import Mesh
 from ..base.torch_private import value_of
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
 from ..schemes import GrunwaldLetnikov, Scheme
 from ..schemes.differences import convolution
 from ..special import binomial_series, series_product, series_reciprocal
 from ..weights.kernel import Kernel
 from ..weights.meshes import gauss_legendre
-from .base import Operator, items, stacked
+from .base import Operator, items, reals, stacked
 from .caputo import check_order
 
 
+class _Sum(Operator):
+    """A sum of derivatives, whose numbers are ``orders[i]`` and ``weights[i]``."""
+
+    def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:
+        """See ``Operator``."""
+        _check_terms(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
+
+    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
+        """See ``Operator``."""
+        self.check(numbers, scheme, mesh)
+        return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
+
+
 @dataclass(frozen=True)
-class MultiTerm(Operator):
+class MultiTerm(_Sum):
     """``Σ_i c_i D^{β_i} z = f`` with Caputo derivatives, 0 ≤ β_i ≤ 2 (order 0 is ``z`` itself).
 
     With ``method='gl'`` the weights are coefficients of ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}`` (Lubich 1986): order 1.
@@ -37,6 +51,9 @@ class MultiTerm(Operator):
     orders: Any
     weights: Any
 
+    def __post_init__(self) -> None:
+        self.numbers()
+
     def numbers(self) -> dict[str, Any]:
         """See ``Operator``."""
         orders, weights = items("MultiTerm orders", self.orders), items("MultiTerm weights", self.weights)
@@ -49,13 +66,9 @@ class MultiTerm(Operator):
             **{f"weights[{i}]": c for i, c in enumerate(weights)},
         }
 
-    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See ``Operator``."""
-        return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
-
 
 @dataclass(frozen=True)
-class DistributedOrder(Operator):
+class DistributedOrder(_Sum):
     """``∫ φ(β) D^β z dβ = f``: the integral by a quadrature rule, then a ``MultiTerm`` (Diethelm and Ford 2009).
 
     Args:
@@ -77,14 +90,19 @@ class DistributedOrder(Operator):
             object.__setattr__(self, "nodes", 16)
         if (self.density is None) == (self.weights is None):
             raise InputError("DistributedOrder takes nodes and weights=, or a density=; give exactly one of the two.")
-        if self.density is not None and (isinstance(self.nodes, bool) or not isinstance(self.nodes, int)):
-            raise InputError(
-                f"DistributedOrder(density=…, nodes={self.nodes!r}): with a density, nodes is the number of "
-                "Gauss-Legendre nodes."
+        if self.density is None:
+            self.terms()
+            return
+        function("DistributedOrder.density", self.density, "density(orders)")
+        count = "With a density it is the number of Gauss-Legendre nodes."
+        whole("DistributedOrder.nodes", self.nodes, hint=count)
+        if not isinstance(self.interval, tuple | list) or len(self.interval) != 2:
+            raise InputTypeError(
+                f"DistributedOrder.interval={self.interval!r:.60} must be a pair of orders, such as (0, 1)."
             )
-        low, high = self.interval
+        low, high = (real("DistributedOrder.interval", x) for x in self.interval)
         if not 0 <= low < high <= 2:
-            raise InputError(f"DistributedOrder(interval={self.interval}): orders lie within [0, 2].")
+            raise InputError(f"DistributedOrder.interval={self.interval} must lie within [0, 2] and not be empty.")
 
     def terms(self) -> MultiTerm:
         """The sum that stands for the integral."""
@@ -93,20 +111,21 @@ class DistributedOrder(Operator):
         x, w = gauss_legendre(self.nodes)
         low, high = self.interval
         orders = low + (high - low) * x
-        values = torch.as_tensor(self.density(orders), dtype=torch.float64).expand_as(orders)
+        values = reals("DistributedOrder's density(orders)", self.density(orders))
+        if values.shape not in ((), (1,), orders.shape):
+            raise InputError(
+                f"DistributedOrder: the density must return one number for each of the {self.nodes} orders it gets, "
+                f"got shape {tuple(values.shape)}."
+            )
         return MultiTerm(orders, (high - low) * w * values)
 
     def numbers(self) -> dict[str, Any]:
         """See ``Operator``."""
         return self.terms().numbers()
 
-    def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See ``Operator``."""
-        return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
 
-
-def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
-    """The kernel of ``Σ_i c_i D^{β_i}``, orders and factors (terms, groups)."""
+def _check_terms(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> None:
+    """Raise unless ``Σ_i c_i D^{β_i}`` can be solved, orders and factors (terms, groups)."""
     if not isinstance(scheme, GrunwaldLetnikov) or not mesh.uniform:
         raise InputError(
             f"a sum of derivatives of several orders cannot be solved with {type(scheme).__name__}"
@@ -118,11 +137,24 @@ def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kern
     check_order(orders, scheme, mesh.velocity, lowest=-1e-300, name="orders")
     if bool((value_of(orders).amax(0) <= 0).any()):
         raise InputError("MultiTerm needs at least one order above 0; with order 0 alone nothing is differentiated.")
+    if bool((value_of(_gains(orders, factors, mesh)).sum(0) == 0).any()):
+        raise InputError(
+            "the terms of MultiTerm cancel: Σ c_i h^{-β_i} = 0. Use weights of which at least one is not 0, or "
+            "another step."
+        )
+
+
+def _gains(orders: Tensor, factors: Tensor, mesh: Mesh) -> Tensor:
+    """``c_i h^{-β_i}``, (terms, groups)."""
+    return factors * torch.exp(-orders * torch.log(mesh.step))
+
+
+def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
+    """The kernel of ``Σ_i c_i D^{β_i}``."""
     count = mesh.steps + 1
     # the smallest power is taken out by hand: its reciprocal is known without error growing with the lag
     least = orders.detach().amin(0)
-    gains = factors * torch.exp(-orders * torch.log(mesh.step))
-    series = (gains * binomial_series(least - orders, count)).sum(1)
+    series = (_gains(orders, factors, mesh) * binomial_series(least - orders, count)).sum(1)
     kernel = convolution(series_product(series_reciprocal(series), binomial_series(least, count)), scheme.implicit)
     return _with_initial_values(kernel, orders, factors, mesh)
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.checks import function, number
 from ..base.grid import Mesh
 from ..base.torch_private import value_of
-from ..errors import InputError, InputTypeError
+from ..errors import InputError
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
 from .base import Operator
@@ -33,19 +34,19 @@ class VariableOrder(Operator):
     toeplitz = False
 
     def __post_init__(self) -> None:
-        if not callable(self.fn):
-            raise InputTypeError(f"VariableOrder takes a function of time, got {type(self.fn).__name__}.")
+        function("VariableOrder.fn", self.fn, "fn(times)")
 
     def numbers(self) -> dict[str, Any]:
         """See ``Operator``."""
         return {}
 
+    def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:
+        """See ``Operator``."""
+        self._orders(scheme, mesh)
+
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
         """See ``Operator``."""
-        orders = self._orders(mesh)
-        check_order(orders[1:], scheme, mesh.velocity, name="VariableOrder fn(t)")
-        if float(value_of(orders)[1:].max()) > 1:
-            raise InputError("VariableOrder has orders in (0, 1] only; use Caputo with velocity= for a constant one.")
+        orders = self._orders(scheme, mesh)
         rows = mesh.steps + 1
         groups = mesh.horizon.shape[0]
         if not mesh.uniform:
@@ -54,16 +55,20 @@ class VariableOrder(Operator):
         found = scheme.kernel(orders[:, None].expand(rows, groups).reshape(-1), step, mesh.steps)
         return _by_rows(found, rows, groups)
 
-    def _orders(self, mesh: Mesh) -> Tensor:
+    def _orders(self, scheme: Scheme, mesh: Mesh) -> Tensor:
         orders = self.fn(mesh.start + mesh.elapsed)
+        number("VariableOrder fn(t)", orders)
         if not isinstance(orders, Tensor) or orders.shape not in ((mesh.steps + 1,), ()):
             got = tuple(orders.shape) if isinstance(orders, Tensor) else type(orders).__name__
             raise InputError(
                 f"VariableOrder: fn must return one order for each of the {mesh.steps + 1} times it gets, got {got}."
             )
-        orders = orders.to(device="cpu", dtype=torch.float64).expand(mesh.steps + 1)
+        orders = orders.to(device="cpu", dtype=torch.float64).expand(mesh.steps + 1)[1:]
+        check_order(orders, scheme, mesh.velocity, name="VariableOrder fn(t)")
+        if float(value_of(orders).max()) > 1:
+            raise InputError("VariableOrder has orders in (0, 1] only; use Caputo with velocity= for a constant one.")
         # no row uses the order at the start; where it is 0 there, weights would divide by it
-        return torch.cat([orders[1:2], orders[1:]])
+        return torch.cat([orders[:1], orders])
 
 
 def _by_rows(kernel: Kernel, rows: int, groups: int) -> Kernel:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.checks import whole
 from ..errors import InputError
 from ..weights import meshes, uniform
 from ..weights.kernel import Kernel
@@ -29,7 +30,7 @@ class Trapezoid(OneStage):
 
     def __post_init__(self) -> None:
         if not self.implicit:
-            raise InputError("Trapezoid(implicit=False): the explicit trapezoid method is method='abm'.")
+            raise InputError("Trapezoid(implicit=False): use method='abm', the explicit trapezoid method.")
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
@@ -62,10 +63,7 @@ class ABM(Scheme):
     max_order = 2.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.corrections, bool) or not isinstance(self.corrections, int) or self.corrections < 1:
-            raise InputError(
-                f"ABM(corrections={self.corrections!r}): at least one correction; 0 is method='predictor'."
-            )
+        whole("ABM.corrections", self.corrections, hint="Without a correction it is method='predictor'.")
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..base.checks import whole
 from ..errors import InputError
 from .base import Storage, Tape
 
@@ -31,9 +32,8 @@ class Checkpoint(Storage):
         if self.budget is not None and self.every is not None:
             raise InputError("Checkpoint takes budget= (bytes) or every= (steps), not both.")
         for name in ("budget", "every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"Checkpoint({name}={value}): a positive number is needed.")
+            if (value := getattr(self, name)) is not None:
+                whole(f"Checkpoint.{name}", value)
 
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """See ``Storage``; rows are computed again."""

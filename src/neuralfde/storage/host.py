@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import weakref
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.policy import TRANSFER_BYTES
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
 from .base import Storage, Tape, check_dtype
 from .device import DeviceTape
 from .pinned import PinnedTape
@@ -26,11 +27,13 @@ class Host(Storage):
         dtype: what rows are stored in, as for ``Device``.
     """
 
-    path: str | None = None
+    path: str | os.PathLike[str] | None = None
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         check_dtype("Host", self.dtype)
+        if self.path is not None and not isinstance(self.path, str | os.PathLike):
+            raise InputTypeError(f"Host.path must be the path of a folder, got {type(self.path).__name__}.")
 
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """See ``Storage``."""
@@ -51,12 +54,25 @@ class Host(Storage):
 class FileTape:
     """A temporary file of rows; it has no name and goes away with the tape."""
 
-    def __init__(self, folder: str, shape: tuple[int, ...], stored: torch.dtype, dtype: torch.dtype, rows: int) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        shape: tuple[int, ...],
+        stored: torch.dtype,
+        dtype: torch.dtype,
+        rows: int,
+    ) -> None:
         self.rows, self.dtype = rows, dtype
         self.row_bytes = torch.Size(shape).numel() * stored.itemsize
         self.memory = bytearray(rows * self.row_bytes)
         self.stage = torch.frombuffer(self.memory, dtype=stored).view(rows, *shape)
-        self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        try:
+            self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise InputError(
+                f"Host(path={str(folder)!r}) takes no file: {error.strerror}. Give a folder that exists and can be "
+                "written to."
+            ) from error
         self.close = weakref.finalize(self, self.file.close)
         self.held = 0  # the block in the stage
         self.dirty = False

@@ -1,0 +1,62 @@
+"""One value at a time: constructors and public calls say in the same words what they take."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError
+
+
+def whole(name: str, value: Any, least: int = 1, most: float = math.inf, hint: str = "") -> int:
+    """A whole number in this range; ``hint`` says what else can be done."""
+    kind = isinstance(value, int) and not isinstance(value, bool)
+    if kind and least <= value <= most:
+        return value  # type: ignore[no-any-return]
+    wanted = f"of at least {least}" if most == math.inf else f"between {least} and {most}"
+    raise _refused(name, value, f"a whole number {wanted}", hint, kind)
+
+
+def real(name: str, value: Any, above: float = -math.inf, below: float = math.inf, hint: str = "") -> float:
+    """A finite number between these two, which are not allowed themselves."""
+    kind = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind and above < value < below:
+        return float(value)
+    sign = "positive, finite" if above == 0 else "finite"
+    rule = f"a {sign} number" if below == math.inf else f"a number between {above:g} and {below:g}"
+    raise _refused(name, value, rule, hint, kind)
+
+
+def _refused(name: str, value: Any, rule: str, hint: str, kind: bool) -> Exception:
+    return (InputError if kind else InputTypeError)(f"{name}={value!r:.60} must be {rule}. {hint}".rstrip())
+
+
+def function(name: str, value: Any, call: str) -> None:
+    """Something that can be called."""
+    if not callable(value):
+        raise InputTypeError(
+            f"{name} must be callable as {call}, got {type(value).__name__}. Pass a function or a module."
+        )
+
+
+def number(name: str, value: Any, hint: str = "For a list of numbers use torch.tensor.") -> None:
+    """A real number, or a tensor of some."""
+    if isinstance(value, bool) or not isinstance(value, Tensor | int | float):
+        raise InputTypeError(f"{name} must be a real number or a tensor of them, got {type(value).__name__}. {hint}")
+    if isinstance(value, Tensor) and not value.is_floating_point():
+        raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}. Use float32 or float64.")
+    if isinstance(value, Tensor) and value.numel() == 0:
+        raise InputError(f"{name} has shape {tuple(value.shape)} and holds no numbers; at least one is needed.")
+
+
+@functools.cache
+def installed_memory() -> int:
+    """Bytes of memory of this machine, used or not; more than anyone asks for where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 1 << 62
