@@ -90,10 +90,15 @@ def forward(
     tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
     out = like.new_empty(len(plan.nodes), *like.shape)
 
+    before: Tensor | None = None
+
     def take(block: Block, sums: Tensor | None, inner: Tensor) -> tuple[Tensor, None]:
+        nonlocal before
         assert sums is not None
-        task = forward_task(plan, c, block, sums, inner)
+        task = forward_task(plan, c, block, sums, inner, before)
         filled = steps.forward(task)
+        if plan.scheme.implicit:
+            before = filled.states[-1].clone()
         for k in task.idle:
             filled.slopes[k].zero_()
         _take_nodes(plan.nodes, block, filled.states, out)
@@ -171,11 +176,12 @@ def _no_row(n: int) -> Tensor:
     raise AssertionError("the graphs of the steps are kept in place of rows")
 
 
-def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor) -> Task:
+def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor, before: Tensor | None) -> Task:
     """The steps of a block in a forward pass."""
     idle = _idle(plan, c, {0: block.start == 0}, {block.count - 1: block.stop > plan.steps})
     local = c.local.expand(block.count, -1) if c.local.ndim == 1 else c.local[block.start : block.stop]
-    return Task(block, range(block.start, block.stop), sums, inner, local, 0 if block.start == 0 else None, idle)
+    origin = 0 if block.start == 0 else None
+    return Task(block, range(block.start, block.stop), sums, inner, local, origin, idle, before)
 
 
 def backward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor) -> Task:

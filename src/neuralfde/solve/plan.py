@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..history import Block, History
 from ..rhs.field import Field
-from ..schemes import Scheme
+from ..schemes import Scheme, Stages
 from ..storage import Storage
 
 
@@ -73,6 +73,7 @@ class Run:
 
     Attributes:
         vectorised: whether ``func`` gave the same values when it was vectorised over time; None: not tried.
+        stages: what solves implicit stages, with the factors that it holds.
     """
 
     stepper: str = ""
@@ -80,3 +81,4 @@ class Run:
     history_bytes: int = 0
     slopes: list[Tensor] = field(default_factory=list)
     vectorised: bool | None = None
+    stages: Stages | None = None

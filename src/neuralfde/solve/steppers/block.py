@@ -117,8 +117,14 @@ class BlockOfSteps:
         idle = frozenset(k - a for k in task.idle if k >= a)
         return replace(
             task, block=Block(task.block.start + a, count), steps=task.steps[a:], sums=sums.contiguous(),
-            inner=task.inner[:, a:, :, a:], local=task.local[a:], origin=None, idle=idle,
+            inner=task.inner[:, a:, :, a:], local=task.local[a:], origin=None, idle=idle, before=self.state(a - 1),
         )  # fmt: skip
+
+    def state(self, k: int) -> Tensor | None:
+        """The state of step ``k``, (groups, width); that before the block for -1, where it is known."""
+        if k < 0:
+            return self.task.before
+        return self.states[k : k + 1] if self.one else self.states[:, k]
 
     def filled(self) -> Filled:
         """All steps, as the loop wants them."""

@@ -33,7 +33,7 @@ from ...base.policy import (
     PICARD_TOGETHER,
 )
 from ...errors import InputError
-from ...schemes import NewtonKrylov
+from ...schemes import Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
 from .block import BlockBackward, BlockOfSteps, most_iterations, newton
@@ -86,7 +86,7 @@ class PicardSteps(Steps):
         self.calls = IMPLICIT_CALLS if plan.scheme.implicit else plan.scheme.stages
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
-        self.by_newton = plan.scheme.implicit and isinstance(solver, NewtonKrylov) and like.shape[0] == 1
+        self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
         self.fewest = 1 if always else PICARD_FEWEST
         self.iterated = False
         self.vectorises = Verdicts.of(plan.field.func)
