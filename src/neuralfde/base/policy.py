@@ -57,7 +57,7 @@ BAND_WIDEST, BAND_BLOCK = 64, 64
 #: Updates that shrink by less than this factor ask for a new matrix.
 STAGE_STALE = 0.1
 #: Updates of this many roundings do not shrink any further.
-STAGE_ROUNDING = 64
+STAGE_ROUNDING = 256
 #: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.
 STAGE_GROWTH = 0.8
 

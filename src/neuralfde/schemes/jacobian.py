@@ -80,6 +80,12 @@ class Jacobian:
         got = self.vjp(torch.where(put[:, None], u, 0.0).view(self.shape)).reshape(samples, -1)
         return bool((got[~put] != 0).any())
 
+    def part(self) -> int:
+        """The numbers of a sample: the smallest part of trailing axes that does not act on the others."""
+        sizes = dict.fromkeys(self.shape[k:].numel() for k in range(len(self.shape), 0, -1))
+        alone = (m for m in sizes if m < self.shape.numel() and not self.mixes(self.shape.numel() // m))
+        return next(alone, self.shape.numel())
+
     def samples(self) -> int:
         """How many parts along the first axis do not act on each other: all of them, or 1."""
         if self.parts is None:

@@ -103,7 +103,7 @@ class NewtonStages(Stages):
 
         start = torch.zeros_like(jacobian.z)
         first = residual(start)
-        found = self._iterate(residual, start, first, first[0].abs(), lambda mu: jacobian, w0, transposed=True)
+        found = self._iterate(residual, start, first, first[0], lambda mu: jacobian, w0, transposed=True)
         if isinstance(found, _Failure):
             raise ConvergenceError(self._told(found, where))
         return found[0] + found[1]
@@ -116,7 +116,7 @@ class NewtonStages(Stages):
             return torch.addcmul(c, w0, v).sub_(z), v
 
         first = (torch.addcmul(c, w0, v).sub_(z), v)
-        found = self._iterate(residual, z, first, c.abs(), lambda z: Jacobian(f, z), w0)
+        found = self._iterate(residual, z, first, c, lambda z: Jacobian(f, z), w0)
         if isinstance(found, _Failure):
             return found
         z, d, (r, v) = found
@@ -139,7 +139,9 @@ class NewtonStages(Stages):
 
         Updates are compared sample by sample, with what is ``known`` of its size and with its ``x``.
         """
-        tol = self.solver.tol or torch.finfo(x.dtype).eps / 64  # of an update that is not made; they may all point one way
+        tol = self.solver.tolerance(x)
+        if not transposed and self.solver.tol is None:
+            tol /= 256  # the errors of slopes may all point one way, and add up
         start, fresh, before, reached = (x, at), False, None, math.inf
         for _ in range(self.solver.max_iter):
             if self.factor is None or not (fresh or self.factor.reusable):
@@ -147,11 +149,10 @@ class NewtonStages(Stages):
                 if not self._renew(jacobian(x), w0):
                     return _Failure("singular", reached)
             d = self._solved(at[0], transposed)
-            new = x + d
-            now, size = self._sizes(d), self._sizes(torch.maximum(new.abs(), known))
+            new, now = x + d, self._sizes(d)
             if before is not None:
-                rate = torch.where(before > 0, now / before, 0.0)
-                ahead = now * rate > tol * size
+                size, rate = self._sizes(new).maximum(self._sizes(known)), now / before
+                ahead = now * rate > tol * size  # no: also where both updates are 0, and their rate is none
                 if not bool(ahead.any()):
                     return x, d, at
                 worst, reached = float(rate[ahead].max()), float((now / size)[ahead].max())
@@ -275,8 +276,6 @@ class NewtonStages(Stages):
             what = "its nonlinear part failed: linear systems were solved, but their updates do not shrink"
             do = "Take a smaller step, or look at func there: kinks and jumps have no Jacobian"
         if least < 0 and part != "singular":
-            what += (
-                f"; the matrix I - w0 J is indefinite, with an eigenvalue {least:.2g}: func grows too fast"
-            )
+            what += f"; the matrix I - w0 J is indefinite, with an eigenvalue {least:.2g}: func grows too fast"
             do = f"Take a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large"
         return f"Newton's method for the stage of {where} did not converge: {what}.{at} {do}."

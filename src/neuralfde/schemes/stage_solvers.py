@@ -99,7 +99,7 @@ class _Iteration(Stages):
     def _iterate(self, once: Map, x: Tensor, known: Tensor, what: str) -> Tensor:
         """``x ← once(x)`` until every number stands still, next to itself and to what is ``known`` of it."""
         solver, known = self.solver, known.abs()
-        tol, change, unseen = solver.tolerance(x), math.inf, 0
+        tol, change, least, since, unseen = solver.tolerance(x), math.inf, math.inf, 0, 0
         for k in range(solver.max_iter):
             new = once(x)
             if unseen > 0 and k + 1 < solver.max_iter:  # looking at a change costs as much as a small func
@@ -111,9 +111,10 @@ class _Iteration(Stages):
                 return new
             if not math.isfinite(change):
                 break
-            if change > before / 2 and change < 1e-3:  # a small number may go on changing by the rounding of large ones
-                noise = (once(x + rounding_of(x)) - new).abs_()
-                if bool((moved <= torch.maximum(STAGE_ROUNDING * noise, tol * size)).all()):
+            least, since = (change, k) if change < 0.9 * least else (least, since)
+            if k - since >= 8 and change < 1e-3:  # a small number may go on changing by the rounding of large ones
+                noise = (once(x + rounding_of(x)) - new).abs_().maximum(torch.finfo(x.dtype).eps * size)
+                if bool((moved <= STAGE_ROUNDING * noise).all()):
                     return once(x)
             x, unseen = new, _far_from(tol, before, change)
         raise ConvergenceError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +32,15 @@ from ...base.policy import (
     PICARD_NUMBERS_IMPLICIT,
     PICARD_PARAMETERS,
     PICARD_TOGETHER,
+    STAGE_GROWTH,
 )
 from ...errors import InputError
-from ...schemes import Newton
+from ...schemes import Jacobian, Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
 from .block import BlockBackward, BlockOfSteps, most_iterations, newton
 from .single import SingleSteps
-from .stacked import same
+from .stacked import largest, same
 
 log = logging.getLogger("neuralfde")
 
@@ -135,6 +137,7 @@ class PicardSteps(Steps):
         scheme, w0, times = self.scheme, block.w0[..., a:b, :], block.times(a, b, self.scheme.stages)
         slopes = block.latest.expand(scheme.stages, *block.lead, b - a, -1)
         states = before = slopes[-1]
+        moved = math.inf
         for k in range(most_iterations(scheme, b - a)):
             sums = block.by_sums(block.product(base, weights, slopes[-1]))
             stages = scheme.relax(sums, slopes, w0)
@@ -144,6 +147,10 @@ class PicardSteps(Steps):
                 return self._give_up(error)
             before, states = states, stages[-1]
             if k > PICARD_BLIND and k % 2:
+                if scheme.implicit:
+                    last, moved = moved, largest(before[..., 0, :] - states[..., 0, :])
+                    if not (moved <= last or moved <= 1e-3 * largest(states[..., 0, :])):
+                        return self._stiff()
                 settled = self._settled(before, states)
                 if settled is None:
                     return 0
@@ -158,7 +165,7 @@ class PicardSteps(Steps):
         """Few implicit steps of a tiny state by Newton's method for the same equation: it does not mind stiffness."""
         try:
             times = block.times(a, b, base.shape[-1] + 1)
-            found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.tol)
+            found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.scale, self.tol)
         except Exception as error:
             return self._give_up(error)
         return 0 if found is None else self._take(block, a, b - a, base, *found)
@@ -197,10 +204,47 @@ class PicardSteps(Steps):
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
                 return self._give_up(None)
             self.proven = self.vectorises.add(self.kind)
+        if self.scheme.implicit and not self._continued(block, a, states[..., :count, :], slopes[..., :count, :]):
+            return 0
         block.keep(a, count, sums, states, slopes)
         if a + count < block.task.block.count or block.task.steps[-1] < self.plan.steps:
             self.scale = torch.maximum(self.scale, states.narrow(-2, 0, count).abs().amax(-2, keepdim=True))
         return count
+
+    def _continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
+        """Whether each step has the solution that is continued from the step before, as single steps would have it.
+
+        Two solutions of a stage have ``w_0 (f(b) - f(a)) = b - a``; a move along which the slope grows less met one.
+        """
+        before = block.state(a - 1)
+        if before is None:
+            return True
+        count = states.shape[-2]
+        earlier = torch.cat([before if block.one else before.unsqueeze(1), states[..., :-1, :]], -2)
+        d = states - earlier
+        there = block.evaluate(block.times(a, a + count, 1), earlier[None])[0]
+        gain = d * (STAGE_GROWTH * d - block.w0[..., a : a + count, :] * (slopes - there))
+        if float(gain.min()) >= 0:
+            return True
+        by_steps = (gain if block.one else gain.transpose(0, 1)).reshape(
+            count, -1, self._sample(block.task.steps[a], block.row(earlier, 0))
+        )
+        return float(by_steps.sum(-1).min()) >= 0
+
+    def _sample(self, n: int, row: Tensor) -> int:
+        """The numbers of a sample; found once for each func and kind of state."""
+        sizes = [row.shape[k:].numel() for k in range(row.ndim + 1)]
+        known = next((m for m in sizes if (self.kind, m) in self.vectorises), None)
+        if known is None:
+            known = Jacobian(partial(self.plan.field, n), row).part()
+            self.vectorises.add((self.kind, known))
+        return known
+
+    def _stiff(self) -> int:
+        """Take all further steps one by one: a stage by itself does not contract."""
+        self.most = 0
+        self.run.stepper, self.run.why = "single", "func is too stiff for Picard's iteration"
+        return 0
 
     def _give_up(self, error: Exception | None) -> int:
         """Take all further steps one by one."""
