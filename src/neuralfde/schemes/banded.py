@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..base.policy import BAND_BLOCK, BAND_WIDEST
 from .jacobian import Jacobian, agrees, irregular
-from .linear import Factor, Linear, SingularStage, weight_of
+from .linear import Factor, Linear, inverted, weight_of
 
 
 class _Bands(Factor):
@@ -18,7 +18,7 @@ class _Bands(Factor):
     def __init__(self, lower: Tensor, middle: Tensor, upper: Tensor, size: int, width: int) -> None:
         # (samples, blocks, q, q): lower[k] acts on block k - 1 of what is solved, upper[k] on block k + 1
         self.lower, self.middle, self.upper, self.size, self.width = lower, middle, upper, size, width
-        self.samples = lower.shape[0]
+        self.samples, self.singular = lower.shape[0], not bool(torch.isfinite(middle).all())
         each = f"{self.samples} samples of {size} numbers" if self.samples > 1 else f"{size} numbers"
         self.why = f"banded, {2 * width + 1} diagonals of {each}"
 
@@ -91,9 +91,7 @@ def _eliminated(w0: Tensor, band: Tensor, size: int, b: int) -> _Bands:
     lower, middle, upper = [left[0]], [], []
     for k in range(blocks):
         pivot = here[k] if k == 0 else here[k] - lower[k] @ right[k - 1]
-        inverse, info = torch.linalg.inv_ex(pivot)
-        if bool((info > 0).any()):
-            raise SingularStage
+        inverse = inverted(pivot)
         middle.append(inverse)
         upper.append(inverse @ right[k])
         if k + 1 < blocks:

@@ -8,9 +8,8 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from ..base.torch_private import uncompiled, vjp
+from ..base.torch_private import vjp
 
 
 class Jacobian:
@@ -54,17 +53,28 @@ class Jacobian:
             return torch.stack([self.vjp(u) for u in patterns])
         return torch.zeros_like(patterns) if found is None else found
 
+    @cached_property
+    def transposed(self) -> tuple[Tensor, Tensor] | None:
+        """``u`` and ``Jᵀ u`` with its graph, which is linear in ``u``; None if ``func`` has no second derivative."""
+        if self.v is None or not self.traced:
+            return None
+        with torch.inference_mode(False), torch.enable_grad():
+            u = torch.zeros_like(self.z).requires_grad_()
+            try:
+                (product,) = torch.autograd.grad((self.v,), (self.z,), (u,), create_graph=True)
+            except RuntimeError:
+                return None
+        return u, product
+
     def jvp(self, d: Tensor) -> Tensor:
-        """``J d``, by forward mode; by differences where ``func`` has no forward mode."""
+        """``J d``, the transpose of ``Jᵀ u``; by differences where ``func`` cannot be differentiated so often."""
+        if self.transposed is not None and self.transposed[1].requires_grad:
+            u, product = self.transposed
+            (found,) = vjp((product,), (d,), (u,), keep=True)
+            if found is not None:
+                return found
         assert self.f is not None
         z = self.z.detach()
-        try:
-            with uncompiled(), forward_ad.dual_level():
-                found = forward_ad.unpack_dual(self.f(forward_ad.make_dual(z, d))).tangent
-                if found is not None or self.traced:
-                    return torch.zeros_like(d) if found is None else found.detach()
-        except (RuntimeError, NotImplementedError):
-            pass
         size, top = float(z.abs().max()), float(d.abs().max())
         reach = (size or 1.0) * math.sqrt(torch.finfo(z.dtype).eps) / (top or 1.0)
         return (self.f(z + reach * d) - self.f(z)) / reach

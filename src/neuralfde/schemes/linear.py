@@ -19,10 +19,6 @@ from ..base.policy import DENSE_MEMORY, DENSE_NUMBERS
 from .jacobian import Jacobian, agrees, irregular
 
 
-class SingularStage(ArithmeticError):
-    """The matrix ``I - w_0 J`` has no inverse: ``w_0`` times an eigenvalue of J is 1."""
-
-
 class Factor(ABC):
     """Solves systems with ``M`` and ``Mᵀ``, exactly or nearly; ``why`` says what structure it uses.
 
@@ -31,6 +27,7 @@ class Factor(ABC):
         reusable: it serves later steps as well, as long as their matrices are nearly the same.
         by: what made it, where that was chosen.
         reached: the relative residual that the last system was left with.
+        singular: some matrix has no inverse.
     """
 
     samples: int = 1
@@ -38,6 +35,7 @@ class Factor(ABC):
     reusable: bool = True
     by: Linear | None = None
     reached: float = 0.0
+    singular: bool = False
 
     def least_eigenvalue(self) -> float:
         """The least real part of the eigenvalues of M, as far as it is known; infinite if it is not."""
@@ -67,6 +65,7 @@ class _Inverse(Factor):
     def __init__(self, inverse: Tensor) -> None:
         self.inverse, self.samples, m = inverse, inverse.shape[0], inverse.shape[-1]
         self.diagonal, self.transposed = inverse.ndim == 2, inverse.mT if inverse.ndim == 3 else inverse
+        self.singular = not bool(torch.isfinite(inverse).all())
         parts = f"{self.samples} samples of {m} numbers" if self.samples > 1 else f"{m} coupled numbers"
         self.why = f"dense, {parts}" if not self.diagonal else "diagonal, no number acts on another"
 
@@ -80,6 +79,8 @@ class _Inverse(Factor):
 
     def least_eigenvalue(self) -> float:
         """See :class:`Factor`."""
+        if self.singular:
+            return math.inf
         found = self.inverse if self.diagonal else torch.linalg.eigvals(self.inverse)
         return float((1 / found).real.min())
 
@@ -127,15 +128,15 @@ def _inverted(blocks: Tensor, w0: Tensor) -> Tensor:
     m = blocks.shape[-1]
     if m == 1:
         pivots = 1 - w0 * blocks[:, :, 0]
-        if bool((pivots == 0).any()):
-            raise SingularStage
-        return pivots.reciprocal()
+        return torch.where(pivots == 0, torch.nan, pivots.reciprocal())
     one = torch.eye(m, dtype=blocks.dtype, device=blocks.device)
-    matrix = one - w0[:, :, None] * blocks
+    return inverted(one - w0[:, :, None] * blocks)
+
+
+def inverted(matrix: Tensor) -> Tensor:
+    """The inverse of each matrix; NaN where there is none."""
     inverse, info = torch.linalg.inv_ex(matrix)
-    if bool((info > 0).any()):
-        raise SingularStage
-    return inverse
+    return torch.where((info > 0)[..., None, None], torch.nan, inverse)
 
 
 @dataclass(frozen=True)

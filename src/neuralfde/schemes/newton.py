@@ -15,7 +15,7 @@ from ..errors import ConvergenceError
 from .banded import Banded
 from .jacobian import Jacobian
 from .krylov import Krylov
-from .linear import Dense, Factor, Linear, SingularStage
+from .linear import Dense, Factor, Linear
 from .stage_solvers import Map, Stages, StageSolver, rounding_of
 
 
@@ -54,11 +54,14 @@ class Newton(StageSolver):
         return NewtonStages(self)
 
 
-class _Failure(NamedTuple):
-    """Why an iteration ended: which part failed, and how large its updates were, relative to the state."""
+class _Found(NamedTuple):
+    """Where an iteration ended: x, the update that is still to be made, r and v at x, and the samples that failed."""
 
-    part: str
-    reached: float
+    x: Tensor
+    d: Tensor
+    r: Tensor
+    v: Tensor
+    failed: Tensor
 
 
 class NewtonStages(Stages):
@@ -67,6 +70,7 @@ class NewtonStages(Stages):
     def __init__(self, solver: Newton) -> None:
         self.solver, self.linear, self.flowed = solver, solver.linear, 0
         self.factor: Factor | None = None
+        self.reached = math.inf  # updates of the worst sample of the last iteration, relative to its state
 
     @property
     def why(self) -> str:  # type: ignore[override]
@@ -79,20 +83,19 @@ class NewtonStages(Stages):
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
         """See :class:`Stages`."""
         first = f(guess)
-        found = self._stage(f, c, w0, guess, first)
-        failed = isinstance(found, _Failure)
-        leapt = None if failed else self._leapt(w0, found[0] - guess, found[1] - first)
-        if leapt is None and not failed:
-            return found  # type: ignore[return-value]
-        flown = self._flow(f, c, w0, guess, first)
+        z, v, failed = self._stage(f, c, w0, guess, first)
+        # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which the slope grows less has met one of them
+        anew = failed | self._steep(z - guess, w0 * (v - first), STAGE_GROWTH)
+        if not bool(anew.any()):
+            return z, v
         self.flowed += 1
-        if flown is None and isinstance(found, _Failure):
-            raise ConvergenceError(self._told(found, where))
-        if flown is None:  # no solution is continued from the step before: this one is all there is
-            return found  # type: ignore[return-value]
-        if leapt is None:
-            return flown
-        return torch.where(leapt, flown[0], found[0]), torch.where(leapt, flown[1], found[1])  # type: ignore[arg-type]
+        these = self._all(anew, z)
+        start = torch.where(these, guess, z), torch.where(these, first, v)
+        flown = self._flow(f, c, w0, *start)
+        if bool((failed & flown[2]).any()):
+            raise ConvergenceError(self._told(where))
+        taken = these & ~self._all(flown[2], z)  # where nothing is continued from the step before, all there is
+        return torch.where(taken, flown[0], z), torch.where(taken, flown[1], v)
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""
@@ -104,12 +107,12 @@ class NewtonStages(Stages):
         start = torch.zeros_like(jacobian.z)
         first = residual(start)
         found = self._iterate(residual, start, first, first[0], lambda mu: jacobian, w0, transposed=True)
-        if isinstance(found, _Failure):
-            raise ConvergenceError(self._told(found, where))
-        return found[0] + found[1]
+        if bool(found.failed.any()):
+            raise ConvergenceError(self._told(where))
+        return found.x + found.d
 
-    def _stage(self, f: Map, c: Tensor, w0: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor] | _Failure:
-        """State and slope by Newton's iteration from ``z``, whose slope is ``v``."""
+    def _stage(self, f: Map, c: Tensor, w0: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """State and slope by Newton's iteration from ``z``, whose slope is ``v``, and the samples that failed."""
 
         def residual(z: Tensor) -> tuple[Tensor, Tensor]:
             v = f(z)
@@ -117,11 +120,8 @@ class NewtonStages(Stages):
 
         first = (torch.addcmul(c, w0, v).sub_(z), v)
         found = self._iterate(residual, z, first, c, lambda z: Jacobian(f, z), w0)
-        if isinstance(found, _Failure):
-            return found
-        z, d, (r, v) = found
         # the slope with which z = c + w0 v holds to rounding: that of func is as rough as func is stiff
-        return z + d, v + (d - r) / w0
+        return found.x + found.d, found.v + (found.d - found.r) / w0, found.failed
 
     # ---- one iteration for both -------------------------------------------------------------------------------------
 
@@ -134,148 +134,128 @@ class NewtonStages(Stages):
         jacobian: Callable[[Tensor], Jacobian],
         w0: Tensor,
         transposed: bool = False,
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]] | _Failure:
-        """``x ← x + M⁻¹ r`` until the update after the last one is below the tolerance: x, the last one, what is at x.
+    ) -> _Found:
+        """``x ← x + M⁻¹ r``, each sample until the update after its last one is below the tolerance.
 
-        Updates are compared sample by sample, with what is ``known`` of its size and with its ``x``.
+        Updates are compared with what is ``known`` of the size of the sample, and with its ``x``.
         """
         tol = self.solver.tolerance(x)
         if not transposed and self.solver.tol is None:
             tol /= 256  # the errors of slopes may all point one way, and add up
-        start, fresh, before, reached = (x, at), False, None, math.inf
+        start, fresh, before, found = (x, at), False, None, None
         for _ in range(self.solver.max_iter):
             if self.factor is None or not (fresh or self.factor.reusable):
+                self._renew(jacobian(x), w0)
                 fresh = True
-                if not self._renew(jacobian(x), w0):
-                    return _Failure("singular", reached)
             d = self._solved(at[0], transposed)
             new, now = x + d, self._sizes(d)
             if before is not None:
                 size, rate = self._sizes(new).maximum(self._sizes(known)), now / before
-                ahead = now * rate > tol * size  # no: also where both updates are 0, and their rate is none
-                if not bool(ahead.any()):
-                    return x, d, at
-                worst, reached = float(rate[ahead].max()), float((now / size)[ahead].max())
-                if not (math.isfinite(worst) and math.isfinite(reached)):
-                    break
-                if worst > 0.5 and reached < 1e-3 and self._is_rounding(residual, x, at[0], now, ahead, transposed):
-                    return x, d, at
-                if worst > STAGE_STALE and not fresh:
-                    x, at = start if worst >= 1 else (x, at)  # the old matrix may have led astray
+                done = (now * rate <= tol * size) | (now <= torch.finfo(x.dtype).eps * size)
+                near = ~done & (rate > 0.5) & (now < 1e-3 * size)
+                if bool(near.any()):
+                    noise = self._sizes(self._solved(residual(x + rounding_of(x))[0] - at[0], transposed))
+                    done |= near & (now <= STAGE_ROUNDING * noise)  # as small as the rounding of x lets it be
+                found = self._kept(found, x, d, at, done)
+                if not bool(found.failed.any()):
+                    return found
+                slow = found.failed & ~(rate <= STAGE_STALE)
+                if not fresh and bool(slow.any()):
+                    astray = self._all(slow & ~(rate < 1), x)  # by the old matrix
+                    x, at = torch.where(astray, start[0], x), tuple(map(torch.where, (astray,) * 2, start[1], at))
+                    self._renew(jacobian(x), w0)
                     fresh, before = True, None
-                    if not self._renew(jacobian(x), w0):
-                        return _Failure("singular", reached)
                     continue
+                self.reached = float((now / size)[found.failed].max())
             x, before, fresh = new, now, False
             at = residual(x)
-        return _Failure("nonlinear", reached)
+        return self._kept(found, x, d, at, torch.zeros_like(now, dtype=torch.bool))
 
-    def _is_rounding(
-        self, residual: Callable[..., tuple[Tensor, Tensor]], x: Tensor, r: Tensor, now: Tensor, which: Tensor, t: bool
-    ) -> bool:
-        """Whether these updates are no larger than those that the rounding of ``x`` makes in ``func``."""
-        noise = self._sizes(self._solved(residual(x + rounding_of(x))[0] - r, t))
-        return bool((now <= STAGE_ROUNDING * noise)[which].all())
+    def _kept(self, found: _Found | None, x: Tensor, d: Tensor, at: tuple[Tensor, Tensor], done: Tensor) -> _Found:
+        """What was found, with the samples that are ``done`` now."""
+        if found is None or bool(found.failed.all()):
+            return _Found(x, d, *at, ~done)
+        now = self._all(found.failed & done, x)
+        parts = (torch.where(now, new, old) for new, old in zip((x, d, *at), found, strict=False))
+        return _Found(*parts, found.failed & ~done)
 
     def _sizes(self, x: Tensor) -> Tensor:
         """The largest number of each sample."""
         assert self.factor is not None
         return torch.linalg.vector_norm(x.reshape(self.factor.samples, -1), math.inf, dim=1)
 
+    def _all(self, by_sample: Tensor, like: Tensor) -> Tensor:
+        """One value for each sample, in the shape of the state."""
+        return by_sample[:, None].expand(-1, like.numel() // len(by_sample)).reshape(like.shape)
+
+    def _steep(self, d: Tensor, dv: Tensor, share: float) -> Tensor:
+        """The samples with ``⟨d, dv⟩ > share ⟨d, d⟩``, for numbers of any size."""
+        size = self._sizes(d)[:, None]
+        d, dv = d.reshape(len(size), -1) / size, dv.reshape(len(size), -1) / size
+        return (d * (dv - share * d)).sum(1) > 0
+
     def _solved(self, r: Tensor, transposed: bool = False) -> Tensor:
         assert self.factor is not None
         self.linear_solves += 1
         return self.factor.solve_transposed(r) if transposed else self.factor.solve(r)
 
-    def _renew(self, jacobian: Jacobian, w0: Tensor) -> bool:
-        """A new factor; False if the matrix is singular."""
+    def _renew(self, jacobian: Jacobian, w0: Tensor) -> None:
         if self.factor is not None and not self.factor.reusable:
             jacobian.parts = self.factor.samples
-        try:
-            found = self.linear.factor(jacobian, w0) or self.solver.linear.factor(jacobian, w0)
-        except SingularStage:
-            return False
+        found = self.linear.factor(jacobian, w0) or self.solver.linear.factor(jacobian, w0)
         if found is None:
             raise ConvergenceError(
                 f"the Jacobian of func has not the structure that {self.solver.linear} uses. Use solver='auto'."
             )
         self.factor, self.linear = found, found.by or self.linear
         self.factorisations += found.reusable
-        return True
 
     # ---- several solutions ------------------------------------------------------------------------------------------
 
-    def _leapt(self, w0: Tensor, d: Tensor, dv: Tensor) -> Tensor | None:
-        """Where a step may have left the solution that is continued from the step before; None: nowhere.
+    def _flow(self, f: Map, c: Tensor, w0: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Follow ``dz/ds = c + w_0 f(z) - z`` from the step before to where it rests, and the samples that do not.
 
-        Two solutions a, b of a stage have ``w_0 (f(b) - f(a)) = b - a``. A move along which the slope grows less has
-        met none.
+        Implicit steps of length 1/shift, a shift for each sample: long ones once no direction grows.
         """
-        assert self.factor is not None
-        gain = (d * (STAGE_GROWTH * d - w0 * dv)).reshape(self.factor.samples, -1).sum(1)
-        if bool((gain >= 0).all()):
-            return None
-        return (gain < 0)[:, None].expand(-1, d.numel() // len(gain)).reshape(d.shape)
-
-    def _flow(self, f: Map, c: Tensor, w0: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Follow ``dz/ds = c + w_0 f(z) - z`` from the step before to where it rests; None if it does not.
-
-        Implicit Euler steps of length 1/shift, a shift for each sample: long ones once no direction grows.
-        """
-        kept, self.factor = self.factor, None
-        try:
-            return self._flown(f, c, w0, z, v)
-        finally:
-            self.factor = self.factor or kept
-
-    def _flown(self, f: Map, c: Tensor, w0: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor] | None:
-        shift = None
-        for _ in range(4 * self.solver.max_iter):
-            r = torch.addcmul(c, w0, v).sub_(z)
-            jacobian = Jacobian(f, z)
-            if shift is None:
-                shift = torch.ones_like(z)
-            if not self._renew(jacobian, w0 / (1 + shift)):
-                return None
+        shift, r = torch.ones_like(z), torch.addcmul(c, w0, v).sub_(z)
+        far = 1e3 * (self._sizes(z) + self._sizes(c) + self._sizes(r))
+        for _ in range(2 * self.solver.max_iter):
+            self._renew(Jacobian(f, z), w0 / (1 + shift))
             d = self._solved(r / (1 + shift))
-            after = f(z + d)
-            growth = self._spread((d * w0 * (after - v)), d * d)
-            if not bool(torch.isfinite(growth).all()):
-                return None
-            steep = growth > (1 + shift) / 2
-            shift = torch.where(steep, 4 * growth.maximum(shift), shift / 4)
-            z, v = torch.where(steep, z, z + d), torch.where(steep, v, after)
-            moved = self._sizes(d) <= 0.1 * self._sizes(torch.maximum(z.abs(), c.abs()))
-            if bool(moved.all()) and float(shift.max()) < 0.1:
-                found = self._stage(f, c, w0, z, v)
-                return None if isinstance(found, _Failure) else found
-        return None
-
-    def _spread(self, top: Tensor, bottom: Tensor) -> Tensor:
-        """The ratio of two sums over each sample, in the shape of the state; 0 where nothing moves."""
-        assert self.factor is not None
-        a, b = (x.reshape(self.factor.samples, -1).sum(1, keepdim=True) for x in (top, bottom))
-        ratio = torch.where(b > 0, a / b, 0.0)
-        return ratio.expand(-1, top.numel() // ratio.numel()).reshape(top.shape)
+            there = f(z + d)
+            rest = torch.addcmul(c, w0, there).sub_(z + d)
+            # as the flow goes: no direction grows faster than it is damped, and what is left shrinks or is foreseen
+            steep = self._steep(d, w0 * (there - v) / (1 + shift), 0.5)
+            foreseen = self._sizes(shift * d - rest) <= self._sizes(shift * d) / 2
+            size = self._sizes(z).maximum(self._sizes(c))
+            near = self._sizes((1 + shift) * d) <= 1e-3 * size
+            good = near | ((foreseen | (self._sizes(rest) <= 0.75 * self._sizes(r))) & ~steep)
+            lost, these = ~(self._sizes(z) <= far), self._all(good, z)
+            rested = (self._sizes(d) <= 0.1 * size) & (self._sizes(shift) < 0.1)
+            z, v, r = torch.where(these, z + d, z), torch.where(these, there, v), torch.where(these, rest, r)
+            shift = torch.where(these, shift / 2, shift * 4).clamp(1e-9, 1e30)
+            if bool((rested | lost).all()):
+                break
+        found = self._stage(f, c, w0, z, v)
+        return found[0], found[1], found[2] | lost
 
     # ---- what went wrong --------------------------------------------------------------------------------------------
 
-    def _told(self, failure: _Failure, where: str) -> str:
-        factor, part = self.factor, failure.part
-        least = math.inf if factor is None else factor.least_eigenvalue()
-        solved = factor is None or factor.reached <= 0.5
-        at = f" Updates had come down to {failure.reached:.1e} of the state." if math.isfinite(failure.reached) else ""
-        if part == "singular":
+    def _told(self, where: str) -> str:
+        factor = self.factor
+        assert factor is not None
+        least = factor.least_eigenvalue()
+        if factor.singular:
             what = "its linear part failed: the matrix I - w0 J is singular, w0 times an eigenvalue of J is 1"
-            do = "Take another step: a smaller one, unless the solution itself blows up here"
-        elif not solved:
-            assert factor is not None
+            do = "Take another step, a smaller one unless the solution itself blows up here"
+        elif factor.reached > 0.5:
             what = f"its linear part failed: GMRES left {factor.reached:.1e} of the residual"
-            do = "Use Newton(linear=Krylov(size=..., preconditioner=...)), linear=Given(solve, ...), or a smaller step"
+            do = "Use Newton(linear=Krylov(size=..., preconditioner=...)), linear=Given(...), or a smaller step"
         else:
             what = "its nonlinear part failed: linear systems were solved, but their updates do not shrink"
             do = "Take a smaller step, or look at func there: kinks and jumps have no Jacobian"
-        if least < 0 and part != "singular":
+        if least < 0:
             what += f"; the matrix I - w0 J is indefinite, with an eigenvalue {least:.2g}: func grows too fast"
             do = f"Take a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large"
+        at = f" Updates had come down to {self.reached:.1e} of the state." if math.isfinite(self.reached) else ""
         return f"Newton's method for the stage of {where} did not converge: {what}.{at} {do}."

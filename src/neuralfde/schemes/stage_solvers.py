@@ -47,7 +47,7 @@ class StageSolver(ABC):
     """
 
     tol: float | None = None
-    max_iter: int = 50
+    max_iter: int = 30
 
     def __post_init__(self) -> None:
         if self.tol is not None and not self.tol > 0:

@@ -157,7 +157,7 @@ class PicardSteps(Steps):
                 if settled:
                     return self._take(block, a, b - a, sums, states, slopes[-1], states, slopes[-1])
         half = (b - a) // 2
-        if self._settled(before[..., :half, :], states[..., :half, :]):
+        if half and self._settled(before[..., :half, :], states[..., :half, :]):
             return self._take(block, a, half, sums, states, slopes[-1], states, slopes[-1])
         return 0
 
@@ -223,13 +223,13 @@ class PicardSteps(Steps):
         earlier = torch.cat([before if block.one else before.unsqueeze(1), states[..., :-1, :]], -2)
         d = states - earlier
         there = block.evaluate(block.times(a, a + count, 1), earlier[None])[0]
-        gain = d * (STAGE_GROWTH * d - block.w0[..., a : a + count, :] * (slopes - there))
-        if float(gain.min()) >= 0:
+        grown = block.w0[..., a : a + count, :] * (slopes - there)
+        if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
             return True
-        by_steps = (gain if block.one else gain.transpose(0, 1)).reshape(
-            count, -1, self._sample(block.task.steps[a], block.row(earlier, 0))
-        )
-        return float(by_steps.sum(-1).min()) >= 0
+        m = self._sample(block.task.steps[a], block.row(earlier, 0))
+        d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
+        size = d.abs().amax(-1, keepdim=True)
+        return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())
 
     def _sample(self, n: int, row: Tensor) -> int:
         """The numbers of a sample; found once for each func and kind of state."""

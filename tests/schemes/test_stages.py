@@ -1,0 +1,68 @@
+"""Implicit stages: neither the scale of a problem nor the samples beside one change its answer, on any path."""
+
+import itertools
+
+import pytest
+import torch
+
+from neuralfde import FixedPoint, fdeint
+from neuralfde.door.names import METHODS
+from tests.stubs import F64
+
+F32 = torch.float32
+IMPLICIT = [name for name, scheme in METHODS.items() if scheme.implicit]
+STEPPERS = ("single", "picard", "auto")
+SOLVERS = ("auto", "dense", "banded", "krylov", FixedPoint(max_iter=2000))
+
+
+def relaxation(t, z, k):
+    """Linear, coupled along the last axis, stiff and not normal."""
+    beside = torch.nn.functional.pad(z, (1, 1))
+    return -k * (z + 0.3 * beside[..., 2:] - 0.2 * beside[..., :-2])
+
+
+def apart(found, expected):
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def relaxed(scale, dtype, method, solver, stepper, rate):
+    """z(T) / scale and the gradients of its sum by z0 and by the rate, which scale as the equation does."""
+    z0 = scale * torch.tensor([[1.0, -0.5, 0.25, 2.0]], dtype=dtype)
+    z0.requires_grad_()
+    k = torch.tensor(rate, dtype=dtype, requires_grad=True)
+    z = fdeint(relaxation, z0, 0.5, 0.7, steps=10, method=method, solver=solver, stepper=stepper, args=(k,))
+    by_z0, by_rate = torch.autograd.grad(z.sum(), [z0, k])
+    return torch.cat([z.detach()[0] / scale, by_z0[0], by_rate[None] * rate / scale]).double()
+
+
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_linear_problems_do_not_see_their_scale(method):
+    shift = IMPLICIT.index(method)  # over all methods each solver meets each stepper
+    for k, solver in enumerate(SOLVERS):
+        rate, stepper = 2.0 if isinstance(solver, FixedPoint) else 50.0, STEPPERS[(k + shift) % 3]
+        for dtype, scales in (F32, (1e-30,)), (F64, (1e-200, 1e200)):
+            expected = relaxed(1.0, dtype, method, solver, stepper, rate)
+            for scale in scales:
+                found = relaxed(scale, dtype, method, solver, stepper, rate)
+                tol = 1e-5 if dtype == F32 else 1e-14
+                assert (found - expected).abs().max() < tol, (solver, stepper, dtype, scale)
+
+
+def bistable(t, z):
+    """Three rest points for each sample; its numbers are coupled, samples are not."""
+    return 20 * (z - z**3) + torch.sin(3 * t) * z.flip(-1)
+
+
+@pytest.mark.parametrize(("method", "width"), list(zip(IMPLICIT, itertools.cycle((1, 3)), strict=False)))
+def test_a_sample_does_not_see_the_samples_beside_it(method, width):
+    """More numbers than any threshold, others of every size; alone, first and last in the batch, on every path."""
+    own = torch.linspace(0.05, 0.1, width, dtype=F64)
+    answers = {}
+    for stepper, others in itertools.product(STEPPERS, (-0.02, 1e3)):
+        batch = torch.full((2200 // width, width), others, dtype=F64)
+        batch[0] = batch[-1] = own
+        z = fdeint(bistable, batch, 0.15, 0.7, steps=3, method=method, stepper=stepper)
+        alone = fdeint(bistable, own[None], 0.15, 0.7, steps=3, method=method, stepper=stepper)[0]
+        answers |= {(stepper, "alone"): alone, (stepper, others, "first"): z[0], (stepper, others, "last"): z[-1]}
+    for key, found in answers.items():
+        assert apart(found, answers["single", "alone"]) < 1e-12, key
