@@ -53,7 +53,10 @@ _READ: Cache[tuple[Problem, _Weights]] = Cache("small solves as they were read",
 
 @dataclass(frozen=True)
 class Stats:
-    """What a solve cost and how it was done; ``why`` says what was left to ``auto`` and how that was decided."""
+    """What a solve cost and how it was done; ``why`` says what was left to ``auto`` and how that was decided.
+
+    ``factorisations`` and ``linear_solves`` are those of implicit stages that were solved one by one.
+    """
 
     steps: int
     step: float
@@ -65,6 +68,8 @@ class Stats:
     storage: Storage
     stepper: str = "single"
     why: str = ""
+    factorisations: int = 0
+    linear_solves: int = 0
 
 
 class Solved(NamedTuple):
@@ -253,7 +258,8 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
 
 
 def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
-    grid, adjoint = problem.request.grid, problem.adjoint
+    grid, adjoint, stages = problem.request.grid, problem.adjoint, went.stages
+    solver = f"; solver: {stages.why}" if stages is not None and stages.why else ""
     return Stats(
         steps=grid.steps,
         step=grid.step,
@@ -264,7 +270,9 @@ def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
         history=problem.history,
         storage=problem.storage,
         stepper=went.stepper,
-        why=f"{problem.why}; stepper={went.stepper}: {went.why}",
+        why=f"{problem.why}; stepper={went.stepper}: {went.why}{solver}",
+        factorisations=0 if stages is None else stages.factorisations,
+        linear_solves=0 if stages is None else stages.linear_solves,
     )
 
 

@@ -83,9 +83,11 @@ class NewtonStages(Stages):
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
         """See :class:`Stages`."""
         first = f(guess)
-        z, v, failed = self._stage(f, c, w0, guess, first)
-        # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which the slope grows less has met one of them
-        anew = failed | self._steep(z - guess, w0 * (v - first), STAGE_GROWTH)
+        r = torch.addcmul(c, w0, first).sub_(guess)
+        z, v, failed = self._stage(f, c, w0, guess, (r, first))
+        # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which w0 f, which is z - r, grows less met one
+        d = z - guess
+        anew = failed | self._steep(d, d - r, STAGE_GROWTH)
         if not bool(anew.any()):
             return z, v
         self.flowed += 1
@@ -111,15 +113,16 @@ class NewtonStages(Stages):
             raise ConvergenceError(self._told(where))
         return found.x + found.d
 
-    def _stage(self, f: Map, c: Tensor, w0: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """State and slope by Newton's iteration from ``z``, whose slope is ``v``, and the samples that failed."""
+    def _stage(
+        self, f: Map, c: Tensor, w0: Tensor, z: Tensor, at: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """State and slope by Newton's iteration from ``z``, whose residual and slope are these; samples that failed."""
 
         def residual(z: Tensor) -> tuple[Tensor, Tensor]:
             v = f(z)
             return torch.addcmul(c, w0, v).sub_(z), v
 
-        first = (torch.addcmul(c, w0, v).sub_(z), v)
-        found = self._iterate(residual, z, first, c, lambda z: Jacobian(f, z), w0)
+        found = self._iterate(residual, z, at, c, lambda z: Jacobian(f, z), w0)
         # the slope with which z = c + w0 v holds to rounding: that of func is as rough as func is stiff
         return found.x + found.d, found.v + (found.d - found.r) / w0, found.failed
 
@@ -142,7 +145,7 @@ class NewtonStages(Stages):
         tol = self.solver.tolerance(x)
         if not transposed and self.solver.tol is None:
             tol /= 256  # the errors of slopes may all point one way, and add up
-        start, fresh, before, found = (x, at), False, None, None
+        start, fresh, before, found, least = (x, at), False, None, None, torch.finfo(x.dtype).tiny
         for _ in range(self.solver.max_iter):
             if self.factor is None or not (fresh or self.factor.reusable):
                 self._renew(jacobian(x), w0)
@@ -150,8 +153,11 @@ class NewtonStages(Stages):
             d = self._solved(at[0], transposed)
             new, now = x + d, self._sizes(d)
             if before is not None:
-                size, rate = self._sizes(new).maximum(self._sizes(known)), now / before
-                done = (now * rate <= tol * size) | (now <= torch.finfo(x.dtype).eps * size)
+                size, rate = self._sizes(new).maximum(self._sizes(known)), now / before.clamp(min=least)
+                done = now * rate <= tol * size
+                if found is None and bool(done.all()):
+                    return _Found(x, d, *at, ~done)
+                done |= now <= torch.finfo(x.dtype).eps * size
                 near = ~done & (rate > 0.5) & (now < 1e-3 * size)
                 if bool(near.any()):
                     noise = self._sizes(self._solved(residual(x + rounding_of(x))[0] - at[0], transposed))
@@ -191,8 +197,8 @@ class NewtonStages(Stages):
     def _steep(self, d: Tensor, dv: Tensor, share: float) -> Tensor:
         """The samples with ``⟨d, dv⟩ > share ⟨d, d⟩``, for numbers of any size."""
         size = self._sizes(d)[:, None]
-        d, dv = d.reshape(len(size), -1) / size, dv.reshape(len(size), -1) / size
-        return (d * (dv - share * d)).sum(1) > 0
+        rest = torch.sub(dv, d, alpha=share).reshape(len(size), -1) / size
+        return torch.linalg.vecdot(d.reshape(len(size), -1) / size, rest) > 0
 
     def _solved(self, r: Tensor, transposed: bool = False) -> Tensor:
         assert self.factor is not None
@@ -236,7 +242,7 @@ class NewtonStages(Stages):
             shift = torch.where(these, shift / 2, shift * 4).clamp(1e-9, 1e30)
             if bool((rested | lost).all()):
                 break
-        found = self._stage(f, c, w0, z, v)
+        found = self._stage(f, c, w0, z, (r, v))
         return found[0], found[1], found[2] | lost
 
     # ---- what went wrong --------------------------------------------------------------------------------------------
