@@ -144,6 +144,7 @@ def _solve(
         known=weights.past_rows,
         keep_slopes=bool(resume or embedded),
         tables=weights.tables,
+        order=float(known.detach().min()) if (known := problem.known.get("order")) is not None else 0.0,
     )
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)

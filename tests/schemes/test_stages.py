@@ -1,11 +1,12 @@
 """Implicit stages: neither the scale of a problem nor the samples beside one change its answer, on any path."""
 
 import itertools
+import re
 
 import pytest
 import torch
 
-from neuralfde import FixedPoint, fdeint
+from neuralfde import ConvergenceError, FixedPoint, Krylov, Newton, NonFiniteError, fdeint
 from neuralfde.door.names import METHODS
 from tests.stubs import F64
 
@@ -66,3 +67,35 @@ def test_a_sample_does_not_see_the_samples_beside_it(method, width):
         answers |= {(stepper, "alone"): alone, (stepper, others, "first"): z[0], (stepper, others, "last"): z[-1]}
     for key, found in answers.items():
         assert apart(found, answers["single", "alone"]) < 1e-12, key
+
+
+def test_a_step_that_is_unstable_names_one_that_is_not():
+    rates = torch.tensor([1.0, 30.0, 4e3], dtype=F64)
+    z0 = torch.ones(3, dtype=F64)
+    with pytest.raises(NonFiniteError, match=r"\|J\| h\^β is .*'trapezoid'.* step=\S+ or less") as caught:
+        fdeint(lambda t, z: -rates * z, z0, 20.0, 0.8, steps=2000)
+    step = float(re.search(r"step=(\S+) or less", str(caught.value))[1])
+    z = fdeint(lambda t, z: -rates * z, z0, 200 * step, 0.8, step=step)
+    assert z.abs().max() < 1
+    with pytest.raises(NonFiniteError, match="blows up"):
+        fdeint(lambda t, z: 1e-3 * z**3, 10 * z0, 100.0, 0.8, steps=200)
+
+
+def test_failures_name_the_part_that_failed():
+    z0, one = torch.full((2,), 0.3, dtype=F64), torch.eye(2, dtype=F64)
+    weight = float(METHODS["gl"].kernel(torch.tensor([0.7], dtype=F64), 0.1, 1).local[0])
+    cases = {
+        "nonlinear part failed": lambda t, z: (
+            20 * torch.sign(z - 0.1) * (z - 0.1).abs().sqrt() - 40 * torch.sign(z - 0.2)
+        ),
+        "linear part failed.*singular": lambda t, z: z / weight + 1,
+    }
+    for message, func in cases.items():
+        with pytest.raises(ConvergenceError, match=rf"step 1.*{message}"):
+            fdeint(func, z0, 1.0, 0.7, steps=10, method="gl", stepper="single")
+    wrong = Newton(linear=Krylov(size=1, restarts=1))
+    turn = 1e4 * torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=F64)
+    with pytest.raises(ConvergenceError, match=r"linear part failed: GMRES"):
+        fdeint(lambda t, z: turn @ z, z0, 1.0, 0.7, steps=10, method="gl", solver=wrong, stepper="single")
+    with pytest.raises(ConvergenceError, match="not the structure"):
+        fdeint(lambda t, z: -(one - 2) @ z, z0, 1.0, 0.7, steps=10, method="gl", solver="banded", stepper="single")

@@ -39,7 +39,7 @@ class Jacobian:
 
     def vjp(self, u: Tensor) -> Tensor:
         """``Jᵀ u``."""
-        found = vjp((self.v,), (u,), (self.z,), keep=True)[0] if self.traced else None
+        found = vjp((self.v,), (u,), (self.z,), keep=True)[0] if self.v is not None and self.traced else None
         return torch.zeros_like(u) if found is None else found
 
     def rows(self, patterns: Tensor) -> Tensor:
@@ -78,6 +78,16 @@ class Jacobian:
         size, top = float(z.abs().max()), float(d.abs().max())
         reach = (size or 1.0) * math.sqrt(torch.finfo(z.dtype).eps) / (top or 1.0)
         return (self.f(z + reach * d) - self.f(z)) / reach
+
+    def rate(self) -> float:
+        """The largest eigenvalue in size, nearly: by some products with a vector that turns to it."""
+        u, size = irregular(self.z.detach()), 0.0
+        for _ in range(12):
+            u = self.vjp(u / u.norm())
+            size = float(u.norm())
+            if not 0 < size < math.inf:
+                break
+        return size
 
     def mixes(self, samples: int) -> bool:
         """Whether equal parts of the state, so many of them, act on each other: seen in one product."""

@@ -168,7 +168,8 @@ class NewtonStages(Stages):
                 slow = found.failed & ~(rate <= STAGE_STALE)
                 if not fresh and bool(slow.any()):
                     astray = self._all(slow & ~(rate < 1), x)  # by the old matrix
-                    x, at = torch.where(astray, start[0], x), tuple(map(torch.where, (astray,) * 2, start[1], at))
+                    x = torch.where(astray, start[0], x)
+                    at = torch.where(astray, start[1][0], at[0]), torch.where(astray, start[1][1], at[1])
                     self._renew(jacobian(x), w0)
                     fresh, before = True, None
                     continue
@@ -182,8 +183,8 @@ class NewtonStages(Stages):
         if found is None or bool(found.failed.all()):
             return _Found(x, d, *at, ~done)
         now = self._all(found.failed & done, x)
-        parts = (torch.where(now, new, old) for new, old in zip((x, d, *at), found, strict=False))
-        return _Found(*parts, found.failed & ~done)
+        x, d, r, v = (torch.where(now, new, old) for new, old in zip((x, d, *at), found[:4], strict=True))
+        return _Found(x, d, r, v, found.failed & ~done)
 
     def _sizes(self, x: Tensor) -> Tensor:
         """The largest number of each sample."""

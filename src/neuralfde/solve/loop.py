@@ -8,6 +8,7 @@ Callbacks, output nodes, stored rows and the slopes that nobody needs are known 
 from __future__ import annotations
 
 import contextlib
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from ..base.structure import all_finite
 from ..errors import NonFiniteError
 from ..history import Block, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
+from ..schemes import Jacobian
 from ..storage import Tape
 from .plan import Coefficients, Plan, Run
 from .rows import SegmentRows, SlopeRows
@@ -237,8 +239,30 @@ def check_outputs(plan: Plan, run: Run, c: Coefficients, z0: Tensor, outputs: tu
     """Raise if an output is not finite; the solve is repeated to say at which step that began."""
     if all(o is None or all_finite(o) for o in outputs):
         return
-    forward(plan, run, c, z0, check=True)
+    try:
+        forward(plan, run, c, z0, check=True)
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{error} {_remedy(plan, z0 if c.base is None else z0[0])}") from None
     raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
+
+
+def _remedy(plan: Plan, start: Tensor) -> str:
+    """What to do about a state that is not finite: a step that is stable, where the one taken was not."""
+    rate = 0.0
+    if plan.order > 0 and not plan.scheme.implicit:
+        with contextlib.suppress(RuntimeError):
+            rate = Jacobian(partial(plan.field, 0), start.detach().view(plan.field.shape)).rate()
+    # explicit schemes follow a decay of rate λ as long as λ h^β is below about 2^β
+    load, most = rate * plan.step**plan.order, 2.0**plan.order
+    if math.isfinite(load) and load > most:
+        return (
+            f"The step is unstable: |J| h^β is {load:.2g} at the start, explicit schemes bear about {most:.2g}. Use an "
+            f"implicit method ('trapezoid', 'gl', 'l1'), or step={1.2 * rate ** (-1 / plan.order):.2g} or less."
+        )
+    return (
+        "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
+        "or look at func there; a solution that blows up in finite time has no value beyond it."
+    )
 
 
 def _check_block(plan: Plan, task: Task, states: Tensor, slopes: Tensor) -> None:
@@ -247,7 +271,5 @@ def _check_block(plan: Plan, task: Task, states: Tensor, slopes: Tensor) -> None
         if what is not None:
             raise NonFiniteError(
                 f"the {what} became NaN or infinite at step {n} of {plan.steps} (t={float(plan.field.times[n]):g}). "
-                "Every earlier step was finite. "
-                "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
-                "or look at func there; a solution that blows up in finite time has no value beyond it."
+                "Every earlier step was finite."
             )

@@ -44,6 +44,7 @@ class Plan:
         known: the past of a resumed solve, in place of the initial row: (steps + 1, sums, groups, width).
         keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
+        order: the smallest order of the equation, 0 if it is not a number; for advice alone.
         tables: weights inside a block that later solves with the same numbers will find again, or None.
     """
 
@@ -65,6 +66,7 @@ class Plan:
     known: Tensor | None = None
     keep_slopes: bool = False
     tables: dict[Block, Tensor] | None = None
+    order: float = 0.0
 
 
 @dataclass
