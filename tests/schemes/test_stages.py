@@ -6,8 +6,10 @@ import re
 import pytest
 import torch
 
-from neuralfde import ConvergenceError, FixedPoint, Krylov, Newton, NonFiniteError, fdeint
+from neuralfde import Banded, ConvergenceError, Dense, FixedPoint, Given, Krylov, Newton, NonFiniteError, fdeint, solve
 from neuralfde.door.names import METHODS
+from tests.matrix.cases import Case
+from tests.matrix.compare import Field, arguments, by_reference, distances, finished, leaves_of
 from tests.stubs import F64
 
 F32 = torch.float32
@@ -99,3 +101,40 @@ def test_failures_name_the_part_that_failed():
         fdeint(lambda t, z: turn @ z, z0, 1.0, 0.7, steps=10, method="gl", solver=wrong, stepper="single")
     with pytest.raises(ConvergenceError, match="not the structure"):
         fdeint(lambda t, z: -(one - 2) @ z, z0, 1.0, 0.7, steps=10, method="gl", solver="banded", stepper="single")
+
+
+def diffusion(t, z, k):
+    """Three diagonals along the last axis, nonlinear, a rate for each sample."""
+    p = torch.nn.functional.pad(z, (1, 1))
+    return k * (p[..., 2:] - 2 * z + p[..., :-2]) + torch.sin(z) * t
+
+
+@pytest.mark.parametrize("shape", [torch.Size((700,)), torch.Size((2, 600))])
+def test_wide_states_with_few_diagonals_are_solved_by_them(shape):
+    generator = torch.Generator().manual_seed(3)
+    z0 = torch.randn(shape, dtype=F64, generator=generator)
+    rate = 100 + torch.arange(shape[:-1].numel() or 1, dtype=F64).reshape(*shape[:-1], 1)
+    found = {}
+    for solver in "auto", Newton(linear=Krylov(size=60, preconditioner=Banded())):
+        k = rate.clone().requires_grad_()
+        out = solve(diffusion, z0, 0.5, 0.7, steps=5, method="trapezoid", solver=solver, args=(k,))
+        found[str(solver)] = out.ys.detach(), *torch.autograd.grad(out.ys.square().sum(), k)
+        if solver == "auto":
+            assert "banded, 3 diagonals" in out.stats.why
+            assert 0 < out.stats.factorisations < out.stats.linear_solves
+    for one, other in zip(*found.values(), strict=True):
+        assert apart(one, other) < 1e-11
+
+
+NEAR = Given(lambda w0, r: r / (1 + w0), lambda w0, r: r / (1 + w0))
+LINEAR = [Dense(), Krylov(size=4), Krylov(preconditioner=Dense()), NEAR]
+
+
+@pytest.mark.parametrize("linear", LINEAR, ids=["dense", "krylov", "preconditioned", "given"])
+def test_gradients_of_every_linear_solver_are_those_of_the_textbook(linear):
+    case = Case("l1", "single", "full", "device", "number", 6, 15, "nodes")
+    field = Field(case.shape)
+    leaves = leaves_of(case, field)
+    positional, named = arguments(case, field, leaves)
+    found = finished(fdeint(*positional, **{**named, "solver": Newton(linear=linear)}), leaves)
+    assert max(distances(found, by_reference(case)).values()) < 1e-12
