@@ -52,6 +52,9 @@ NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 #: Numbers of a sample up to which its Jacobian is a matrix, and numbers in all these matrices. With 512 the inverse
 #: takes 30 ms and a product 0.1 ms, as long as two or three calls of a small func.
 DENSE_NUMBERS, DENSE_MEMORY = 512, 1 << 24
+#: Numbers of a state beyond which bands are looked for before matrices: those of 64 samples of 200 numbers, 20 MB, take
+#: 5 ms to read, their bands 0.3 ms to eliminate (benchmarks/stiff.py).
+DENSE_WIDE = 1024
 #: The half width of a band up to which it is eliminated by blocks, and the least size of a block.
 BAND_WIDEST, BAND_BLOCK = 64, 64
 #: Updates that shrink by less than this factor ask for a new matrix.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,12 +15,13 @@ from .linear import Factor, Linear, inverted, weight_of
 
 
 class _Bands(Factor):
-    """Block elimination in ``M = (I + L)(D)(I + U)``: L and U hold one block beside the diagonal each."""
+    """Block elimination in ``M = (I + L) D (I + U)``: L and U hold one block beside the diagonal each."""
 
     def __init__(self, lower: Tensor, middle: Tensor, upper: Tensor, size: int, width: int) -> None:
         # (samples, blocks, q, q): lower[k] acts on block k - 1 of what is solved, upper[k] on block k + 1
-        self.lower, self.middle, self.upper, self.size, self.width = lower, middle, upper, size, width
-        self.samples, self.singular = lower.shape[0], not bool(torch.isfinite(middle).all())
+        self.parts, self.middle, self.size, self.width = (lower, upper), middle, size, width
+        self.lower, self.upper = lower.unbind(1), upper.unbind(1)
+        self.samples, self.singular = len(lower), not bool(torch.isfinite(middle).all())
         each = f"{self.samples} samples of {size} numbers" if self.samples > 1 else f"{size} numbers"
         self.why = f"banded, {2 * width + 1} diagonals of {each}"
 
@@ -27,18 +30,21 @@ class _Bands(Factor):
         samples, blocks, q, _ = self.middle.shape
         y = torch.nn.functional.pad(r.reshape(samples, -1), (0, blocks * q - self.size)).view(samples, blocks, q, 1)
         parts = list(y.unbind(1))
-        for k, left in enumerate(self.lower.unbind(1)[1:], 1):
-            parts[k] = torch.baddbmm(parts[k], left, parts[k - 1], alpha=-1)
+        for k in range(1, blocks):
+            parts[k] = torch.baddbmm(parts[k], self.lower[k], parts[k - 1], alpha=-1)
         parts = list((self.middle @ torch.stack(parts, 1)).unbind(1))
-        above = self.upper.unbind(1)
         for k in range(blocks - 2, -1, -1):
-            parts[k] = torch.baddbmm(parts[k], above[k], parts[k + 1], alpha=-1)
+            parts[k] = torch.baddbmm(parts[k], self.upper[k], parts[k + 1], alpha=-1)
         return torch.stack(parts, 1).reshape(samples, -1)[:, : self.size].reshape(r.shape)
 
     def solve_transposed(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
-        lower, upper = self.upper.mT.roll(1, 1), self.lower.mT.roll(-1, 1)
-        return _Bands(lower, self.middle.mT, upper, self.size, self.width).solve(r)
+        return self._transposed.solve(r)
+
+    @cached_property
+    def _transposed(self) -> _Bands:
+        lower, upper = self.parts[1].mT.roll(1, 1), self.parts[0].mT.roll(-1, 1)
+        return _Bands(lower, self.middle.mT, upper, self.size, self.width)
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,9 @@ class Banded(Linear):
 
 def _eliminated(w0: Tensor, band: Tensor, size: int, b: int) -> _Bands:
     """Block elimination without exchanges between blocks; inside a block pivots are chosen."""
-    q = max(b, BAND_BLOCK)
-    samples, blocks = band.shape[0], -(-size // q)
+    samples = len(band)
+    q = max(b, 16, BAND_BLOCK // math.isqrt(samples))  # many samples fill their products with smaller blocks
+    blocks = -(-size // q)
     rows = torch.nn.functional.pad(-w0[..., None] * band, (0, 0, 0, blocks * q - size)).view(samples, blocks, q, -1)
     inner = torch.arange(q, device=band.device)
     wide = rows.new_zeros(samples, blocks, q, 3 * q)

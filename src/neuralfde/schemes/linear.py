@@ -96,15 +96,18 @@ class _Inverse(Factor):
 class Dense(Linear):
     """The Jacobian itself, a matrix for each sample: for up to a few hundred numbers that act on each other.
 
-    A sample is what an index of the leading axes of the state stands for, of as many of them as do not mix.
+    A sample is what an index of the leading axes of the state stands for, of as many of them as do not mix. ``most``:
+    the largest sample.
     """
+
+    most: int = DENSE_NUMBERS
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
         """See :class:`Linear`."""
         shape = jacobian.shape
         for m in dict.fromkeys(shape[k:].numel() for k in range(len(shape), -1, -1)):
             samples = shape.numel() // m
-            if m > DENSE_NUMBERS or samples * m * m > max(DENSE_MEMORY, shape.numel()):
+            if m > self.most or samples * m * m > max(DENSE_MEMORY, shape.numel()):
                 return None
             found = None if samples > 1 and jacobian.mixes(samples) else self._blocks(jacobian, samples, m)
             if found is not None:

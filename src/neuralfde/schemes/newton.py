@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.policy import STAGE_GROWTH, STAGE_ROUNDING, STAGE_STALE
+from ..base.policy import DENSE_WIDE, STAGE_GROWTH, STAGE_ROUNDING, STAGE_STALE
 from ..errors import ConvergenceError
 from .banded import Banded
 from .jacobian import Jacobian
@@ -25,7 +25,9 @@ class Auto(Linear):
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """See :class:`Linear`."""
-        for linear in (Dense(), Banded()) if jacobian.traced else ():
+        wide = jacobian.shape.numel() > DENSE_WIDE  # so many numbers in all samples read their matrices from memory
+        order = (Dense(64), Banded(), Dense()) if wide else (Dense(), Banded())
+        for linear in order if jacobian.traced else ():
             found = linear.factor(jacobian, w0)
             if found is not None:
                 found.by = linear
@@ -55,13 +57,13 @@ class Newton(StageSolver):
 
 
 class _Found(NamedTuple):
-    """Where an iteration ended: x, the update that is still to be made, r and v at x, and the samples that failed."""
+    """Where an iteration ended: x after its last update d, r and v before that, and where it failed, None: nowhere."""
 
     x: Tensor
     d: Tensor
     r: Tensor
     v: Tensor
-    failed: Tensor
+    failed: Tensor | None
 
 
 class NewtonStages(Stages):
@@ -85,19 +87,18 @@ class NewtonStages(Stages):
         first = f(guess)
         r = torch.addcmul(c, w0, first).sub_(guess)
         z, v, failed = self._stage(f, c, w0, guess, (r, first))
-        # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which w0 f, which is z - r, grows less met one
+        # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which w0 f, which is d - r, grows less met one
         d = z - guess
-        anew = failed | self._steep(d, d - r, STAGE_GROWTH)
-        if not bool(anew.any()):
+        steep = self._steep(d, d - r, STAGE_GROWTH)
+        if failed is None and not bool(steep.any()):
             return z, v
         self.flowed += 1
-        these = self._all(anew, z)
-        start = torch.where(these, guess, z), torch.where(these, first, v)
-        flown = self._flow(f, c, w0, *start)
-        if bool((failed & flown[2]).any()):
+        anew = self._all(steep, z) if failed is None else self._all(steep, z) | failed
+        found = self._flow(f, c, w0, torch.where(anew, guess, z), torch.where(anew, first, v))
+        if failed is not None and bool((failed & found[2]).any()):
             raise ConvergenceError(self._told(where))
-        taken = these & ~self._all(flown[2], z)  # where nothing is continued from the step before, all there is
-        return torch.where(taken, flown[0], z), torch.where(taken, flown[1], v)
+        taken = anew & ~found[2]  # where nothing is continued from the step before, what there is
+        return torch.where(taken, found[0], z), torch.where(taken, found[1], v)
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""
@@ -109,14 +110,14 @@ class NewtonStages(Stages):
         start = torch.zeros_like(jacobian.z)
         first = residual(start)
         found = self._iterate(residual, start, first, first[0], lambda mu: jacobian, w0, transposed=True)
-        if bool(found.failed.any()):
+        if found.failed is not None:
             raise ConvergenceError(self._told(where))
-        return found.x + found.d
+        return found.x
 
     def _stage(
         self, f: Map, c: Tensor, w0: Tensor, z: Tensor, at: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """State and slope by Newton's iteration from ``z``, whose residual and slope are these; samples that failed."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """State and slope by Newton's iteration from ``z``, whose residual and slope are these, and where it failed."""
 
         def residual(z: Tensor) -> tuple[Tensor, Tensor]:
             v = f(z)
@@ -124,7 +125,7 @@ class NewtonStages(Stages):
 
         found = self._iterate(residual, z, at, c, lambda z: Jacobian(f, z), w0)
         # the slope with which z = c + w0 v holds to rounding: that of func is as rough as func is stiff
-        return found.x + found.d, found.v + (found.d - found.r) / w0, found.failed
+        return found.x, torch.addcdiv(found.v, found.d - found.r, w0), found.failed
 
     # ---- one iteration for both -------------------------------------------------------------------------------------
 
@@ -145,7 +146,8 @@ class NewtonStages(Stages):
         tol = self.solver.tolerance(x)
         if not transposed and self.solver.tol is None:
             tol /= 256  # the errors of slopes may all point one way, and add up
-        start, fresh, before, found, least = (x, at), False, None, None, torch.finfo(x.dtype).tiny
+        start, fresh, before, least = (x, at), False, None, torch.finfo(x.dtype).tiny
+        found, ahead = None, None  # what is there of samples that are done, and which are not
         for _ in range(self.solver.max_iter):
             if self.factor is None or not (fresh or self.factor.reusable):
                 self._renew(jacobian(x), w0)
@@ -156,35 +158,41 @@ class NewtonStages(Stages):
                 size, rate = self._sizes(new).maximum(self._sizes(known)), now / before.clamp(min=least)
                 done = now * rate <= tol * size
                 if found is None and bool(done.all()):
-                    return _Found(x, d, *at, ~done)
+                    return _Found(new, d, *at, None)
                 done |= now <= torch.finfo(x.dtype).eps * size
                 near = ~done & (rate > 0.5) & (now < 1e-3 * size)
                 if bool(near.any()):
                     noise = self._sizes(self._solved(residual(x + rounding_of(x))[0] - at[0], transposed))
                     done |= near & (now <= STAGE_ROUNDING * noise)  # as small as the rounding of x lets it be
-                found = self._kept(found, x, d, at, done)
-                if not bool(found.failed.any()):
+                found = self._kept(found, ahead, new, d, at)
+                ahead = ~done if ahead is None else ahead & ~done
+                if not bool(ahead.any()):
                     return found
-                slow = found.failed & ~(rate <= STAGE_STALE)
+                self.reached = float((now / size)[ahead].max())
+                slow = ahead & ~(rate <= STAGE_STALE)
                 if not fresh and bool(slow.any()):
                     astray = self._all(slow & ~(rate < 1), x)  # by the old matrix
                     x = torch.where(astray, start[0], x)
                     at = torch.where(astray, start[1][0], at[0]), torch.where(astray, start[1][1], at[1])
                     self._renew(jacobian(x), w0)
                     fresh, before = True, None
+                    if self.factor is None or self.factor.samples != len(ahead):  # coupled in another way than before
+                        found, ahead = None, None
                     continue
-                self.reached = float((now / size)[found.failed].max())
             x, before, fresh = new, now, False
             at = residual(x)
-        return self._kept(found, x, d, at, torch.zeros_like(now, dtype=torch.bool))
+        failed = torch.ones_like(x, dtype=torch.bool) if ahead is None else self._all(ahead, x)
+        return self._kept(found, ahead, new, d, at)._replace(failed=failed)
 
-    def _kept(self, found: _Found | None, x: Tensor, d: Tensor, at: tuple[Tensor, Tensor], done: Tensor) -> _Found:
-        """What was found, with the samples that are ``done`` now."""
-        if found is None or bool(found.failed.all()):
-            return _Found(x, d, *at, ~done)
-        now = self._all(found.failed & done, x)
+    def _kept(
+        self, found: _Found | None, ahead: Tensor | None, x: Tensor, d: Tensor, at: tuple[Tensor, Tensor]
+    ) -> _Found:
+        """What was found, with these for the samples that were still ``ahead``."""
+        if found is None or ahead is None:
+            return _Found(x, d, *at, None)
+        now = self._all(ahead, x)
         x, d, r, v = (torch.where(now, new, old) for new, old in zip((x, d, *at), found[:4], strict=True))
-        return _Found(x, d, r, v, found.failed & ~done)
+        return _Found(x, d, r, v, None)
 
     def _sizes(self, x: Tensor) -> Tensor:
         """The largest number of each sample."""
@@ -225,7 +233,7 @@ class NewtonStages(Stages):
         Implicit steps of length 1/shift, a shift for each sample: long ones once no direction grows.
         """
         shift, r = torch.ones_like(z), torch.addcmul(c, w0, v).sub_(z)
-        far = 1e3 * (self._sizes(z) + self._sizes(c) + self._sizes(r))
+        far = self._all(1e3 * (self._sizes(z) + self._sizes(c) + self._sizes(r)), z)
         for _ in range(2 * self.solver.max_iter):
             self._renew(Jacobian(f, z), w0 / (1 + shift))
             d = self._solved(r / (1 + shift))
@@ -236,15 +244,16 @@ class NewtonStages(Stages):
             foreseen = self._sizes(shift * d - rest) <= self._sizes(shift * d) / 2
             size = self._sizes(z).maximum(self._sizes(c))
             near = self._sizes((1 + shift) * d) <= 1e-3 * size
-            good = near | ((foreseen | (self._sizes(rest) <= 0.75 * self._sizes(r))) & ~steep)
-            lost, these = ~(self._sizes(z) <= far), self._all(good, z)
-            rested = (self._sizes(d) <= 0.1 * size) & (self._sizes(shift) < 0.1)
-            z, v, r = torch.where(these, z + d, z), torch.where(these, there, v), torch.where(these, rest, r)
-            shift = torch.where(these, shift / 2, shift * 4).clamp(1e-9, 1e30)
+            good = self._all(near | ((foreseen | (self._sizes(rest) <= 0.75 * self._sizes(r))) & ~steep), z)
+            rested = self._all((self._sizes(d) <= 0.1 * size) & (self._sizes(shift) < 0.1), z)
+            z, v, r = torch.where(good, z + d, z), torch.where(good, there, v), torch.where(good, rest, r)
+            shift = torch.where(good, shift / 2, shift * 4).clamp(1e-9, 1e30)
+            lost = ~(z.abs() <= far)
             if bool((rested | lost).all()):
                 break
-        found = self._stage(f, c, w0, z, (r, v))
-        return found[0], found[1], found[2] | lost
+        at_rest = self._stage(f, c, w0, z, (r, v))
+        lost = self._all(self._sizes(lost.to(z.dtype)) > 0, z)
+        return at_rest[0], at_rest[1], lost if at_rest[2] is None else lost | at_rest[2]
 
     # ---- what went wrong --------------------------------------------------------------------------------------------
 
