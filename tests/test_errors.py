@@ -13,7 +13,7 @@ from neuralfde import (
     FixedPoint,
     InputError,
     InputTypeError,
-    NewtonKrylov,
+    Newton,
     NonFiniteError,
     Trapezoid,
     Window,
@@ -128,7 +128,7 @@ def test_combinations_that_make_no_sense():
     with pytest.raises(InputError, match="correction"):
         ABM(corrections=0)
     with pytest.raises(InputError, match="tolerance"):
-        NewtonKrylov(tol=-1.0)
+        Newton(tol=-1.0)
     with pytest.raises(InputTypeError, match="'adjoint'"):
         solve(relax, Z, 1.0, 0.5, steps=4, adjont="exact")
     with pytest.raises(InputTypeError, match="'method'"):
@@ -202,12 +202,12 @@ def test_a_state_that_stops_being_finite_is_reported_with_its_step(history):
 
 def test_a_stage_that_does_not_converge_names_its_step_and_a_remedy():
     stiff = lambda t, z: -1e4 * z
-    with pytest.raises(ConvergenceError, match=r"step 1.*smaller step.*newton"):
+    with pytest.raises(ConvergenceError, match=r"step 1.*smaller step.*Newton"):
         fdeint(stiff, Z, 1.0, 0.9, steps=5, method="gl", solver=FixedPoint(max_iter=20))
     y = fdeint(stiff, torch.ones(2, dtype=F64), 1.0, 0.9, steps=5, method="gl", solver="newton")
     assert y.abs().max() < 1e-3
     with pytest.raises(ConvergenceError, match=r"step 1"):
-        fdeint(lambda t, z: z.pow(2) + 1e6, Z, 1.0, 0.9, steps=2, method="gl", solver=NewtonKrylov(max_iter=2))
+        fdeint(lambda t, z: z.pow(2) + 1e6, Z, 1.0, 0.9, steps=2, method="gl", solver=Newton(max_iter=2))
 
 
 def test_noise_that_begins_late_cannot_be_repeated_and_is_refused():

@@ -38,6 +38,11 @@ QUESTIONS = {
         "`python benchmarks/small_states.py`",
         "performance.md#small-states",
     ),
+    "stiff": Question(
+        "What do implicit steps of a stiff problem cost, beside a loop with one factorisation?",
+        "`python benchmarks/stiff.py`",
+        "performance.md#stiff-problems",
+    ),
     "horizons": Question(
         "What do time, memory and gradient error grow to over long horizons?",
         f"`python benchmarks/horizons.py --out OUT`{TAKE}",

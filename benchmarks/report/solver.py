@@ -98,6 +98,19 @@ def small_states() -> str:
     return f"{table([*head, *more], [cells], right=0)}\n\n{measured(found)}"
 
 
+def stiff() -> str:
+    """Implicit steps of the diffusion equation beside scipy's loop, which has no gradients."""
+    found = run("stiff", "diffusion")
+    lines = []
+    for r in found["rows"]:
+        ratios = [f"{r[k] / r['scipy']:.1f}" for k in ("forward", "both")]
+        times = [f"{1000 * r[k]:.0f} ms" for k in ("scipy", "forward", "both")]
+        lines.append([r["samples"], r["dtype"], *times, *ratios, f"{r['difference']:.1e}"])
+    head = ["samples", "dtype", "scipy, one sample forward", "forward", "forward + backward"]
+    more = ["forward / scipy", "forward + backward / scipy", "difference from scipy"]
+    return f"{table([*head, *more], lines, right=2)}\n\n{measured(found)}"
+
+
 def scaling() -> str:
     """Step times and traffic of one process and more."""
     found, names = run("scaling", "processes"), {"alone": "alone", "ddp": "DDP", "fsdp2": "FSDP2"}
@@ -119,5 +132,6 @@ PLACES = {
     "accuracy-estimates": lambda: as_they_are("estimates"),
     "accuracy-gradients": gradients,
     "small-states": small_states,
+    "stiff": stiff,
     "scaling": scaling,
 }

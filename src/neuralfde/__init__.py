@@ -19,7 +19,20 @@ from .fitting import Fit, fit
 from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
-from .schemes import ABM, L1, FixedPoint, GrunwaldLetnikov, Multistep, NewtonKrylov, Predictor, Trapezoid
+from .schemes import (
+    ABM,
+    L1,
+    Banded,
+    Dense,
+    FixedPoint,
+    Given,
+    GrunwaldLetnikov,
+    Krylov,
+    Multistep,
+    Newton,
+    Predictor,
+    Trapezoid,
+)
 from .solve.steppers import CudaGraph, Picard, Single
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
@@ -32,6 +45,7 @@ __all__ = [
     "ABM",
     "FFT",
     "L1",
+    "Banded",
     "CapturedTensorError",
     "Caputo",
     "ChangedFunctionError",
@@ -39,6 +53,7 @@ __all__ = [
     "ConvergenceError",
     "CudaGraph",
     "CustomKernel",
+    "Dense",
     "Device",
     "Direct",
     "DistributedOrder",
@@ -48,13 +63,15 @@ __all__ = [
     "Fit",
     "FixedPoint",
     "Full",
+    "Given",
     "GrunwaldLetnikov",
     "Host",
     "InputError",
     "InputTypeError",
+    "Krylov",
     "MultiTerm",
     "Multistep",
-    "NewtonKrylov",
+    "Newton",
     "NonFiniteError",
     "Paper",
     "Picard",

@@ -16,7 +16,7 @@ from .base.caches import Cache
 from .base.grid import Request
 from .base.policy import READING_NUMBERS
 from .base.structure import Structure, all_finite, replace_tensors, structure_of, tensors_in
-from .base.torch_private import derivatives_are_watched, is_constant, pytree, without_compiler
+from .base.torch_private import derivatives_are_watched, is_constant, pytree, value_of, without_compiler
 from .base.transfer import capturing, to_device
 from .door.cost import less_memory
 from .door.names import ADJOINTS
@@ -55,7 +55,10 @@ _READ: Cache[tuple[Problem, _Weights]] = Cache("small solves as they were read",
 
 @dataclass(frozen=True)
 class Stats:
-    """What a solve cost and how it was done; ``why`` says what was left to ``auto`` and how that was decided."""
+    """What a solve cost and how it was done; ``why`` says what was left to ``auto`` and how that was decided.
+
+    ``factorisations`` and ``linear_solves`` are those of implicit stages that were solved one by one.
+    """
 
     steps: int
     step: float
@@ -67,6 +70,8 @@ class Stats:
     storage: Storage
     stepper: str = "single"
     why: str = ""
+    factorisations: int = 0
+    linear_solves: int = 0
 
 
 class Solved(NamedTuple):
@@ -147,6 +152,7 @@ def _solve(
         ),
         keep_slopes=bool(resume or embedded),
         tables=weights.tables,
+        order=float(value_of(known).min()) if (known := problem.known.get("order")) is not None else 0.0,
     )
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
@@ -265,7 +271,8 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
 
 
 def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
-    grid, adjoint = problem.request.grid, problem.adjoint
+    grid, adjoint, stages = problem.request.grid, problem.adjoint, went.stages
+    solver = f"; solver: {stages.why}" if stages is not None and stages.why else ""
     return Stats(
         steps=grid.steps,
         step=grid.step,
@@ -276,7 +283,9 @@ def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
         history=problem.history,
         storage=problem.storage,
         stepper=went.stepper,
-        why=f"{problem.why}; stepper={went.stepper}: {went.why}",
+        why=f"{problem.why}; stepper={went.stepper}: {went.why}{solver}",
+        factorisations=0 if stages is None else stages.factorisations,
+        linear_solves=0 if stages is None else stages.linear_solves,
     )
 
 

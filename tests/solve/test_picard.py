@@ -108,7 +108,7 @@ def test_newton_on_what_does_not_depend_on_the_state(together, func):
 
 def test_a_loose_tolerance_is_kept():
     def run(stepper, tol=None):
-        solver = nf.NewtonKrylov(tol=tol)
+        solver = nf.Newton(tol=tol)
         return nf.fdeint(oscillator, start(), 2.0, 0.7, steps=20, method="bdf2", solver=solver, stepper=stepper)
 
     assert 1e-13 < relative(run("auto", 1e-5), run("single")) < 1e-5
@@ -393,7 +393,7 @@ def test_same_gradient(pulled, method, history, steps):
 @pytest.mark.parametrize("history", ["full", nf.Window(40), nf.FFT(block=8, growth=2)])
 @pytest.mark.parametrize("steps", [3, 150])
 def test_same_gradient_of_implicit_schemes(pulled, method, history, steps):
-    func, sharp = TimeNet(), nf.NewtonKrylov(tol=1e-14)
+    func, sharp = TimeNet(), nf.Newton(tol=1e-14)
     found = gradients(func, "picard", method=method, history=history, steps=steps, solver=sharp)
     assert sum(pulled) == steps + 1
     slow = gradients(func, "single", method=method, history=history, steps=steps, solver=sharp)
@@ -415,7 +415,7 @@ def test_same_gradient_of_implicit_schemes(pulled, method, history, steps):
 def test_graded_grids_stored_rows_and_orders_of_their_own(method, options):
     options = {"history": "full", "method": method, "solver": None, **options}
     if method == "trapezoid":
-        options["solver"] = nf.NewtonKrylov(tol=1e-14)
+        options["solver"] = nf.Newton(tol=1e-14)
     func = TimeNet()
     assert relative(gradients(func, "picard", **options), gradients(func, "single", **options)) < 1e-11
 

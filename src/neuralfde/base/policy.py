@@ -47,6 +47,23 @@ NEWTON_NUMBERS = 64
 #: Its iterations, and how exact its differences are.
 NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 
+# ---- implicit stages ------------------------------------------------------------------------------------------------
+
+#: Numbers of a sample up to which its Jacobian is a matrix, and numbers in all these matrices. With 512 the inverse
+#: takes 30 ms and a product 0.1 ms, as long as two or three calls of a small func.
+DENSE_NUMBERS, DENSE_MEMORY = 512, 1 << 24
+#: Numbers of a state beyond which bands are looked for before matrices: those of 64 samples of 200 numbers, 20 MB, take
+#: 5 ms to read, their bands 0.3 ms to eliminate (benchmarks/stiff.py).
+DENSE_WIDE = 1024
+#: The half width of a band up to which it is eliminated by blocks, and the least size of a block.
+BAND_WIDEST, BAND_BLOCK = 64, 64
+#: Updates that shrink by less than this factor ask for a new matrix.
+STAGE_STALE = 0.1
+#: Updates of this many roundings do not shrink any further.
+STAGE_ROUNDING = 256
+#: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.
+STAGE_GROWTH = 0.8
+
 # ---- parameter gradients of many steps in one product ---------------------------------------------------------------
 
 #: States up to this many numbers: the graph of a stacked call is that of one step, times the block.

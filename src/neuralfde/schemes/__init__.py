@@ -1,25 +1,48 @@
 """Schemes: a formula, a weight table and a local map each."""
 
+from .banded import Banded
 from .base import Pulled, Scheme
 from .differences import L1, GrunwaldLetnikov
+from .jacobian import Jacobian
+from .krylov import Krylov
+from .linear import Dense, Factor, Given, Linear
 from .multistep import Multistep
+from .newton import Newton
 from .one_stage import OneStage
 from .predictor import Predictor
-from .stage_solvers import SOLVERS, FixedPoint, NewtonKrylov, StageSolver
+from .stage_solvers import FixedPoint, Stages, StageSolver
 from .trapezoid import ABM, Trapezoid
 
 __all__ = [
     "ABM",
     "L1",
     "SOLVERS",
+    "Banded",
+    "Dense",
+    "Factor",
     "FixedPoint",
+    "Given",
     "GrunwaldLetnikov",
+    "Jacobian",
+    "Krylov",
+    "Linear",
     "Multistep",
-    "NewtonKrylov",
+    "Newton",
     "OneStage",
     "Predictor",
     "Pulled",
     "Scheme",
     "StageSolver",
+    "Stages",
     "Trapezoid",
 ]
+
+#: Names for ``solver=``.
+SOLVERS: dict[str, StageSolver] = {
+    "auto": Newton(),
+    "newton": Newton(),
+    "dense": Newton(linear=Dense()),
+    "banded": Newton(linear=Banded()),
+    "krylov": Newton(linear=Krylov()),
+    "fixed-point": FixedPoint(),
+}

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..base.torch_private import vjp
 from ..errors import InputError
 from ..weights.kernel import Kernel
+from .stage_solvers import Stages
 
 #: The right-hand side at one time: from a state to its slope.
 Slope = Callable[[Tensor], Tensor]
@@ -66,8 +67,14 @@ class Scheme(ABC):
     def expected_order(self, order: float, smooth: bool) -> float:
         """The order of convergence at a fixed time, for a smooth solution or a generic one ``c₀ + c₁ t^β``."""
 
-    def locate(self, f: Slope, c: Tensor, w0: Tensor, where: str) -> Tensor:
-        """Implicit schemes: solve for the state from the history sum; no gradients."""
+    def open_stages(self) -> Stages | None:
+        """Implicit schemes: what solves the stages of one solve, forward and backward."""
+        return None
+
+    def locate(
+        self, f: Slope, c: Tensor, w0: Tensor, before: Tensor, stages: Stages | None, where: str
+    ) -> tuple[Tensor, Tensor]:
+        """Implicit schemes: state and slope from the history sum and the state of the step before; no gradients."""
         raise NotImplementedError
 
     def restore(self, c: Tensor, v: Tensor, w0: Tensor) -> Tensor:
@@ -96,6 +103,7 @@ class Scheme(ABC):
         grad_v: Tensor | None,
         tensors: Sequence[Tensor],
         into: Sequence[Tensor],
+        stages: Stages | None = None,
     ) -> Pulled:
         """The vector-Jacobian product of one traced step, from gradients of ``(z, v)`` to those of its inputs.
 

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ..base.torch_private import vjp
 from .base import Pulled, Scheme, Slope
-from .stage_solvers import NewtonKrylov, StageSolver
+from .jacobian import Jacobian
+from .newton import Newton
+from .stage_solvers import Stages, StageSolver
 
-_NEWTON = NewtonKrylov()
+_NEWTON = Newton()
 
 
 @dataclass(frozen=True)
@@ -23,9 +25,16 @@ class OneStage(Scheme):
     solver: StageSolver = _NEWTON
     stages = 1
 
-    def locate(self, f: Slope, c: Tensor, w0: Tensor, where: str) -> Tensor:
+    def open_stages(self) -> Stages | None:
         """See :class:`Scheme`."""
-        return self.solver.solve(f, c, w0, c, where)
+        return self.solver.open() if self.implicit else None
+
+    def locate(
+        self, f: Slope, c: Tensor, w0: Tensor, before: Tensor, stages: Stages | None, where: str
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`Scheme`."""
+        assert stages is not None
+        return stages.solve(f, c, w0, before, where)
 
     def restore(self, c: Tensor, v: Tensor, w0: Tensor) -> Tensor:
         """See :class:`Scheme`."""
@@ -50,25 +59,29 @@ class OneStage(Scheme):
         grad_v: Tensor | None,
         tensors: Sequence[Tensor],
         into: Sequence[Tensor],
+        stages: Stages | None = None,
     ) -> Pulled:
         """See :class:`Scheme`; implicit: ``(I - w_0 Jᵀ) μ = ḡ + Jᵀ v̄``, and parameters see ``v̄ + w_0 μ``."""
         if not self.implicit or v is None:
             return explicit_pull(x[0], v, grad_z, grad_v, tensors, into[0])
         if not v.requires_grad:  # a func of time alone: its slope still has the weight w_0
             put(into[0], None, grad_z)
-            weighed = (into[0] * v).sum_to_size(w0.shape) if w0.requires_grad else None
-            return Pulled(weighed, (None,) * len(tensors))
+            local = (into[0] * v).sum_to_size(w0.shape) if w0.requires_grad else None
+            return Pulled(local, (None,) * len(tensors))
 
-        def transposed(cotangent: Tensor) -> Tensor:
-            (found,) = vjp((v,), (cotangent,), (x[0],), keep=True)
-            return torch.zeros_like(cotangent) if found is None else found
-
-        rhs = torch.zeros_like(z) if grad_v is None else transposed(grad_v)
-        if grad_z is not None:
-            rhs = rhs + grad_z
         own = w0.detach()
-        mu = self.solver.solve_adjoint(transposed, rhs, own, "the backward pass")
-        by = own * mu if grad_v is None else grad_v + own * mu
+
+        def weighed(mu: Tensor) -> Tensor:  # the gradient of the slope
+            return own * mu if grad_v is None else torch.addcmul(grad_v, own, mu)
+
+        def once(mu: Tensor) -> Tensor:
+            (found,) = vjp((v,), (weighed(mu),), (x[0],), keep=True)
+            found = torch.zeros_like(mu) if found is None else found
+            return found if grad_z is None else found + grad_z
+
+        assert stages is not None
+        mu = stages.solve_adjoint(Jacobian(None, x[0], v), once, own, "the backward pass")
+        by = weighed(mu)
         found = vjp((v,), (by,), tuple(tensors)) if tensors else ()
         grad_local = (mu * v.detach()).sum_to_size(w0.shape) if w0.requires_grad else None
         into[0].copy_(mu)

@@ -17,7 +17,8 @@ from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
 from ..base.torch_private import derivatives_are_watched
 from ..errors import UnsupportedError
 from ..history import Block
-from ..schemes import Scheme
+from ..schemes import Scheme, Stages
+from ..schemes.base import Slope
 from .loop import forward_task
 from .plan import Coefficients, Plan
 
@@ -28,7 +29,7 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
     matrix = _Matrix(plan, c)
     slopes: list[Tensor] = []  # (steps of a block, groups, width) each
     states: dict[int, Tensor] = {}
-    wanted = set(plan.nodes)
+    wanted, stages, before = set(plan.nodes), scheme.open_stages(), z0 if c.base is None else z0[0]
     for start in range(0, total, COMPOSED_BLOCK):
         block = Block(start, min(COMPOSED_BLOCK, total - start))
         sums = _initial(plan, c, z0, block)
@@ -36,11 +37,13 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
             far = torch.einsum("sncg,cgm->nsgm", matrix.rows(block, 0, start), torch.cat(slopes))
             sums = sums + far
         inner = matrix.rows(block, start, block.stop).permute(2, 1, 0, 3).unsqueeze(-1)  # column, row, sum, group, 1
-        task, own = forward_task(plan, c, block, sums, inner), []
+        task, own = forward_task(plan, c, block, sums, inner, None), []
         for k, n in enumerate(task.steps):
             x = [part.reshape(field.shape) for part in sums[0].unbind(0)]
             w0 = task.local[k][0] if sums.shape[2] == 1 else task.local[k].unsqueeze(1)
-            z, v = _step(scheme, partial(field, n), x, w0, k == task.origin, k not in task.idle)
+            f, located = partial(field, n), partial(_located, scheme, stages, before)
+            z, v = _step(scheme, f, x, w0, k == task.origin, k not in task.idle, located)
+            before = z
             v = torch.zeros_like(sums[0, 0]) if v is None else v.reshape(sums.shape[2:])
             own.append(v)
             if n in wanted:
@@ -55,16 +58,16 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
 
 
 def _step(
-    scheme: Scheme, f: Callable[[Tensor], Tensor], x: list[Tensor], w0: Tensor, start: bool, slope: bool
+    scheme: Scheme, f: Slope, x: list[Tensor], w0: Tensor, start: bool, slope: bool, located: Callable[..., Tensor]
 ) -> tuple[Tensor, Tensor | None]:
     if start:
         return x[0], f(x[0]) if slope else None
     if scheme.implicit:
-        x = [_located(scheme, f, x[0], w0), *x[1:]]
+        x = [located(f, x[0], w0), *x[1:]]
     return scheme.evaluate(f, x, w0, slope)
 
 
-def _located(scheme: Scheme, f: Callable[[Tensor], Tensor], c: Tensor, w0: Tensor) -> Tensor:
+def _located(scheme: Scheme, stages: Stages | None, before: Tensor, f: Slope, c: Tensor, w0: Tensor) -> Tensor:
     """``z = c + w_0 f(z)`` with its derivatives, by Newton's method.
 
     From a solution on, each iteration doubles the number of derivatives that are right: after two of them, three.
@@ -76,23 +79,23 @@ def _located(scheme: Scheme, f: Callable[[Tensor], Tensor], c: Tensor, w0: Tenso
         )
     with torch.no_grad():
         if derivatives_are_watched():  # vmap can look at no value
-            z = _solution(f, c.detach(), w0.detach())
+            z = _solution(f, before.detach().reshape(c.shape), c.detach(), w0.detach())
         else:
-            z = scheme.locate(f, c.detach(), w0.detach(), "a step")
+            guess = before.detach().reshape(c.shape)
+            z, _ = scheme.locate(f, c.detach(), w0.detach(), guess, stages, "a step")
     for _ in range(2):
         z = _newton(f, z, c, w0)
     return z
 
 
-def _solution(f: Callable[[Tensor], Tensor], c: Tensor, w0: Tensor) -> Tensor:
+def _solution(f: Slope, z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
     """So many iterations that a stage settles which settles at all; no value is looked at, as vmap wants it."""
-    z = c
     for _ in range(8):
         z = _newton(f, z, c, w0)
     return z
 
 
-def _newton(f: Callable[[Tensor], Tensor], z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
+def _newton(f: Slope, z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
     one = torch.eye(z.numel(), dtype=z.dtype, device=z.device)
     jacobian = torch.func.jacfwd(f)(z).reshape(one.shape)
     weights = (w0 * torch.ones_like(z)).reshape(-1, 1)

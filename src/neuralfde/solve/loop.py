@@ -8,6 +8,7 @@ Callbacks, output nodes, stored rows and the slopes that nobody needs are known 
 from __future__ import annotations
 
 import contextlib
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from ..errors import NonFiniteError
 from ..history import Block, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
 from ..rhs.demand import derivative_only
+from ..schemes import Jacobian
 from ..storage import Tape
 from .plan import Coefficients, Plan, Run
 from .rows import SegmentRows, SlopeRows
@@ -98,11 +100,15 @@ def forward(
     out = like.new_empty(len(plan.nodes), *like.shape)
     again = plan.train and not keep_graphs and not capturing() and not like.is_meta
     witness = Witness(plan) if again else None
+    before: Tensor | None = None
 
     def take(block: Block, sums: Tensor | None, inner: Tensor) -> tuple[Tensor, None]:
+        nonlocal before
         assert sums is not None
-        task = forward_task(plan, c, block, sums, inner)
+        task = forward_task(plan, c, block, sums, inner, before)
         filled = steps.forward(task)
+        if plan.scheme.implicit:
+            before = filled.states[-1].clone()
         for k in task.idle:
             filled.slopes[k].zero_()
         _take_nodes(plan.nodes, block, filled.states, out)
@@ -198,11 +204,12 @@ def reader(plan: Plan, c: Coefficients, record: Record, steps: Steps) -> Callabl
     return read
 
 
-def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor) -> Task:
+def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor, before: Tensor | None) -> Task:
     """The steps of a block in a forward pass."""
     idle = _idle(plan, c, {0: block.start == 0}, {block.count - 1: block.stop > plan.steps})
     local = c.local.expand(block.count, -1) if c.local.ndim == 1 else c.local[block.start : block.stop]
-    return Task(block, range(block.start, block.stop), sums, inner, local, 0 if block.start == 0 else None, idle)
+    origin = 0 if block.start == 0 else None
+    return Task(block, range(block.start, block.stop), sums, inner, local, origin, idle, before)
 
 
 def backward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor) -> Task:
@@ -258,8 +265,30 @@ def check_outputs(plan: Plan, run: Run, c: Coefficients, z0: Tensor, outputs: tu
     """Raise if an output is not finite; the solve is repeated to say at which step that began."""
     if all(o is None or all_finite(o) for o in outputs):
         return
-    forward(plan, run, c, z0, check=True)
+    try:
+        forward(plan, run, c, z0, check=True)
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{error} {_remedy(plan, z0 if c.base is None else z0[0])}") from None
     raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
+
+
+def _remedy(plan: Plan, start: Tensor) -> str:
+    """What to do about a state that is not finite: a step that is stable, where the one taken was not."""
+    rate = 0.0
+    if plan.order > 0 and not plan.scheme.implicit:
+        with contextlib.suppress(RuntimeError):
+            rate = Jacobian(partial(plan.field, 0), start.detach().view(plan.field.shape)).rate()
+    # explicit schemes follow a decay of rate λ as long as λ h^β is below about 2^β
+    load, most = rate * plan.step**plan.order, 2.0**plan.order
+    if math.isfinite(load) and load > most:
+        return (
+            f"The step is unstable: |J| h^β is {load:.2g} at the start, explicit schemes bear about {most:.2g}. Use an "
+            f"implicit method ('trapezoid', 'gl', 'l1'), or step={1.2 * rate ** (-1 / plan.order):.2g} or less."
+        )
+    return (
+        "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
+        "or look at func there; a solution that blows up in finite time has no value beyond it."
+    )
 
 
 def _check_block(plan: Plan, task: Task, states: Tensor, slopes: Tensor) -> None:
@@ -268,7 +297,5 @@ def _check_block(plan: Plan, task: Task, states: Tensor, slopes: Tensor) -> None
         if what is not None:
             raise NonFiniteError(
                 f"the {what} became NaN or infinite at step {n} of {plan.steps} (t={float(plan.field.times[n]):g}). "
-                "Every earlier step was finite. "
-                "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
-                "or look at func there; a solution that blows up in finite time has no value beyond it."
+                "Every earlier step was finite."
             )

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..history import Block, History
 from ..rhs.called import Called
 from ..rhs.field import Field
-from ..schemes import Scheme
+from ..schemes import Scheme, Stages
 from ..storage import Storage
 
 
@@ -47,6 +47,7 @@ class Plan:
         advice: what would take less memory, to be asked when there is none left.
         keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
+        order: the smallest order of the equation, 0 if it is not a number; for advice alone.
         tables: weights inside a block that later solves with the same numbers will find again, or None.
     """
 
@@ -70,6 +71,7 @@ class Plan:
     advice: Callable[[], str] | None = None
     keep_slopes: bool = False
     tables: dict[Block, Tensor] | None = None
+    order: float = 0.0
 
 
 @dataclass
@@ -78,6 +80,7 @@ class Run:
 
     Attributes:
         vectorised: whether ``func`` gave the same values when it was vectorised over time; None: not tried.
+        stages: what solves implicit stages, with the factors that it holds.
     """
 
     stepper: str = ""
@@ -85,3 +88,4 @@ class Run:
     history_bytes: int = 0
     slopes: list[Tensor] = field(default_factory=list)
     vectorised: bool | None = None
+    stages: Stages | None = None

@@ -55,6 +55,8 @@ class SegmentRows:
     def __init__(self, plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> None:
         self.plan, self.c, self.memory, self.like = plan, c, memory, like
         self.kept: dict[int, tuple[Tensor, ...]] = {}
+        self.before: dict[int, Tensor | None] = {}  # of implicit schemes, the state before a segment
+        self.latest: Tensor | None = None
         self.row_bytes = plan.scheme.sums * like.numel() * like.element_size()
         state = memory.snapshot_rows * like.numel() * like.element_size()
         self.starts = plan.storage.starts(plan.steps + 1, state, self.row_bytes, memory.block)
@@ -64,7 +66,9 @@ class SegmentRows:
     def write_rows(self, n: int, rows: Tensor) -> None:
         """Rows themselves are not kept; at the start of a segment the state of the memory is."""
         if n in self.pending and n > 0:
-            self.kept[n] = self.memory.snapshot(n)
+            self.kept[n], self.before[n] = self.memory.snapshot(n), self.latest
+        if self.plan.scheme.implicit:
+            self.latest = rows[-1, 0].clone()
 
     def use(self, steps: Steps, march: Callable[..., None], task: Callable[..., Any]) -> None:
         """Compute rows by these steps, in this loop."""
@@ -82,11 +86,14 @@ class SegmentRows:
     def _recompute(self, n: int) -> None:
         """The rows of the segment that ends with row ``n``."""
         first = self.starts.pop()
+        before = self.before.pop(first, None)
         self.memory.restore(self.kept.pop(first, None))
 
         def take(block: Block, sums: Tensor, inner: Tensor) -> tuple[Tensor, None]:
-            filled = self.steps.forward(self.task(self.plan, self.c, block, sums, inner))
+            nonlocal before
+            filled = self.steps.forward(self.task(self.plan, self.c, block, sums, inner, before))
             self.pieces[block.start] = filled.rows.clone()
+            before = filled.states[-1].clone() if self.plan.scheme.implicit else None
             return filled.slopes.unsqueeze(1), None
 
         self.march(self.memory, range(first, n + 1), self.like, take, lambda block: self.steps.room(block.count, False))

@@ -29,6 +29,7 @@ class Task:
         local: the weight of each step's own slope, (count, groups).
         origin: the ``k`` of the initial row, whose state is given, or None.
         idle: the ``k`` of the steps whose slope nobody uses.
+        before: forward, the state before the first of these steps, (groups, width), where one is known.
     """
 
     block: Block
@@ -38,6 +39,7 @@ class Task:
     local: Tensor
     origin: int | None
     idle: frozenset[int]
+    before: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,14 @@ class BlockOfSteps:
         idle = frozenset(k - a for k in task.idle if k >= a)
         return replace(
             task, block=Block(task.block.start + a, count), steps=task.steps[a:], sums=sums.contiguous(),
-            inner=task.inner[:, a:, :, a:], local=task.local[a:], origin=None, idle=idle,
+            inner=task.inner[:, a:, :, a:], local=task.local[a:], origin=None, idle=idle, before=self.state(a - 1),
         )  # fmt: skip
+
+    def state(self, k: int) -> Tensor | None:
+        """The state of step ``k``, (groups, width); that before the block for -1, where it is known."""
+        if k < 0:
+            return self.task.before
+        return self.states[k : k + 1] if self.one else self.states[:, k]
 
     def filled(self) -> Filled:
         """All steps, as the loop wants them."""
@@ -128,29 +134,31 @@ class BlockOfSteps:
 
 
 def newton(
-    block: BlockOfSteps, base: Tensor, weights: Tensor, times: Tensor, tol: float
+    block: BlockOfSteps, base: Tensor, weights: Tensor, times: Tensor, scale: Tensor, tol: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     """Newton's method for ``v = f(t, base + W v)``, all steps at once; states, slopes, and a pair (put, got); or None.
 
-    The call of ``func`` that gives the slopes gives the differences, too, from which the Jacobians are made.
+    The call of ``func`` that gives the slopes gives the differences, too, from which the Jacobians are made. Changes
+    are relative to the largest value of each number so far, which was ``scale`` before these steps.
     """
     count, width = base.shape
     key = (count, width, base.dtype, base.device)
     one, unit = _UNITS.get((*key, torch.is_inference_mode_enabled()), lambda: _units(*key))
     slopes = block.evaluate(times[:count], torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
     states = torch.addmm(base, weights, slopes)
-    top, size = largest(states) or 1.0, 0.0
-    reach = top * math.sqrt(torch.finfo(base.dtype).eps)
+    top, size = states.abs().amax(0), 0.0
+    reach = torch.where(top > 0, top, largest(top) or 1.0) * math.sqrt(torch.finfo(base.dtype).eps)
     probes, outer = unit * reach, weights[:, None, :, None]
     for k in range(NEWTON_ITERATIONS):
         found = block.evaluate(times, states + probes)
         here = found[0]
-        jacobians = (found[1:] - here).permute(1, 2, 0).unsqueeze(2)
-        matrix = torch.addcmul(one, jacobians, outer, value=-1 / reach).reshape(count * width, -1)
+        jacobians = ((found[1:] - here).permute(1, 2, 0) / reach).unsqueeze(2)
+        matrix = torch.addcmul(one, jacobians, outer, value=-1.0).reshape(count * width, -1)
         update, _ = torch.linalg.solve_ex(matrix, (here - slopes).reshape(-1, 1))
         slopes = slopes + update.view(count, width)
         before, states = states, torch.addmm(base, weights, slopes)
-        last, size = size, largest(states - before) / top
+        most = torch.maximum(states.abs().cummax(0).values, scale)
+        last, size = size, largest((states - before) / torch.where(most > 0, most, 1.0))
         if not math.isfinite(size):
             return None
         # the change that would follow is the smaller the more this one is smaller than the last

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +32,15 @@ from ...base.policy import (
     PICARD_NUMBERS_IMPLICIT,
     PICARD_PARAMETERS,
     PICARD_TOGETHER,
+    STAGE_GROWTH,
 )
 from ...errors import InputError
-from ...schemes import NewtonKrylov
+from ...schemes import Jacobian, Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
 from .block import BlockBackward, BlockOfSteps, most_iterations, newton
 from .single import SingleSteps
-from .stacked import same
+from .stacked import largest, same
 
 log = logging.getLogger("neuralfde")
 
@@ -88,7 +90,7 @@ class PicardSteps(Steps):
         self.calls = IMPLICIT_CALLS if plan.scheme.implicit else plan.scheme.stages
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
-        self.by_newton = plan.scheme.implicit and isinstance(solver, NewtonKrylov) and like.shape[0] == 1
+        self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
         self.fewest = 1 if always else PICARD_FEWEST
         self.iterated = False
         self.vectorises = Verdicts.of(plan.field.func)
@@ -137,6 +139,7 @@ class PicardSteps(Steps):
         scheme, w0, times = self.scheme, block.w0[..., a:b, :], block.times(a, b, self.scheme.stages)
         slopes = block.latest.expand(scheme.stages, *block.lead, b - a, -1)
         states = before = slopes[-1]
+        moved = math.inf
         for k in range(most_iterations(scheme, b - a)):
             sums = block.by_sums(block.product(base, weights, slopes[-1]))
             stages = scheme.relax(sums, slopes, w0)
@@ -146,13 +149,17 @@ class PicardSteps(Steps):
                 return self._give_up(error)
             before, states = states, stages[-1]
             if k > PICARD_BLIND and k % 2:
+                if scheme.implicit:
+                    last, moved = moved, largest(before[..., 0, :] - states[..., 0, :])
+                    if not (moved <= last or moved <= 1e-3 * largest(states[..., 0, :])):
+                        return self._stiff()
                 settled = self._settled(before, states)
                 if settled is None:
                     return 0
                 if settled:
                     return self._take(block, a, b - a, sums, states, slopes[-1], states, slopes[-1])
         half = (b - a) // 2
-        if self._settled(before[..., :half, :], states[..., :half, :]):
+        if half and self._settled(before[..., :half, :], states[..., :half, :]):
             return self._take(block, a, half, sums, states, slopes[-1], states, slopes[-1])
         return 0
 
@@ -160,7 +167,7 @@ class PicardSteps(Steps):
         """Few implicit steps of a tiny state by Newton's method for the same equation: it does not mind stiffness."""
         try:
             times = block.times(a, b, base.shape[-1] + 1)
-            found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.tol)
+            found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.scale, self.tol)
         except Exception as error:
             return self._give_up(error)
         return 0 if found is None else self._take(block, a, b - a, base, *found)
@@ -199,10 +206,47 @@ class PicardSteps(Steps):
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
                 return self._give_up(None)
             self.proven = self.vectorises.add(self.kind)
+        if self.scheme.implicit and not self._continued(block, a, states[..., :count, :], slopes[..., :count, :]):
+            return 0
         block.keep(a, count, sums, states, slopes)
         if a + count < block.task.block.count or block.task.steps[-1] < self.plan.steps:
             self.scale = torch.maximum(self.scale, states.narrow(-2, 0, count).abs().amax(-2, keepdim=True))
         return count
+
+    def _continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
+        """Whether each step has the solution that is continued from the step before, as single steps would have it.
+
+        Two solutions of a stage have ``w_0 (f(b) - f(a)) = b - a``; a move along which the slope grows less met one.
+        """
+        before = block.state(a - 1)
+        if before is None:
+            return True
+        count = states.shape[-2]
+        earlier = torch.cat([before if block.one else before.unsqueeze(1), states[..., :-1, :]], -2)
+        d = states - earlier
+        there = block.evaluate(block.times(a, a + count, 1), earlier[None])[0]
+        grown = block.w0[..., a : a + count, :] * (slopes - there)
+        if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
+            return True
+        m = self._sample(block.task.steps[a], block.row(earlier, 0))
+        d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
+        size = d.abs().amax(-1, keepdim=True)
+        return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())
+
+    def _sample(self, n: int, row: Tensor) -> int:
+        """The numbers of a sample; found once for each func and kind of state."""
+        sizes = [row.shape[k:].numel() for k in range(row.ndim + 1)]
+        known = next((m for m in sizes if (self.kind, m) in self.vectorises), None)
+        if known is None:
+            known = Jacobian(partial(self.plan.field, n), row).part()
+            self.vectorises.add((self.kind, known))
+        return known
+
+    def _stiff(self) -> int:
+        """Take all further steps one by one: a stage by itself does not contract."""
+        self.most = 0
+        self.run.stepper, self.run.why = "single", "func is too stiff for Picard's iteration"
+        return 0
 
     def _give_up(self, error: Exception | None) -> int:
         """Take all further steps one by one."""

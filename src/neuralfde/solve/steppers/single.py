@@ -27,6 +27,7 @@ from ...history import add_rows, ieee
 from ...rhs.demand import derivative_only, unvalued
 from ...schemes.base import Pulled, Scheme
 from ...schemes.one_stage import explicit_pull
+from ...schemes.stage_solvers import Stages
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task
 from .stacked import Stacked
@@ -104,9 +105,16 @@ class SingleSteps(Steps):
         work.take(task.sums)
         states = task.sums[:, 0] if scheme.sums == 1 else torch.empty_like(task.sums[:, 0])
         local = self.weights(task, self.plan.weigh and self.traces is not None)
-        fill(scheme, field, task, work, local, self.initial, states, self.traces)
+        fill(scheme, field, task, work, local, self.initial, states, self.traces, self.stages)
         work.release()
         return Filled(task.sums, states, work.rows(task.block.count)[:, 0])
+
+    @property
+    def stages(self) -> Stages | None:
+        """What solves implicit stages, in both passes."""
+        if self.run.stages is None:
+            self.run.stages = self.plan.scheme.open_stages()
+        return self.run.stages
 
     def initial(self, n: int, z: Tensor) -> Tensor:
         """The slope at the initial row; the check at the door has often computed it."""
@@ -132,7 +140,7 @@ class SingleSteps(Steps):
         local, states = self.weights(task, pull.weigh), self._stacked.states(task)
         each = None if states is None else states.view(count, *plan.field.shape).unbind(0)
         with torch.enable_grad(), derivative_only(slopes is None and not pull.compared(task.steps)):
-            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, each)
+            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, each, self.stages)
         self._stacked.end_block(plan, task, states, slopes, pull.totals)
         work.release()
         return work.rows(count), slopes
@@ -147,9 +155,11 @@ def fill(
     initial: Rhs,
     states: Tensor,
     traces: list[Trace] | None = None,
+    stages: Stages | None = None,
 ) -> None:
     """The steps of a block: ``task.sums`` become the rows x, ``work`` their slopes; states go to ``states``."""
     apart = None if scheme.sums == 1 else states.view(len(local), *work.shape)
+    before = None if task.before is None else task.before.view(work.shape)
     for k, n in enumerate(task.steps):
         work.add(k)
         x, slope = work.x[k], k not in task.idle
@@ -160,10 +170,12 @@ def fill(
         else:
             f = partial(field, n)
             if scheme.implicit:
-                x[0].copy_(scheme.locate(f, x[0], local[k], f"step {n}"))
-            if traces is None:
+                guess = x[0] if before is None else before
+                z, v = scheme.locate(f, x[0], local[k].detach(), guess, stages, f"step {n}")
+                x[0].copy_(z)
+            elif traces is None:
                 z, v = scheme.evaluate(f, x, local[k], slope)
-            else:
+            if traces is not None:
                 z, v = kept(traces, scheme, f, x, local[k], slope)
         if v is None:
             work.slots[k][0].zero_()
@@ -171,6 +183,7 @@ def fill(
             work.slots[k][0].copy_(v)
         if apart is not None:
             apart[k].copy_(z)
+        before = x[0]
 
 
 def pull_back(
@@ -183,6 +196,7 @@ def pull_back(
     slopes: Tensor | None = None,
     traces: list[Trace] | None = None,
     states: Sequence[Tensor] | None = None,
+    stages: Stages | None = None,
 ) -> None:
     """The steps of a block, backward: ``work`` becomes the rows μ; gradients of parameters go to the totals.
 
@@ -209,7 +223,7 @@ def pull_back(
                 for slot in work.slots[k][1:]:
                     slot.zero_()
             else:
-                found = _pulled(scheme, n, (x, z, v, w0, grad_z, grad_v, lane.wanted, work.slots[k]))
+                found = _pulled(scheme, n, (x, z, v, w0, grad_z, grad_v, lane.wanted, work.slots[k], stages))
             if found.tensors:
                 totals.add(found.tensors)
             if found.local is not None:

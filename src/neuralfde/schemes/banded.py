@@ -1,0 +1,106 @@
+"""Stage matrices with few diagonals: found by coloured products, solved by block elimination."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..base.policy import BAND_BLOCK, BAND_WIDEST
+from .jacobian import Jacobian, agrees, irregular
+from .linear import Factor, Linear, inverted, weight_of
+
+
+class _Bands(Factor):
+    """Block elimination in ``M = (I + L) D (I + U)``: L and U hold one block beside the diagonal each."""
+
+    def __init__(self, lower: Tensor, middle: Tensor, upper: Tensor, size: int, width: int) -> None:
+        # (samples, blocks, q, q): lower[k] acts on block k - 1 of what is solved, upper[k] on block k + 1
+        self.parts, self.middle, self.size, self.width = (lower, upper), middle, size, width
+        self.lower, self.upper = lower.unbind(1), upper.unbind(1)
+        self.samples, self.singular = len(lower), not bool(torch.isfinite(middle).all())
+        each = f"{self.samples} samples of {size} numbers" if self.samples > 1 else f"{size} numbers"
+        self.why = f"banded, {2 * width + 1} diagonals of {each}"
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        samples, blocks, q, _ = self.middle.shape
+        y = torch.nn.functional.pad(r.reshape(samples, -1), (0, blocks * q - self.size)).view(samples, blocks, q, 1)
+        parts = list(y.unbind(1))
+        for k in range(1, blocks):
+            parts[k] = torch.baddbmm(parts[k], self.lower[k], parts[k - 1], alpha=-1)
+        parts = list((self.middle @ torch.stack(parts, 1)).unbind(1))
+        for k in range(blocks - 2, -1, -1):
+            parts[k] = torch.baddbmm(parts[k], self.upper[k], parts[k + 1], alpha=-1)
+        return torch.stack(parts, 1).reshape(samples, -1)[:, : self.size].reshape(r.shape)
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self._transposed.solve(r)
+
+    @cached_property
+    def _transposed(self) -> _Bands:
+        lower, upper = self.parts[1].mT.roll(1, 1), self.parts[0].mT.roll(-1, 1)
+        return _Bands(lower, self.middle.mT, upper, self.size, self.width)
+
+
+@dataclass(frozen=True)
+class Banded(Linear):
+    """Few diagonals beside the main one, in the order of the numbers in memory: lines of cells or of masses."""
+
+    def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
+        """See :class:`Linear`."""
+        shape = jacobian.shape
+        for samples in dict.fromkeys((shape[0] if len(shape) > 1 else 1, 1)):
+            size = shape.numel() // samples
+            found = self._band(jacobian, samples, size)
+            if found is not None:
+                own = weight_of(w0, shape).reshape(samples, size)
+                return _eliminated(own, found, size, (found.shape[-1] - 1) // 2)
+        return None
+
+    def _band(self, jacobian: Jacobian, samples: int, size: int) -> Tensor | None:
+        """``J[i, i + o]`` at (sample, i, b + o) for offsets up to the half width b; None if there is no narrow band."""
+        like, place = jacobian.z.detach(), torch.arange(size, device=jacobian.z.device)
+        u, far = irregular(like).view(samples, size), 2 * BAND_WIDEST + 2
+        seen = jacobian.vjp((u * (place % far == 0)).view(like.shape)).reshape(samples, size)
+        apart = torch.minimum(place % far, far - place % far)
+        b = int((apart * (seen != 0).any(0)).max())
+        if b > BAND_WIDEST or size <= 2 * b + 1:
+            return None
+        colours = (place % (2 * b + 1) == torch.arange(2 * b + 1, device=place.device)[:, None]).to(like.dtype)
+        patterns = colours[:, None].expand(-1, samples, -1).reshape(-1, *like.shape)
+        found = jacobian.rows(patterns).reshape(2 * b + 1, samples, size)
+        target = place[:, None] + torch.arange(-b, b + 1, device=place.device)  # (row, offset) → column
+        inside = (target >= 0) & (target < size)
+        band = found[(place % (2 * b + 1))[:, None], :, target.clamp(0, size - 1)].permute(2, 0, 1) * inside
+        product = torch.zeros_like(u)
+        for o in range(2 * b + 1):
+            product.index_add_(1, target[:, o].clamp(0, size - 1), u * band[..., o])
+        return band if agrees(product, jacobian.vjp(u.view(like.shape)).reshape(samples, size)) else None
+
+
+def _eliminated(w0: Tensor, band: Tensor, size: int, b: int) -> _Bands:
+    """Block elimination without exchanges between blocks; inside a block pivots are chosen."""
+    samples = len(band)
+    q = max(b, 16, BAND_BLOCK // math.isqrt(samples))  # many samples fill their products with smaller blocks
+    blocks = -(-size // q)
+    rows = torch.nn.functional.pad(-w0[..., None] * band, (0, 0, 0, blocks * q - size)).view(samples, blocks, q, -1)
+    inner = torch.arange(q, device=band.device)
+    wide = rows.new_zeros(samples, blocks, q, 3 * q)
+    columns = (q + inner[:, None] + torch.arange(-b, b + 1, device=band.device)).expand(samples, blocks, -1, -1)
+    wide.scatter_(3, columns, rows)
+    wide[..., inner, q + inner] += 1
+    left, here, right = (part.unbind(1) for part in wide.split(q, 3))
+    lower, middle, upper = [left[0]], [], []
+    for k in range(blocks):
+        pivot = here[k] if k == 0 else here[k] - lower[k] @ right[k - 1]
+        inverse = inverted(pivot)
+        middle.append(inverse)
+        upper.append(inverse @ right[k])
+        if k + 1 < blocks:
+            lower.append(left[k + 1] @ inverse)
+    return _Bands(torch.stack(lower, 1), torch.stack(middle, 1), torch.stack(upper, 1), size, b)

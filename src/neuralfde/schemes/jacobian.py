@@ -1,0 +1,127 @@
+"""The Jacobian of an implicit stage, known by its products, and what is seen of its structure by probing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..base.torch_private import vjp
+
+
+class Jacobian:
+    """Products with the Jacobian of ``f`` at ``z``, or of a graph that leads from ``z`` to ``v``."""
+
+    def __init__(self, f: Callable[[Tensor], Tensor] | None, z: Tensor, v: Tensor | None = None) -> None:
+        self.f, self.z, self.shape = f, z, z.shape
+        self.parts: int | None = None  # samples, where that is known
+        if v is not None:
+            self.v = v
+
+    @cached_property
+    def v(self) -> Tensor | None:
+        """The slope with its graph; None if there can be none."""
+        assert self.f is not None
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                self.z = self.z.detach().clone().requires_grad_()
+                return self.f(self.z)
+        except RuntimeError:  # func holds tensors of inference mode, or cannot be differentiated
+            return None
+
+    @property
+    def traced(self) -> bool:
+        """Whether the slope depends on the state in a way that autograd sees."""
+        return self.v is not None and self.v.requires_grad
+
+    def vjp(self, u: Tensor) -> Tensor:
+        """``Jᵀ u``."""
+        found = vjp((self.v,), (u,), (self.z,), keep=True)[0] if self.v is not None and self.traced else None
+        return torch.zeros_like(u) if found is None else found
+
+    def rows(self, patterns: Tensor) -> Tensor:
+        """``Jᵀ u`` for each ``u`` of (count, …), in one call where ``func`` allows for it."""
+        if not self.traced or self.v is None:
+            return torch.zeros_like(patterns)
+        try:
+            given = {"retain_graph": True, "allow_unused": True, "is_grads_batched": True}
+            (found,) = torch.autograd.grad((self.v,), (self.z,), (patterns,), **given)  # type: ignore[arg-type]
+        except RuntimeError:  # an operation that cannot be vectorised
+            return torch.stack([self.vjp(u) for u in patterns])
+        return torch.zeros_like(patterns) if found is None else found
+
+    @cached_property
+    def transposed(self) -> tuple[Tensor, Tensor] | None:
+        """``u`` and ``Jᵀ u`` with its graph, which is linear in ``u``; None if ``func`` has no second derivative."""
+        if self.v is None or not self.traced:
+            return None
+        with torch.inference_mode(False), torch.enable_grad():
+            u = torch.zeros_like(self.z).requires_grad_()
+            try:
+                (product,) = torch.autograd.grad((self.v,), (self.z,), (u,), create_graph=True)
+            except RuntimeError:
+                return None
+        return u, product
+
+    def jvp(self, d: Tensor) -> Tensor:
+        """``J d``, the transpose of ``Jᵀ u``; by differences where ``func`` cannot be differentiated so often."""
+        if self.transposed is not None and self.transposed[1].requires_grad:
+            u, product = self.transposed
+            (found,) = vjp((product,), (d,), (u,), keep=True)
+            if found is not None:
+                return found
+        assert self.f is not None
+        z = self.z.detach()
+        size, top = float(z.abs().max()), float(d.abs().max())
+        reach = (size or 1.0) * math.sqrt(torch.finfo(z.dtype).eps) / (top or 1.0)
+        return (self.f(z + reach * d) - self.f(z)) / reach
+
+    def rate(self) -> float:
+        """The largest eigenvalue in size, nearly: by some products with a vector that turns to it."""
+        u, size = irregular(self.z.detach()), 0.0
+        for _ in range(12):
+            u = self.vjp(u / u.norm())
+            size = float(u.norm())
+            if not 0 < size < math.inf:
+                break
+        return size
+
+    def mixes(self, samples: int) -> bool:
+        """Whether equal parts of the state, so many of them, act on each other: seen in one product."""
+        u = irregular(self.z).view(samples, -1)
+        # the sequence of Thue and Morse meets no pattern that a coupling might have
+        bits = torch.arange(samples, device=u.device)
+        for shift in (16, 8, 4, 2, 1):
+            bits = bits ^ (bits >> shift)
+        put = (bits & 1).bool()
+        got = self.vjp(torch.where(put[:, None], u, 0.0).view(self.shape)).reshape(samples, -1)
+        return bool((got[~put] != 0).any())
+
+    def part(self) -> int:
+        """The numbers of a sample: the smallest part of trailing axes that does not act on the others."""
+        sizes = dict.fromkeys(self.shape[k:].numel() for k in range(len(self.shape), 0, -1))
+        alone = (m for m in sizes if m < self.shape.numel() and not self.mixes(self.shape.numel() // m))
+        return next(alone, self.shape.numel())
+
+    def samples(self) -> int:
+        """How many parts along the first axis do not act on each other: all of them, or 1."""
+        if self.parts is None:
+            count = self.shape[0] if len(self.shape) > 1 else 1
+            self.parts = count if count > 1 and self.traced and not self.mixes(count) else 1
+        return self.parts
+
+
+def irregular(like: Tensor) -> Tensor:
+    """Numbers between 1 and 2 without a pattern, in the shape of ``like``."""
+    k = torch.arange(like.numel(), dtype=torch.float64, device=like.device)
+    return (1 + (k * 0.6180339887498949) % 1).to(like.dtype).view(like.shape)
+
+
+def agrees(found: Tensor, expected: Tensor) -> bool:
+    """Whether two products are the same, up to rounding."""
+    eps = torch.finfo(found.dtype).eps
+    size = (found.abs() + expected.abs()) * math.sqrt(eps) + expected.abs().max() * 16 * eps
+    return bool(((found - expected).abs() <= size).all())

@@ -1,0 +1,125 @@
+"""Stage matrices without a structure to use: GMRES on products, all samples at once, each with a basis of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .jacobian import Jacobian
+from .linear import Factor, Linear
+
+
+def gmres(apply: Callable[[Tensor], Tensor], rhs: Tensor, tol: float, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Solve ``apply(x) = rhs`` for rows (samples, numbers) that do not see each other (Saad and Schultz 1986).
+
+    Returns x, the relative residual of each sample, and the Hessenberg matrices, whose eigenvalues are nearly those of
+    ``apply``.
+    """
+    scale = rhs.abs().amax(1, keepdim=True)  # squares of small numbers would vanish
+    b = rhs / torch.where(scale > 0, scale, 1.0)
+    norm = b.norm(dim=1)
+    samples, numbers = rhs.shape
+    size = min(size, numbers)
+    basis = b.new_zeros(samples, size + 1, numbers)
+    basis[:, 0] = b / torch.where(norm > 0, norm, 1.0)[:, None]
+    hessenberg = torch.zeros(samples, size + 1, size, dtype=torch.float64)
+    target = torch.zeros(samples, size + 1, 1, dtype=torch.float64)
+    target[:, 0, 0] = norm.double().cpu()
+    found, residual = torch.zeros(samples, 0, 1, dtype=torch.float64), torch.ones(samples, dtype=torch.float64)
+    for k in range(size):
+        w = apply(basis[:, k])
+        for _ in range(2):  # twice is enough: orthogonality to rounding
+            h = torch.einsum("skm,sm->sk", basis[:, : k + 1], w)
+            hessenberg[:, : k + 1, k] += h.double().cpu()
+            w = w - torch.einsum("sk,skm->sm", h, basis[:, : k + 1])
+        length = w.norm(dim=1)
+        hessenberg[:, k + 1, k] = length.double().cpu()
+        basis[:, k + 1] = w / torch.where(length > 0, length, 1.0)[:, None]
+        if k % 4 == 0 or k + 1 == size:  # looking costs as much as a small func
+            found, residual = _least_squares(hessenberg[:, : k + 2, : k + 1], target[:, : k + 2])
+            if not math.isfinite(float(residual.max())) or float(residual.max()) <= tol:
+                break
+    used = found.shape[1]
+    x = torch.einsum("sk,skm->sm", found[..., 0].to(b), basis[:, :used]) * scale
+    return x, residual, hessenberg[:, :used, :used]
+
+
+def _least_squares(matrix: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """The combination of the basis with the smallest residual, and that residual; columns of zeros get no part."""
+    normal = matrix.mT @ matrix
+    normal.diagonal(dim1=1, dim2=2).add_(normal.abs().amax((1, 2))[:, None] * 1e-28 + 1e-300)
+    found = torch.linalg.solve_ex(normal, matrix.mT @ e)[0]
+    return found, (matrix @ found - e).norm(dim=(1, 2)) / torch.where(e[:, 0, 0] > 0, e[:, 0, 0], 1.0)
+
+
+@dataclass(frozen=True)
+class Krylov(Linear):
+    """GMRES with Jacobian-vector products, for states of any size; no matrix is formed.
+
+    Args:
+        size: vectors of a basis, before it is begun anew; each is as large as the state.
+        restarts: how often it may be begun.
+        preconditioner: another way to solve these systems, nearly: ``Dense()``, ``Banded()``, ``Given(...)`` or one of
+            your own.
+    """
+
+    size: int = 30
+    restarts: int = 10
+    preconditioner: Linear | None = None
+
+    def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
+        """See :class:`Linear`."""
+        near = None if self.preconditioner is None else self.preconditioner.factor(jacobian, w0)
+        return _Iterated(self, jacobian, w0.detach(), near)
+
+
+class _Iterated(Factor):
+    """Solves by iteration; ``reached`` is the relative residual of the worst solve so far."""
+
+    #: how exact updates are: Newton's iteration repeats them, the adjoint refines them
+    exact = 1e-4
+    reusable = False
+
+    def __init__(self, krylov: Krylov, jacobian: Jacobian, w0: Tensor, near: Factor | None) -> None:
+        self.krylov, self.jacobian, self.w0, self.near = krylov, jacobian, w0, near
+        self.samples, self.shape, self.reached = jacobian.samples(), jacobian.shape, 0.0
+        self.ritz = torch.zeros(1, 0, 0, dtype=torch.float64)
+        self.why = f"krylov, {self.shape.numel() // self.samples} coupled numbers without a narrow band"
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        near = None if self.near is None else self.near.solve
+        return self._solve(lambda d: d - self.w0 * self.jacobian.jvp(d), near, r)
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        near = None if self.near is None else self.near.solve_transposed
+        return self._solve(lambda d: d - self.jacobian.vjp(self.w0 * d), near, r)
+
+    def least_eigenvalue(self) -> float:
+        """See :class:`Factor`; nearly, from the basis."""
+        found = torch.linalg.eigvals(self.ritz) if bool(torch.isfinite(self.ritz).all()) else self.ritz
+        return float(found.real.min()) if found.numel() and self.near is None else math.inf
+
+    def _solve(self, apply: Callable[[Tensor], Tensor], near: Callable[[Tensor], Tensor] | None, r: Tensor) -> Tensor:
+        def product(rows: Tensor) -> Tensor:
+            d = rows.view(self.shape)
+            return apply(d if near is None else near(d)).reshape(rows.shape)
+
+        rest, x, worst = r.reshape(self.samples, -1), torch.zeros_like(r), math.inf
+        wanted = rest.abs().amax(1) * self.exact
+        for _ in range(self.krylov.restarts):
+            update, residual, self.ritz = gmres(product, rest, self.exact, self.krylov.size)
+            update = update.view(r.shape)
+            x = x + (update if near is None else near(update))
+            before, worst = worst, float(residual.max())
+            rest = (r - apply(x)).reshape(self.samples, -1)
+            if bool((rest.abs().amax(1) <= wanted).all()) or not worst < min(1.0, 2 * before):
+                break
+        size = r.reshape(self.samples, -1).abs().amax(1)
+        self.reached = float((rest.abs().amax(1) / torch.where(size > 0, size, 1.0)).max())
+        return x

@@ -1,0 +1,177 @@
+"""The linear part of an implicit stage: systems with ``M = I - w_0 J`` and with its transpose, by the structure of J.
+
+A structure is found by probing: products ``Jᵀ u`` with a few patterns ``u`` give all its numbers, and one more product,
+with an irregular ``u``, shows whether it is there. What uses a factor looks at the residual, so that an old factor, or
+one of a structure that has since gone, costs iterations and never digits.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..base.policy import DENSE_MEMORY, DENSE_NUMBERS
+from .jacobian import Jacobian, agrees, irregular
+
+
+class Factor(ABC):
+    """Solves systems with ``M`` and ``Mᵀ``, exactly or nearly; ``why`` says what structure it uses.
+
+    Attributes:
+        samples: the state consists of so many equal parts, in order, that do not see each other.
+        reusable: it serves later steps as well, as long as their matrices are nearly the same.
+        by: what made it, where that was chosen.
+        reached: the relative residual that the last system was left with.
+        singular: some matrix has no inverse.
+    """
+
+    samples: int = 1
+    why: str = ""
+    reusable: bool = True
+    by: Linear | None = None
+    reached: float = 0.0
+    singular: bool = False
+
+    def least_eigenvalue(self) -> float:
+        """The least real part of the eigenvalues of M, as far as it is known; infinite if it is not."""
+        return math.inf
+
+    @abstractmethod
+    def solve(self, r: Tensor) -> Tensor:
+        """``M⁻¹ r``, in the shape of the state."""
+
+    @abstractmethod
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """``M⁻ᵀ r``, in the shape of the state."""
+
+
+@dataclass(frozen=True)
+class Linear(ABC):
+    """How the linear systems of Newton's method are solved."""
+
+    @abstractmethod
+    def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
+        """A factor of ``I - w_0 J``; None if the Jacobian has not the structure."""
+
+
+class _Inverse(Factor):
+    """Inverse matrices (samples, m, m), or numbers (samples, 1) where the matrix is diagonal."""
+
+    def __init__(self, inverse: Tensor) -> None:
+        self.inverse, self.samples, m = inverse, inverse.shape[0], inverse.shape[-1]
+        self.diagonal, self.transposed = inverse.ndim == 2, inverse.mT if inverse.ndim == 3 else inverse
+        self.singular = not bool(torch.isfinite(inverse).all())
+        parts = f"{self.samples} samples of {m} numbers" if self.samples > 1 else f"{m} coupled numbers"
+        self.why = f"dense, {parts}" if not self.diagonal else "diagonal, no number acts on another"
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self._times(self.inverse, r)
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self._times(self.transposed, r)
+
+    def least_eigenvalue(self) -> float:
+        """See :class:`Factor`."""
+        if self.singular:
+            return math.inf
+        found = self.inverse if self.diagonal else torch.linalg.eigvals(self.inverse)
+        return float((1 / found).real.min())
+
+    def _times(self, inverse: Tensor, r: Tensor) -> Tensor:
+        if self.diagonal:
+            return inverse.view(r.shape) * r
+        if self.samples == 1:
+            return torch.mv(inverse[0], r.reshape(-1)).view(r.shape)
+        return torch.bmm(inverse, r.reshape(self.samples, -1, 1)).view(r.shape)
+
+
+@dataclass(frozen=True)
+class Dense(Linear):
+    """The Jacobian itself, a matrix for each sample: for up to a few hundred numbers that act on each other.
+
+    A sample is what an index of the leading axes of the state stands for, of as many of them as do not mix. ``most``:
+    the largest sample.
+    """
+
+    most: int = DENSE_NUMBERS
+
+    def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
+        """See :class:`Linear`."""
+        shape = jacobian.shape
+        for m in dict.fromkeys(shape[k:].numel() for k in range(len(shape), -1, -1)):
+            samples = shape.numel() // m
+            if m > self.most or samples * m * m > max(DENSE_MEMORY, shape.numel()):
+                return None
+            found = None if samples > 1 and jacobian.mixes(samples) else self._blocks(jacobian, samples, m)
+            if found is not None:
+                return _Inverse(_inverted(found, weight_of(w0, shape).reshape(samples, m)))
+        return None
+
+    def _blocks(self, jacobian: Jacobian, samples: int, m: int) -> Tensor | None:
+        """The Jacobian of each sample, (samples, m, m); None if they mix."""
+        like, shape = jacobian.z.detach(), jacobian.shape
+        one = torch.eye(m, dtype=like.dtype, device=like.device)
+        rows = jacobian.rows(one[:, None].expand(m, samples, m).reshape(m, *shape))
+        found = rows.reshape(m, samples, m).transpose(0, 1)
+        if samples == 1:
+            return found
+        u = irregular(like)
+        by_blocks = torch.einsum("sj,sji->si", u.view(samples, m), found)
+        return found if agrees(by_blocks, jacobian.vjp(u).reshape(samples, m)) else None
+
+
+def _inverted(blocks: Tensor, w0: Tensor) -> Tensor:
+    m = blocks.shape[-1]
+    if m == 1:
+        pivots = 1 - w0 * blocks[:, :, 0]
+        return torch.where(pivots == 0, torch.nan, pivots.reciprocal())
+    one = torch.eye(m, dtype=blocks.dtype, device=blocks.device)
+    return inverted(one - w0[:, :, None] * blocks)
+
+
+def inverted(matrix: Tensor) -> Tensor:
+    """The inverse of each matrix; NaN where there is none."""
+    inverse, info = torch.linalg.inv_ex(matrix)
+    return torch.where((info > 0)[..., None, None], torch.nan, inverse)
+
+
+@dataclass(frozen=True)
+class Given(Linear):
+    """Systems solved by functions of your own, ``solve(w0, r)`` and ``solve_transposed(w0, r)``, r like the state.
+
+    They may solve them nearly: with the Jacobian of another state, or without a part that is small.
+    """
+
+    solve: Callable[[Tensor, Tensor], Tensor]
+    solve_transposed: Callable[[Tensor, Tensor], Tensor]
+
+    def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
+        """See :class:`Linear`."""
+        return _Called(self, w0, jacobian.samples())
+
+
+class _Called(Factor):
+    why = "given, functions of the caller's"
+
+    def __init__(self, given: Given, w0: Tensor, samples: int) -> None:
+        self.given, self.w0, self.samples = given, w0.detach(), samples
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self.given.solve(self.w0, r)
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self.given.solve_transposed(self.w0, r)
+
+
+def weight_of(w0: Tensor, shape: torch.Size) -> Tensor:
+    """The local weight of every number of the state."""
+    return w0.detach().expand(shape)

@@ -1,0 +1,140 @@
+"""Implicit stages: neither the scale of a problem nor the samples beside one change its answer, on any path."""
+
+import itertools
+import re
+
+import pytest
+import torch
+
+from neuralfde import Banded, ConvergenceError, Dense, FixedPoint, Given, Krylov, Newton, NonFiniteError, fdeint, solve
+from neuralfde.door.names import METHODS
+from tests.matrix.cases import Case
+from tests.matrix.compare import Field, arguments, by_reference, distances, finished, leaves_of
+from tests.stubs import F64
+
+F32 = torch.float32
+IMPLICIT = [name for name, scheme in METHODS.items() if scheme.implicit]
+STEPPERS = ("single", "picard", "auto")
+SOLVERS = ("auto", "dense", "banded", "krylov", FixedPoint(max_iter=2000))
+
+
+def relaxation(t, z, k):
+    """Linear, coupled along the last axis, stiff and not normal."""
+    beside = torch.nn.functional.pad(z, (1, 1))
+    return -k * (z + 0.3 * beside[..., 2:] - 0.2 * beside[..., :-2])
+
+
+def apart(found, expected):
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def relaxed(scale, dtype, method, solver, stepper, rate):
+    """z(T) / scale and the gradients of its sum by z0 and by the rate, which scale as the equation does."""
+    z0 = scale * torch.tensor([[1.0, -0.5, 0.25, 2.0]], dtype=dtype)
+    z0.requires_grad_()
+    k = torch.tensor(rate, dtype=dtype, requires_grad=True)
+    z = fdeint(relaxation, z0, 0.5, 0.7, steps=10, method=method, solver=solver, stepper=stepper, args=(k,))
+    by_z0, by_rate = torch.autograd.grad(z.sum(), [z0, k])
+    return torch.cat([z.detach()[0] / scale, by_z0[0], by_rate[None] * rate / scale]).double()
+
+
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_linear_problems_do_not_see_their_scale(method):
+    shift = IMPLICIT.index(method)  # over all methods each solver meets each stepper
+    for k, solver in enumerate(SOLVERS):
+        rate, stepper = 2.0 if isinstance(solver, FixedPoint) else 50.0, STEPPERS[(k + shift) % 3]
+        for dtype, scales in (F32, (1e-30,)), (F64, (1e-200, 1e200)):
+            expected = relaxed(1.0, dtype, method, solver, stepper, rate)
+            for scale in scales:
+                found = relaxed(scale, dtype, method, solver, stepper, rate)
+                tol = 1e-5 if dtype == F32 else 1e-14
+                assert (found - expected).abs().max() < tol, (solver, stepper, dtype, scale)
+
+
+def bistable(t, z):
+    """Three rest points for each sample; its numbers are coupled, samples are not."""
+    return 20 * (z - z**3) + torch.sin(3 * t) * z.flip(-1)
+
+
+@pytest.mark.parametrize(("method", "width"), list(zip(IMPLICIT, itertools.cycle((1, 3)), strict=False)))
+def test_a_sample_does_not_see_the_samples_beside_it(method, width):
+    """More numbers than any threshold, others of every size; alone, first and last in the batch, on every path."""
+    own = torch.linspace(0.05, 0.1, width, dtype=F64)
+    answers = {}
+    for stepper, others in itertools.product(STEPPERS, (-0.02, 1e3)):
+        batch = torch.full((2200 // width, width), others, dtype=F64)
+        batch[0] = batch[-1] = own
+        z = fdeint(bistable, batch, 0.15, 0.7, steps=3, method=method, stepper=stepper)
+        alone = fdeint(bistable, own[None], 0.15, 0.7, steps=3, method=method, stepper=stepper)[0]
+        answers |= {(stepper, "alone"): alone, (stepper, others, "first"): z[0], (stepper, others, "last"): z[-1]}
+    for key, found in answers.items():
+        assert apart(found, answers["single", "alone"]) < 1e-12, key
+
+
+def test_a_step_that_is_unstable_names_one_that_is_not():
+    rates = torch.tensor([1.0, 30.0, 4e3], dtype=F64)
+    z0 = torch.ones(3, dtype=F64)
+    with pytest.raises(NonFiniteError, match=r"\|J\| h\^β is .*'trapezoid'.* step=\S+ or less") as caught:
+        fdeint(lambda t, z: -rates * z, z0, 20.0, 0.8, steps=2000)
+    step = float(re.search(r"step=(\S+) or less", str(caught.value))[1])
+    z = fdeint(lambda t, z: -rates * z, z0, 200 * step, 0.8, step=step)
+    assert z.abs().max() < 1
+    with pytest.raises(NonFiniteError, match="blows up"):
+        fdeint(lambda t, z: 1e-3 * z**3, 10 * z0, 100.0, 0.8, steps=200)
+
+
+def test_failures_name_the_part_that_failed():
+    z0, one = torch.full((2,), 0.3, dtype=F64), torch.eye(2, dtype=F64)
+    weight = float(METHODS["gl"].kernel(torch.tensor([0.7], dtype=F64), 0.1, 1).local[0])
+    cases = {
+        "nonlinear part failed": lambda t, z: (
+            20 * torch.sign(z - 0.1) * (z - 0.1).abs().sqrt() - 40 * torch.sign(z - 0.2)
+        ),
+        "linear part failed.*singular": lambda t, z: z / weight + 1,
+    }
+    for message, func in cases.items():
+        with pytest.raises(ConvergenceError, match=rf"step 1.*{message}"):
+            fdeint(func, z0, 1.0, 0.7, steps=10, method="gl", stepper="single")
+    wrong = Newton(linear=Krylov(size=1, restarts=1))
+    turn = 1e4 * torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=F64)
+    with pytest.raises(ConvergenceError, match=r"linear part failed: GMRES"):
+        fdeint(lambda t, z: turn @ z, z0, 1.0, 0.7, steps=10, method="gl", solver=wrong, stepper="single")
+    with pytest.raises(ConvergenceError, match="not the structure"):
+        fdeint(lambda t, z: -(one - 2) @ z, z0, 1.0, 0.7, steps=10, method="gl", solver="banded", stepper="single")
+
+
+def diffusion(t, z, k):
+    """Three diagonals along the last axis, nonlinear, a rate for each sample."""
+    p = torch.nn.functional.pad(z, (1, 1))
+    return k * (p[..., 2:] - 2 * z + p[..., :-2]) + torch.sin(z) * t
+
+
+@pytest.mark.parametrize("shape", [torch.Size((700,)), torch.Size((2, 600))])
+def test_wide_states_with_few_diagonals_are_solved_by_them(shape):
+    generator = torch.Generator().manual_seed(3)
+    z0 = torch.randn(shape, dtype=F64, generator=generator)
+    rate = 100 + torch.arange(shape[:-1].numel() or 1, dtype=F64).reshape(*shape[:-1], 1)
+    found = {}
+    for solver in "auto", Newton(linear=Krylov(size=60, preconditioner=Banded())):
+        k = rate.clone().requires_grad_()
+        out = solve(diffusion, z0, 0.5, 0.7, steps=5, method="trapezoid", solver=solver, args=(k,))
+        found[str(solver)] = out.ys.detach(), *torch.autograd.grad(out.ys.square().sum(), k)
+        if solver == "auto":
+            assert "banded, 3 diagonals" in out.stats.why
+            assert 0 < out.stats.factorisations < out.stats.linear_solves
+    for one, other in zip(*found.values(), strict=True):
+        assert apart(one, other) < 1e-11
+
+
+NEAR = Given(lambda w0, r: r / (1 + w0), lambda w0, r: r / (1 + w0))
+LINEAR = [Dense(), Krylov(size=4), Krylov(preconditioner=Dense()), NEAR]
+
+
+@pytest.mark.parametrize("linear", LINEAR, ids=["dense", "krylov", "preconditioned", "given"])
+def test_gradients_of_every_linear_solver_are_those_of_the_textbook(linear):
+    case = Case("l1", "single", "full", "device", "number", 6, 15, "nodes")
+    field = Field(case.shape)
+    leaves = leaves_of(case, field)
+    positional, named = arguments(case, field, leaves)
+    found = finished(fdeint(*positional, **{**named, "solver": Newton(linear=linear)}), leaves)
+    assert max(distances(found, by_reference(case)).values()) < 1e-12
