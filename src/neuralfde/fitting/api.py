@@ -125,11 +125,11 @@ def fit(
         flat = problem.unknowns.to_value(path.free)
         sure = _uncertainty(problem, flat, intervals, resamples, seed)
         verdict, curve = _verdict(problem, flat, sure, check_order) if learn_order else (None, None)
-    fill(module, problem.unknowns.split(flat))
-    found = replace(_result(problem, flat, path, sure, data), identifiable=verdict, profile=curve, variables=names)
+        found = replace(_result(problem, flat, path, sure, data), identifiable=verdict, profile=curve, variables=names)
     if sure is not None:
         explained = _warn_of_the_step(found)
         warn_of(found.diagnostics, curve is not None, explained)
+    fill(module, problem.unknowns.split(flat))
     return replace(found, seconds=time.perf_counter() - began)
 
 
