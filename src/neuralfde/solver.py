@@ -19,7 +19,7 @@ from .base.structure import Structure, all_finite, replace_tensors, structure_of
 from .base.torch_private import pytree, without_compiler
 from .base.transfer import capturing, to_device
 from .door.names import ADJOINTS
-from .door.resume import State
+from .door.resume import State, read_state, settings_of, weights_of_past, windowed_start
 from .door.validation import (
     Options,
     Problem,
@@ -33,7 +33,7 @@ from .door.validation import (
     refuse_surroundings,
 )
 from .errors import InputError
-from .history import Block, History, Window
+from .history import Block, History
 from .orders import KNOWN, Caputo, CustomKernel, read_order
 from .rhs.field import Field
 from .schemes import SOLVERS, Scheme
@@ -98,7 +98,7 @@ def _solve(
     embedded: bool = False,
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
-    before = resume if isinstance(resume, State) else None
+    before = read_state(resume)
     refuse_surroundings(func)
     asked = (structure_of(z0), t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     if resume or embedded or not _is_found_again(*asked[:4]):
@@ -153,7 +153,7 @@ def _solve(
         by = gain(problem.scheme, order)
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
         error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
-    state = _state(plan, went, problem, before, row0, at_nodes) if resume else None
+    state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel) if resume else None
     found = Solved(ys, problem, plan, went, state, error)
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
@@ -191,6 +191,7 @@ class _Weights(NamedTuple):
     nodes: tuple[int, ...]
     first: int
     past_rows: Any
+    kernel: Kernel
     tables: dict[Block, Tensor] | None = None
 
 
@@ -232,24 +233,25 @@ def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) ->
 
 def _weights(problem: Problem, given: Options, before: State | None, resume: Any, every: bool) -> _Weights:
     like = torch.empty(0, dtype=problem.structure.dtype, device=problem.structure.device)
-    wanted, scheme, past = problem.request, problem.scheme, problem.history
-    kernel = problem.operator.kernel(problem.known, scheme, problem.mesh(given.velocity is not None))
+    wanted, past = problem.request, problem.history
+    grid, past_rows, velocity = wanted.grid, None, given.velocity is not None
+    if resume:
+        refuse_resume(problem.adjoint, wanted)
+        settings = settings_of(problem.scheme, problem.operator, problem.known, past)
+    if before is not None:
+        second = read_velocity(given.velocity, problem.structure) if velocity else None
+        before.check(problem.structure, settings, second)
+        grid, velocity = before.whole(grid.steps), before.initial.shape[0] > 1
+    whole = kernel = problem.operator.kernel(problem.known, problem.scheme, problem.mesh(velocity, grid))
+    if before is not None:
+        kernel, past_rows = before.continued(whole, past)
     nodes, coefficients = _coefficients(kernel, problem)
-    first, past_rows = kernel.first, None
     if every:
         nodes = tuple(range(wanted.grid.steps + 1))
-    if resume:
-        plain = coefficients.base is None and given.horizon is None and wanted.grid.grading == 1
-        refuse_resume(problem.adjoint, wanted, plain)
-    if before is not None:
-        whole = Request(replace(wanted.grid, steps=before.steps + wanted.grid.steps), wanted.positions, True)
-        kernel = problem.operator.kernel(problem.known, scheme, problem.mesh(False, whole))
-        past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
-        local = kernel.local if kernel.local.ndim == 1 else kernel.local[before.steps :]
-        coefficients = coefficients._replace(start=None, local=local)
     fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and not c.requires_grad}
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
-    return _Weights(coefficients, wanted.grid.times(like), nodes, first, past_rows)
+    times = grid.times(like)[grid.steps - wanted.grid.steps :]
+    return _Weights(coefficients, times, nodes, kernel.first, past_rows, whole)
 
 
 def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
@@ -268,11 +270,18 @@ def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
     )
 
 
-def _state(plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor) -> State:
+def _state(
+    plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor, kernel: Kernel
+) -> State:
     """What a later solve goes on from."""
-    grid, first = problem.request.grid, row0.detach()
-    origin = before or State(grid.start, grid.step, plan.scheme, first, first, row0.new_empty(0, *row0.shape))
-    return origin.extended(went.slopes, at_nodes.detach()[-1].clone(), grid.end)
+    if before is None:
+        grid, initial = problem.request.grid, row0.detach().view(-1, *at_nodes.shape[1:])
+        settings = settings_of(plan.scheme, problem.operator, problem.known, problem.history)
+        before = State(
+            grid.start, grid.step, settings, problem.structure, initial, initial[0], at_nodes.detach()[:0],
+            weights_of_past(kernel, 0),
+        )  # fmt: skip
+    return before.extended(went.slopes, at_nodes.detach()[-1].clone(), kernel)
 
 
 def _step_errors(
@@ -280,7 +289,7 @@ def _step_errors(
 ) -> Tensor:
     if isinstance(problem.operator, CustomKernel):
         raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
-    mesh = problem.mesh(given.velocity is not None)
+    mesh = problem.mesh(given.velocity is not None, problem.request.grid)
 
     def kernel(stride: int) -> Kernel:
         part = replace(mesh, steps=mesh.steps // stride, elapsed=mesh.elapsed[::stride])
@@ -323,10 +332,7 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
         dense = torch.stack([kernel.dense(p) for p in positions])
     if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
         nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
-    start = kernel.start
-    if start is not None and isinstance(past, Window):
-        lag = torch.arange(grid.steps + 1) - torch.arange(start.shape[0])[:, None]
-        start = torch.where((lag <= past.length)[..., None], start, 0.0)
+    start = windowed_start(kernel.start, past)
     weights = past.tabulate(kernel.weights)
     base = kernel.base
     if base is not None and dense is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..adjoints import Adjoint, Direct, Exact, Paper
-from ..base.grid import Mesh, Request, request
+from ..base.grid import Grid, Mesh, Request, request
 from ..base.structure import Structure, grouped, structure_of, tensors_in
 from ..base.torch_private import pytree
 from ..errors import InputError, InputTypeError, UnsupportedError, nearest
@@ -62,9 +62,8 @@ class Problem:
     why: str
     size: Size
 
-    def mesh(self, velocity: bool, wanted: Request | None = None) -> Mesh:
+    def mesh(self, velocity: bool, grid: Grid) -> Mesh:
         """The grid in the time of each group."""
-        grid = (wanted or self.request).grid
         horizon = self.known.get("horizon")
         if horizon is None:
             horizon = torch.ones(self.structure.groups, dtype=torch.float64)
@@ -81,7 +80,7 @@ def read(
     if before is None:
         wanted = request(t, given.step, given.steps, given.grading)
     else:
-        wanted = before.request(t, given.step, given.steps, scheme)
+        wanted = before.request(t, given.step, given.steps)
     how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
     operator = read_order(order)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
@@ -301,12 +300,12 @@ def refuse_combinations(
     _refuse_storage(how, past, kept)
 
 
-def refuse_resume(how: Adjoint, wanted: Request, plain: bool) -> None:
+def refuse_resume(how: Adjoint, wanted: Request) -> None:
     """Raise where a solve cannot be gone on with."""
-    if isinstance(how, Paper) or wanted.off_grid or not plain:
+    if isinstance(how, Paper) or wanted.off_grid or wanted.grid.grading != 1:
         raise InputError(
-            "a solve that is resumed takes adjoint='exact' or 'direct', output times on a uniform grid "
-            f"(step {wanted.grid.step:g}), no horizon= and no velocity=; solve in one piece otherwise."
+            "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "
+            f"(step {wanted.grid.step:g}); solve in one piece otherwise."
         )
 
 
