@@ -121,8 +121,6 @@ def test_combinations_that_make_no_sense():
     off_grid = torch.tensor([0.0, 0.3, 1.0])
     with pytest.raises(InputError, match="adjoint='exact'"):
         call(t=off_grid, adjoint="paper")
-    with pytest.raises(InputError, match="history='full'"):
-        call(t=off_grid, history=Window(3))
     with pytest.raises(InputError, match="abm"):
         Trapezoid(implicit=False)
     with pytest.raises(InputError, match="correction"):

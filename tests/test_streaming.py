@@ -120,11 +120,11 @@ def test_auto_says_what_it_chose_and_why(monkeypatch):
         (30 << 30, nf.Exponentials, nf.Checkpoint),
     ):
         monkeypatch.setattr("neuralfde.door.cost._host_free", lambda free=free: free)
-        past, kept, why = choose(None, None, size, cpu, needs_rows=False)
+        past, kept, why = choose(None, None, size, cpu)
         assert isinstance(past, history)
         assert isinstance(kept, storage)
         assert "GiB" in why
-    past, kept, _ = choose(None, nf.Checkpoint(), size, cpu, needs_rows=False)
+    past, kept, _ = choose(None, nf.Checkpoint(), size, cpu)
     assert isinstance(past, nf.Exponentials)
 
 

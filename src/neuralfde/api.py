@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ class Solution:
 
     ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=`` asked for it.
     ``state``, where ``resume=True`` asked for it, is what a later ``solve(..., resume=state)`` goes on from.
+    ``grid`` are the times at which the steps ended, float64; a later solve takes them as ``grid=``.
     """
 
     ts: Tensor
@@ -37,6 +38,7 @@ class Solution:
     stats: Stats
     error: Any = None
     state: State | None = None
+    grid: Tensor | None = None
 
 
 @explained
@@ -61,6 +63,7 @@ def fdeint(
     horizon: float | Tensor | Any = None,
     grading: float = 1.0,
     stepper: str | Stepper = "auto",
+    grid: Tensor | Sequence[float] | None = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -94,18 +97,22 @@ def fdeint(
             own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. As ``D^β_t = T^{-β} D^β_s``, it scales
             the weights; it gets the exact gradient.
         grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
-            ``steps=`` and ``history='full'``.
+            ``steps=``.
         stepper: how steps are taken: ``'auto'`` (default), ``'single'`` (one after the other), ``'picard'`` (many steps
             of a small state at once, ``func`` vectorised over time), ``'cuda-graph'`` (blocks of steps replayed on a
             GPU), or an object. The numbers are the same; ``solve(...).stats`` says which ran and why. All but
             ``'single'`` rely on ``func`` being a function of its arguments.
+        grid: increasing times at which the steps end, in place of ``step``: a graded or logarithmic mesh, or the
+            ``grid`` of an earlier solution. It begins and ends with the times of ``t``. Methods: ``'predictor'``,
+            ``'predictor-implicit'``, ``'trapezoid'``, ``'abm'``, and ``'l1'`` with ``history='full'``. That history has
+            all N² weights; ``'exponentials'`` sums the far past in O(N) work.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper,
+        horizon, grading, stepper, grid,
     )  # fmt: skip
     return run(func, z0, t, order, given).ys
 
@@ -146,11 +153,12 @@ def solve(
         ys = structure.unpack(structure.pack(ys)[None])
     if pair is True:
         refuse_estimate(wanted.grid.steps, resume)
+        longer = {"steps": wanted.grid.steps // 2} if given.grid is None else {"grid": given.grid[::2]}
         with torch.no_grad():
-            half = run(func, z0, t, order, given._replace(step=None, steps=wanted.grid.steps // 2)).ys
+            half = run(func, z0, t, order, given._replace(step=None, **longer)).ys
         half = structure.unpack(structure.pack(half)[None]) if wanted.terminal else half
         error = difference(ys, half, gain(stats.method, order))
-    return Solution(ts, ys, stats, error, solved.state)
+    return Solution(ts, ys, stats, error, solved.state, wanted.grid.start + wanted.grid.elapsed)
 
 
 def difference(fine: Any, coarse: Any, by: float) -> Any:

@@ -62,7 +62,7 @@ class FDEBlock(nn.Module):
         else:
             self._own_number(order, options.get("velocity") is not None)
         given = {**defaults, **self.options}
-        request(t, step, given["steps"], given["grading"])  # what a call would refuse is refused here
+        request(t, step, given["steps"], given["grading"], given["grid"])  # what a call would refuse is refused here
         check_names(given)
 
     def _own_number(self, order: float | Tensor, velocity: bool) -> None:

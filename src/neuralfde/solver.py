@@ -33,7 +33,7 @@ from .door.validation import (
     refuse_surroundings,
 )
 from .errors import InputError
-from .history import Block, History
+from .history import Block, History, Window
 from .orders import KNOWN, Caputo, CustomKernel, read_order
 from .rhs.field import Field
 from .schemes import SOLVERS, Scheme
@@ -221,7 +221,9 @@ def _typed(asked: tuple[Any, ...]) -> Hashable:
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    if given.args != () or not (given.params is given.callback is given.velocity is given.horizon is None):
+    if given.args != () or not (
+        given.params is given.callback is given.velocity is given.horizon is given.grid is None
+    ):
         return False
     numbers = type(t) is type(order) is float
     known = isinstance(given.method, str) or type(given.method) in KNOWN
@@ -289,7 +291,7 @@ def _step_errors(
 ) -> Tensor:
     if isinstance(problem.operator, CustomKernel):
         raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
-    mesh = problem.mesh(given.velocity is not None, problem.request.grid)
+    mesh = replace(problem.mesh(given.velocity is not None, problem.request.grid), rates=None)
 
     def kernel(stride: int) -> Kernel:
         part = replace(mesh, steps=mesh.steps // stride, elapsed=mesh.elapsed[::stride])
@@ -329,7 +331,7 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
     nodes = {n for n in wanted.nodes if n >= 0}
     dense, positions = None, _positions(wanted, scheme)
     if positions and kernel.dense is not None:
-        dense = torch.stack([kernel.dense(p) for p in positions])
+        dense = torch.stack([_reached(kernel.dense(p), p, past) for p in positions])
     if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
         nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
     start = windowed_start(kernel.start, past)
@@ -339,6 +341,13 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
         assert kernel.dense_base is not None
         base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
     return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
+
+
+def _reached(row: Tensor, position: float, history: History) -> Tensor:
+    """The weights of continuous output without those that a window has forgotten."""
+    if not isinstance(history, Window):
+        return row
+    return torch.where((position - torch.arange(row.shape[0]) <= history.length)[:, None], row, 0.0)
 
 
 def _positions(wanted: Request, scheme: Scheme) -> tuple[float, ...]:

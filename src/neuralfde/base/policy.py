@@ -60,6 +60,10 @@ STACKED_STEPS = 256
 FFT_STEPS = 8192
 #: A guess of the number of exponentials, for predictions before any weights are known.
 EXPONENTIALS_GUESS = 30
+#: From this many steps on a mesh, `auto` sums the far past as exponentials: the N² weights of each pair of steps take
+#: longer than all else. Training steps of 1000 numbers by abm: 0.25 against 0.23 s with 512 steps, 5.9 against 1.0 s
+#: with 2048; of 3 numbers 0.2 against 0.7 s with 2048, but 100 MB of weights.
+MESH_STEPS = 512
 #: Rows of more numbers make a good matrix product with a quarter of the block, and a quarter of the memory.
 WIDE_ROW = 1 << 16
 #: Blocks of up to this many numbers are turned around in one copy; larger ones row by row, without a second block.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,15 +11,17 @@ from torch import Tensor, nn
 
 from ..adjoints import Adjoint, Direct, Exact, Paper
 from ..base.grid import Grid, Mesh, Request, request
+from ..base.policy import MESH_STEPS
 from ..base.structure import Structure, grouped, structure_of, tensors_in
 from ..base.torch_private import pytree
 from ..errors import InputError, InputTypeError, UnsupportedError, nearest
-from ..history import Full, History
+from ..history import Exponentials, FadingMesh, Full, History
 from ..orders import Caputo, Operator, read_order
 from ..schemes import Scheme, StageSolver
 from ..solve.steppers import Single, Stepper
 from ..storage import Device, Host, Storage
-from .cost import Size, choose
+from ..weights.fading import Rates
+from .cost import Size, choose, exponentials_for
 from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
 from .resume import State
 
@@ -45,6 +47,7 @@ class Options(NamedTuple):
     horizon: Any
     grading: float
     stepper: str | Stepper
+    grid: Tensor | Sequence[float] | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Problem:
     storage: Storage
     why: str
     size: Size
+    rates: Rates | None = None
 
     def mesh(self, velocity: bool, grid: Grid) -> Mesh:
         """The grid in the time of each group."""
@@ -69,7 +73,7 @@ class Problem:
             horizon = torch.ones(self.structure.groups, dtype=torch.float64)
         elif not bool((torch.isfinite(horizon) & (horizon > 0)).all()):
             raise InputError(f"horizon={float(horizon.detach().min()):g} must be positive and finite.")
-        return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
+        return Mesh(grid.steps, grid.elapsed, grid.start, grid.uniform, horizon, velocity, self.rates)
 
 
 def read(
@@ -78,41 +82,51 @@ def read(
     """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
     scheme = read_scheme(given.method, given.solver)
     if before is None:
-        wanted = request(t, given.step, given.steps, given.grading)
+        wanted = request(t, given.step, given.steps, given.grading, given.grid)
     else:
         wanted = before.request(t, given.step, given.steps)
     how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
     operator = read_order(order)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
-    past, kept, why = _memory(given, size, structure, wanted, how, _is_toeplitz(operator, wanted))
-    _refuse_history(past, operator, wanted)
     numbers = {**operator.numbers(), **({} if given.horizon is None else {"horizon": given.horizon})}
     structure = grouped(structure, numbers)
     known = {name: structure.spread(name, x) for name, x in numbers.items()}
+    toeplitz = operator.toeplitz and wanted.grid.uniform
+    against = None if toeplitz else _why_not_fading(operator, known, scheme, wanted)
+    past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
+    if not toeplitz:
+        _refuse_history(past, operator, wanted, against)
+    rates = None
+    if not toeplitz and isinstance(past, Exponentials):
+        past, rates = _on_mesh(past, scheme, wanted)
     beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
     _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
-    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size)
+    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates)
 
 
 def _memory(
     given: Options,
     size: Size,
     structure: Structure,
-    wanted: Request,
     how: Adjoint,
     toeplitz: bool,
+    fades: bool,
 ) -> tuple[History, Storage, str]:
-    """History and storage as given or as chosen, and why; without Toeplitz weights every row and weight is needed."""
+    """History and storage as given or as chosen, and why.
+
+    Without Toeplitz weights every row and weight is needed, unless the far past ``fades`` as exponentials.
+    """
     past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
     if isinstance(how, Direct):  # which keeps graphs in place of rows
         kept, size = kept or STORAGES["device"], replace(size, train=False)
     if not toeplitz and past is None:
-        past = Full()
+        long = size.steps >= MESH_STEPS or (kept is not None and kept.recomputes)
+        past = exponentials_for(size) if fades and long else Full()
     if isinstance(past, Full) and past.keeps_slopes and kept in ((_HOST, _DEVICE) if past.host else (_HOST,)):
         past, kept = replace(past, host=True), _HOST
-    return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
+    return choose(past, kept, size, structure.device)
 
 
 def refuse_surroundings(func: Callable[..., Any]) -> None:
@@ -136,24 +150,44 @@ def refuse_surroundings(func: Callable[..., Any]) -> None:
         )
 
 
-def _is_toeplitz(operator: Operator, wanted: Request) -> bool:
-    """Whether weights depend on the lag alone."""
-    return operator.toeplitz and wanted.grid.grading == 1
+def _why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Scheme, wanted: Request) -> str | None:
+    """Why the far past of a mesh cannot be summed as exponentials; None if it can."""
+    if not isinstance(operator, Caputo):
+        return "the exponentials are those of Caputo's kernel with one order"
+    if float(known["order"].detach().max()) > 1:
+        return "the kernel of an order above 1 grows and is no sum of decaying exponentials"
+    if not scheme.cells:
+        return f"method={type(scheme).__name__} is no integration rule on cells"
+    return None
 
 
-def _refuse_history(past: History, operator: Operator, wanted: Request) -> None:
-    """A matrix that is not Toeplitz needs a history that keeps all rows and all weights."""
-    if not _is_toeplitz(operator, wanted) and not isinstance(past, Full):
-        cause = f"grading={wanted.grid.grading:g}" if operator.toeplitz else f"order={type(operator).__name__}"
+def _refuse_history(past: History, operator: Operator, wanted: Request, against: str | None) -> None:
+    """A matrix that is not Toeplitz needs all rows and all weights, or exponentials on the mesh."""
+    if isinstance(past, Full) or (isinstance(past, Exponentials) and against is None):
+        return
+    cause = wanted.grid.cause if operator.toeplitz else f"order={type(operator).__name__}"
+    raise InputError(
+        f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not"
+        + (f", and on a mesh {against}. Use history='full'." if against else ". Use history='full' or 'exponentials'.")
+    )
+
+
+def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Exponentials, Rates]:
+    """The exponentials that stand for the kernel at all lags of the mesh."""
+    if past.terms is not None:
         raise InputError(
-            f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not. "
-            "Use history='full'."
+            f"Exponentials(terms={past.terms}) is for uniform grids, where exponentials are fitted; on a mesh their "
+            "number follows from tol=. Leave terms= out."
         )
+    times = wanted.grid.elapsed
+    rates = Rates.for_lags(float((times[1:] - times[:-1]).min()), float(times[-1]), past.tol)
+    mesh = FadingMesh(times, rates.values, scheme.cells)
+    return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 
 
 def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
     if isinstance(how, Paper) and (
-        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or wanted.grid.grading != 1
+        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or not wanted.grid.uniform
     ):
         raise InputError(
             "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
@@ -292,17 +326,12 @@ def refuse_combinations(
                 "adjoint='paper' is defined on the grid only, but t has times between grid points "
                 f"(step {wanted.grid.step:g}). Use adjoint='exact', or a step that meets every time."
             )
-    if wanted.off_grid and not past.keeps_slopes:
-        raise InputError(
-            f"history={type(past).__name__} forgets the rows that states between grid points are computed from "
-            f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
-        )
     _refuse_storage(how, past, kept)
 
 
 def refuse_resume(how: Adjoint, wanted: Request) -> None:
     """Raise where a solve cannot be gone on with."""
-    if isinstance(how, Paper) or wanted.off_grid or wanted.grid.grading != 1:
+    if isinstance(how, Paper) or wanted.off_grid or not wanted.grid.uniform:
         raise InputError(
             "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "
             f"(step {wanted.grid.step:g}); solve in one piece otherwise."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from ..base.caches import Cache
 from ..base.policy import CHECKED_LAGS, MOST_TERMS
 from ..errors import InputError, InputTypeError
 from .base import History, Memory
+from .fading_mesh import FadingOnMesh, Mesh
 from .sum_of_exponentials import SumOfExponentials
 
 _FITTED: Cache[Tensor] = Cache("fits of exponentials", 8)
@@ -33,11 +34,15 @@ class Exponentials(History):
         tol: the largest relative error of any weight.
         block: rows are summed in blocks of this many steps; also the number of exact lags.
         terms: use exactly this many exponentials (``tol`` must then hold with them); default: as few as reach ``tol``.
+
+    Where steps have many lengths the rates and coefficients have a closed form, see ``weights/fading.py``; the solver
+    fills in ``mesh`` then.
     """
 
     tol: float = 1e-8
     block: int = 16
     terms: int | None = None
+    mesh: Mesh | None = field(default=None, compare=False, repr=False)
     snapshots = True
 
     def __post_init__(self) -> None:
@@ -51,7 +56,7 @@ class Exponentials(History):
                 raise InputError(f"Exponentials({name}={value}): at least 2 are needed; the default is a good choice.")
         if not 0 < self.tol < 1:
             raise InputError(f"Exponentials(tol={self.tol:g}): the relative error of the weights lies between 0 and 1.")
-        if self.terms is not None and self.terms > MOST_TERMS:
+        if self.terms is not None and self.terms > MOST_TERMS and self.mesh is None:
             raise InputError(
                 f"Exponentials(terms={self.terms}): beyond {MOST_TERMS} terms float64 no longer tells the rates apart. "
                 "Use fewer, or history='full' or 'fft' for exact sums."
@@ -63,6 +68,8 @@ class Exponentials(History):
         Near weights beyond lag B are those of the exponentials, so that the matrix is Toeplitz wherever blocks begin.
         The fit of weights that need no gradient is found again in the next solve.
         """
+        if self.mesh is not None:
+            return weights
         if weights.requires_grad:
             return self._fit(weights)
         key = (self, tuple(weights.shape), tuple(weights.flatten().tolist()))
@@ -109,15 +116,21 @@ class Exponentials(History):
         low, high = math.log(0.1 / steps), math.log(30 / self.block)
         return torch.linspace(low, high, terms, dtype=torch.float64).exp()
 
-    def forward(self, weights: Tensor, steps: int, row: Tensor) -> SumOfExponentials:
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> SumOfExponentials | FadingOnMesh:
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> SumOfExponentials:
+    def reverse(
+        self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool
+    ) -> SumOfExponentials | FadingOnMesh:
         """See :class:`History`."""
         return self._open(weights, steps, row, True, weigh)
 
-    def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> SumOfExponentials:
+    def _open(
+        self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool
+    ) -> SumOfExponentials | FadingOnMesh:
+        if self.mesh is not None:
+            return FadingOnMesh(self.mesh, weights, row, self.block, backward, weigh)
         terms = weights.shape[1] - 2 * self.block
         rates = self.rates(steps, terms) if terms else torch.empty(0, dtype=torch.float64)
         return SumOfExponentials(weights, rates, steps, row, self.block, backward, weigh)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..weights import meshes, uniform
+from ..weights import uniform
 from ..weights.kernel import Kernel
 from .base import Scheme, Slope
 from .one_stage import OneStage
@@ -24,6 +24,7 @@ class Trapezoid(OneStage):
     """
 
     implicit: bool = True
+    cells = ("linear",)
     uses_next_slope = True
     max_order = 2.0
 
@@ -35,10 +36,6 @@ class Trapezoid(OneStage):
         """See :class:`Scheme`."""
         w, s = uniform.trapezoid(order, step, steps)
         return Kernel(w[None], w[0], s[None], dense=_hats(order, step, steps))
-
-    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
-        """See :class:`Scheme`."""
-        return meshes.kernel_of(meshes.trapezoid(order, times))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -57,6 +54,7 @@ class ABM(Scheme):
     corrections: int = 1
     implicit = False
     sums = 2
+    cells = ("linear", "left")
     uses_next_slope = True
     dense_meets_nodes = False  # the corrected state was made with the slope at the predicted one
     max_order = 2.0
@@ -72,10 +70,6 @@ class ABM(Scheme):
         w, s = uniform.trapezoid(order, step, steps)
         both = torch.stack([w, uniform.rectangle(order, step, steps)])
         return Kernel(both, w[0], s[None], dense=_hats(order, step, steps))
-
-    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
-        """See :class:`Scheme`."""
-        return meshes.kernel_of(meshes.trapezoid(order, times), meshes.rectangle(order, times, implicit=False))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
