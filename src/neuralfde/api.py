@@ -16,6 +16,7 @@ from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.resume import State
 from .door.validation import Options, named, read, read_params, refuse_surroundings
+from .errors import InputError
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
@@ -48,7 +49,7 @@ def fdeint(
     t: float | Tensor,
     order: float | Tensor | Operator | Any,
     *,
-    method: str | Scheme = "predictor",
+    method: str | Scheme | None = None,
     step: float | None = None,
     steps: int | None = None,
     adjoint: str | Adjoint = "exact",
@@ -64,6 +65,9 @@ def fdeint(
     grading: float = 1.0,
     stepper: str | Stepper = "auto",
     grid: Tensor | Sequence[float] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_steps: int = 100_000,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -77,10 +81,12 @@ def fdeint(
             ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
             grad gets the exact gradient.
-        method: ``'predictor'`` (default), ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
-            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme
-            object such as ``ABM(corrections=3)``.
-        step: the step h; it must divide the interval.
+        method: ``'predictor'``, ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
+            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme object such as
+            ``ABM(corrections=3)``. The default is ``'trapezoid'`` where a tolerance chooses the steps, ``'predictor'``
+            else.
+        step: the step h; it must divide the interval. Without ``step``, ``steps`` and ``grid`` the steps follow from
+            ``rtol`` and ``atol``.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
         history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
@@ -106,13 +112,19 @@ def fdeint(
             ``grid`` of an earlier solution. It begins and ends with the times of ``t``. Methods: ``'predictor'``,
             ``'predictor-implicit'``, ``'trapezoid'``, ``'abm'``, and ``'l1'`` with ``history='full'``. That history has
             all N² weights; ``'exponentials'`` sums the far past in O(N) work.
+        rtol: the tolerance, 1e-4 by default: a march without gradients finds a mesh on which errors stay at about
+            ``atol + rtol |z|``, and the solve is done on it with exact gradients, as with ``grid=``. For orders up to 1
+            and ``'trapezoid'`` (implicit), ``'abm'`` (explicit, its steps bounded by stability),
+            ``'predictor-implicit'`` or ``'predictor'`` (order 1, many steps).
+        atol: the absolute part of it, by default as large as ``rtol``.
+        max_steps: where to give up, with ``ConvergenceError``.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid,
+        horizon, grading, stepper, grid, rtol, atol, max_steps,
     )  # fmt: skip
     return run(func, z0, t, order, given).ys
 
@@ -144,6 +156,8 @@ def solve(
     """
     given = _options("solve", options)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
+    if given.adaptive and pair is True:
+        raise InputError("rtol= and atol= hold the error; estimate_error= is for steps that are given.")
     solved = run(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
@@ -177,6 +191,8 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)
+    if given.adaptive:
+        raise InputError("how many steps a tolerance takes is known afterwards: give plan() step=, steps= or grid=.")
     problem = read(structure_of(z0), t, order, given, train)
     stages = getattr(problem.scheme, "corrections", 0) + 1
     return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)

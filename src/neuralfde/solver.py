@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .adaptive import Adapted, adapted
 from .adjoints import Paper
 from .base.caches import Cache
 from .base.grid import Request
@@ -65,6 +66,14 @@ class Stats:
     storage: Storage
     stepper: str = "single"
     why: str = ""
+    rejected: int = 0
+    smallest_step: float = 0.0
+    largest_step: float = 0.0
+
+    @property
+    def accepted(self) -> int:
+        """Steps that were accepted: all that the solve consists of."""
+        return self.steps
 
 
 class Solved(NamedTuple):
@@ -76,11 +85,12 @@ class Solved(NamedTuple):
     run: Run
     state: State | None
     error: Any
+    march: Adapted | None = None
 
     @property
     def stats(self) -> Stats:
         """What the solve cost and how it was done."""
-        return _stats(self.plan, self.run, self.problem)
+        return _stats(self.plan, self.run, self.problem, self.march)
 
 
 def run(*given: Any, **more: Any) -> Solved:
@@ -100,6 +110,9 @@ def _solve(
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
     refuse_surroundings(func)
+    march = None
+    if given.adaptive and before is None:
+        given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
     asked = (structure_of(z0), t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     if resume or embedded or not _is_found_again(*asked[:4]):
         problem, weights = _prepared(*asked, before, resume, embedded)
@@ -154,7 +167,7 @@ def _solve(
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
         error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
     state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel) if resume else None
-    found = Solved(ys, problem, plan, went, state, error)
+    found = Solved(ys, problem, plan, went, state, error, march)
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
     return found
@@ -226,7 +239,7 @@ def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) ->
     ):
         return False
     numbers = type(t) is type(order) is float
-    known = isinstance(given.method, str) or type(given.method) in KNOWN
+    known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
     names = type(given.adjoint) is type(given.history) is type(given.storage) is type(given.stepper) is str
     names = names and type(given.solver) in _SOLVERS
     small = type(given.steps) is int and given.steps * max(16, structure.numel) <= READING_NUMBERS
@@ -256,12 +269,14 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
     return _Weights(coefficients, times, nodes, kernel.first, past_rows, whole)
 
 
-def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
+def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
     grid, adjoint = problem.request.grid, problem.adjoint
+    lengths = grid.elapsed[1:] - grid.elapsed[:-1]
+    rejected, further = march or (0, 0)
     return Stats(
         steps=grid.steps,
         step=grid.step,
-        evaluations=plan.field.evaluations,
+        evaluations=plan.field.evaluations + further,
         history_bytes=went.history_bytes,
         method=problem.scheme,
         adjoint=next((k for k, v in ADJOINTS.items() if v == adjoint), type(adjoint).__name__),
@@ -269,6 +284,9 @@ def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
         storage=problem.storage,
         stepper=went.stepper,
         why=f"{problem.why}; stepper={went.stepper}: {went.why}",
+        rejected=rejected,
+        smallest_step=float(lengths.min()),
+        largest_step=float(lengths.max()),
     )
 
 

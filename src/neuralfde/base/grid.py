@@ -146,7 +146,7 @@ def request(
     mesh: Tensor | Sequence[float] | None = None,
 ) -> Request:
     """Read ``t``, ``step``, ``steps`` and ``grid`` as a user gives them, or say what does not fit."""
-    times, terminal = _times(t)
+    times, terminal = read_times(t)
     start, end = times[0], times[-1]
     if mesh is not None:
         if not (step is None and steps is None and grading == 1):
@@ -165,7 +165,9 @@ def mesh_of(mesh: Tensor | Sequence[float], start: float, end: float) -> Grid:
     """The grid with these points, which begin and end with the times asked for."""
     if not isinstance(mesh, Tensor | Sequence) or isinstance(mesh, str):
         raise InputTypeError(f"grid must be a 1-D tensor of increasing times, got {type(mesh).__name__}.")
-    points, single = _times(torch.as_tensor(mesh, dtype=torch.float64) if isinstance(mesh, Sequence) else mesh, "grid")
+    points, single = read_times(
+        torch.as_tensor(mesh, dtype=torch.float64) if isinstance(mesh, Sequence) else mesh, "grid"
+    )
     if single:
         raise InputError("grid must be a 1-D tensor of increasing times, got one number; a number of steps is steps=.")
     for name, mine, theirs in (("begins", points[0], start), ("ends", points[-1], end)):
@@ -196,7 +198,8 @@ def _grading(grading: float, step: float | None) -> float:
     return float(grading)
 
 
-def _times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
+def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
+    """The times that are asked for, the initial one first, and whether only the last one's state is."""
     if isinstance(t, Tensor):
         if t.requires_grad:
             raise InputError(

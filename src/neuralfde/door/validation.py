@@ -32,7 +32,7 @@ _DEVICE, _HOST = Device(), Host()
 class Options(NamedTuple):
     """The keyword arguments of ``fdeint``, as given."""
 
-    method: str | Scheme
+    method: str | Scheme | None
     step: float | None
     steps: int | None
     adjoint: str | Adjoint
@@ -48,6 +48,14 @@ class Options(NamedTuple):
     grading: float
     stepper: str | Stepper
     grid: Tensor | Sequence[float] | None
+    rtol: float | None
+    atol: float | None
+    max_steps: int
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether a tolerance chooses the steps."""
+        return self.step is None and self.steps is None and self.grid is None
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,10 @@ def read(
 ) -> Problem:
     """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
     scheme = read_scheme(given.method, given.solver)
+    if given.rtol is not None or given.atol is not None:
+        raise InputError(
+            "rtol= and atol= choose the steps: leave step=, steps=, grid= and resume= out, or the tolerances."
+        )
     if before is None:
         wanted = request(t, given.step, given.steps, given.grading, given.grid)
     else:
@@ -89,11 +101,9 @@ def read(
     operator = read_order(order)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
-    numbers = {**operator.numbers(), **({} if given.horizon is None else {"horizon": given.horizon})}
-    structure = grouped(structure, numbers)
-    known = {name: structure.spread(name, x) for name, x in numbers.items()}
+    structure, known = read_numbers(structure, operator, given.horizon)
     toeplitz = operator.toeplitz and wanted.grid.uniform
-    against = None if toeplitz else _why_not_fading(operator, known, scheme, wanted)
+    against = None if toeplitz else why_not_fading(operator, known, scheme)
     past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
     if not toeplitz:
         _refuse_history(past, operator, wanted, against)
@@ -104,6 +114,13 @@ def read(
     refuse_combinations(how, past, kept, beta, wanted, scheme)
     _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
     return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates)
+
+
+def read_numbers(structure: Structure, operator: Operator, horizon: Any) -> tuple[Structure, dict[str, Tensor]]:
+    """The numbers of the operator and the horizon by name, one for each group, and the structure with these groups."""
+    numbers = {**operator.numbers(), **({} if horizon is None else {"horizon": horizon})}
+    structure = grouped(structure, numbers)
+    return structure, {name: structure.spread(name, x) for name, x in numbers.items()}
 
 
 def _memory(
@@ -150,7 +167,7 @@ def refuse_surroundings(func: Callable[..., Any]) -> None:
         )
 
 
-def _why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Scheme, wanted: Request) -> str | None:
+def why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Scheme) -> str | None:
     """Why the far past of a mesh cannot be summed as exponentials; None if it can."""
     if not isinstance(operator, Caputo):
         return "the exponentials are those of Caputo's kernel with one order"
@@ -257,12 +274,13 @@ def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
     raise InputTypeError(f"{kind} must be a name or an object, got {type(given).__name__}. {nearest('', table)}")
 
 
-def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Scheme:
+def read_scheme(method: str | Scheme | None, solver: str | StageSolver | None, default: str = "predictor") -> Scheme:
     """The scheme, with another stage solver if one is given."""
+    method = default if method is None else method
     if isinstance(method, str) and method in ORDINARY:
         raise InputError(
             f"method={method!r} is for ordinary equations; one with memory needs weights for its whole past. "
-            f"The nearest is method={ORDINARY[method]!r}, with a fixed step=. At order 1 'predictor' is Euler's method "
+            f"The nearest is method={ORDINARY[method]!r}. At order 1 'predictor' is Euler's method "
             "and 'abm' is Heun's."
         )
     base = method.removesuffix("-f").removesuffix("-o") if isinstance(method, str) else ""

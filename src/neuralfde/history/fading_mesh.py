@@ -139,7 +139,7 @@ class FadingOnMesh(Memory):
         """The table of the steps low … high, in float64 up to here."""
         n = torch.arange(low, high + 1, device=self.times.device)
         t, before = self.times[n], self.times[(n - 1).clamp(min=0)]
-        p, q = self._cells((t - before)[:, None])
+        p, q = cell_integrals(self.cells, (t - before)[:, None], self.rates)
         decay = torch.exp(-(t[:, None] - t).clamp(min=0)[..., None] * self.rates)  # (row, column, K)
         left = torch.nn.functional.pad(decay[:, 1:] * p[:, None, 1:], (0, 0, 0, 1))
         lag = (n[:, None] - n)[..., None]
@@ -149,16 +149,6 @@ class FadingOnMesh(Memory):
         columns = decay[-1, :-1] * q[:, :-1] + decay[-1, 1:] * p[:, 1:]
         parts = (weights, shares, decay[1:, 0], columns, decay[-1, 0, :, None])
         return _Table(block, *[x.to(self.c) for x in parts])
-
-    def _cells(self, length: Tensor) -> tuple[Tensor, Tensor]:
-        """``p`` and ``q`` of cells of these lengths (m, 1), each (sums, m, K)."""
-        x = length * self.rates
-        whole = length * _mean(x)
-        left = length * _mean_of_left(x) if "linear" in self.cells else whole
-        none = torch.zeros_like(whole)
-        rules = {"linear": (left, whole - left), "left": (whole, none), "right": (none, whole)}
-        p, q = zip(*[rules[cell] for cell in self.cells], strict=True)
-        return torch.stack(p), torch.stack(q)
 
     def _correlate(self, block: Block, taken: Tensor, slopes: Tensor) -> None:
         """Add ``⟨v_j, μ_n⟩`` to the gradient of the weights that join them; ``taken`` (groups, sums, m, width)."""
@@ -170,6 +160,17 @@ class FadingOnMesh(Memory):
         far += torch.einsum("snji,sgnj->sgi", table.shares[:, :, : block.count], pairs)
         if block.start > 0:
             far += torch.einsum("sji,gjw,gsiw->sgi", table.columns, slopes, self.older)
+
+
+def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+    """``p`` and ``q`` of cells of these lengths (m, 1) for the rule of each sum, (sums, m, K)."""
+    x = length * rates
+    whole = length * _mean(x)
+    left = length * _mean_of_left(x) if "linear" in cells else whole
+    none = torch.zeros_like(whole)
+    rules = {"linear": (left, whole - left), "left": (whole, none), "right": (none, whole)}
+    p, q = zip(*[rules[cell] for cell in cells], strict=True)
+    return torch.stack(p), torch.stack(q)
 
 
 def _mean(x: Tensor) -> Tensor:

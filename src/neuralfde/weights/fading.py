@@ -67,18 +67,18 @@ def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor
     """
     gain = torch.exp(order * torch.log(horizon))
     lengths = torch.cat([torch.zeros_like(times[:1]), times[1:] - times[:-1]])[:, None]
-    newest = [_newest(cell, order, lengths) for cell in cells]
+    parts = [newest(cell, order, lengths) for cell in cells]
     far = rates.coefficients(order)
-    weights = torch.stack([gain * torch.cat([left, far]) for left, _ in newest])
+    weights = torch.stack([gain * torch.cat([left, far]) for left, _ in parts])
     return Kernel(
         weights,
-        gain * newest[0][1],
+        gain * parts[0][1],
         first=int(cells[0] == "right"),
         dense=between(cells[0], order, times[:, None] * horizon),
     )
 
 
-def _newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The weights of the slopes at the left and the right end of the newest interval, each (steps + 1, groups)."""
     power = power_or_zero(lengths, order)
     if cell == "linear":
