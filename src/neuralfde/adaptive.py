@@ -11,18 +11,27 @@ from torch import Tensor
 from .base.grid import read_times
 from .base.structure import all_finite, structure_of
 from .door.validation import Options, in_own_time, read_args, read_numbers, read_scheme, why_not_fading
-from .errors import InputError
+from .errors import ConvergenceError, InputError
 from .orders import read_order
 from .orders.caputo import check_order
 from .rhs.field import Field
-from .time import Equation, Tolerance, find_mesh
+from .time import Equation, Found, Tolerance, find_mesh
 
 
 class Adapted(NamedTuple):
-    """What the march that found the mesh took."""
+    """What the march that found the mesh took and found."""
 
-    rejected: int
+    found: Found
     evaluations: int
+
+    def check(self, last: Tensor) -> None:
+        """Raise unless the solve on the mesh ends where the march did."""
+        apart = float(((last.detach() - self.found.state).abs() / self.found.scale).max())
+        if not apart <= 1:
+            raise ConvergenceError(
+                f"the solve on the mesh that was found ends {apart:.2g} times the tolerance from the march that found "
+                "it: its steps are at the edge of stability. Use method='trapezoid', or a smaller rtol=."
+            )
 
 
 def adapted(
@@ -52,7 +61,7 @@ def adapted(
     calls, gain = [1], known.get("horizon", torch.ones_like(beta)).detach() ** beta
     found = find_mesh(Equation(slope, field.shape, beta, gain, row0), scheme, times[-1] - times[0], tolerance)
     steps = given._replace(grid=times[0] + found.times, method=scheme, solver=None, rtol=None, atol=None)
-    return steps, Adapted(found.rejected, calls[0])
+    return steps, Adapted(found, calls[0])
 
 
 def _refuse(given: Options, more: bool, against: str | None) -> None:
@@ -60,7 +69,7 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
     if against is not None:
         raise InputError(
             f"neither step=, steps= nor grid= is given, and a tolerance cannot choose the steps: {against}. Give one "
-            "of them, or method='trapezoid' (implicit) or 'abm' (explicit)."
+            "of them, or method='trapezoid' (implicit) or ABM(ahead=True) (explicit)."
         )
     if given.grading != 1 or given.velocity is not None or more:
         raise InputError(

@@ -114,8 +114,8 @@ def fdeint(
             all N² weights; ``'exponentials'`` sums the far past in O(N) work.
         rtol: the tolerance, 1e-4 by default: a march without gradients finds a mesh on which errors stay at about
             ``atol + rtol |z|``, and the solve is done on it with exact gradients, as with ``grid=``. For orders up to 1
-            and ``'trapezoid'`` (implicit), ``'abm'`` (explicit, its steps bounded by stability),
-            ``'predictor-implicit'`` or ``'predictor'`` (order 1, many steps).
+            and ``'trapezoid'`` (implicit) or ``ABM(ahead=True)`` (explicit, its steps bounded by stability); also
+            ``'abm'``, ``'predictor-implicit'`` and ``'predictor'``, which take many steps.
         atol: the absolute part of it, by default as large as ``rtol``.
         max_steps: where to give up, with ``ConvergenceError``.
 

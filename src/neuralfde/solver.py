@@ -156,6 +156,8 @@ def _solve(
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
+    if march is not None:
+        march.check(at_nodes[-1])
     rows = _assemble(wanted, weights.nodes, at_nodes, between, problem.scheme.dense_meets_nodes)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
@@ -272,11 +274,10 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
 def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
     grid, adjoint = problem.request.grid, problem.adjoint
     lengths = grid.elapsed[1:] - grid.elapsed[:-1]
-    rejected, further = march or (0, 0)
     return Stats(
         steps=grid.steps,
         step=grid.step,
-        evaluations=plan.field.evaluations + further,
+        evaluations=plan.field.evaluations + (0 if march is None else march.evaluations),
         history_bytes=went.history_bytes,
         method=problem.scheme,
         adjoint=next((k for k, v in ADJOINTS.items() if v == adjoint), type(adjoint).__name__),
@@ -284,7 +285,7 @@ def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> St
         storage=problem.storage,
         stepper=went.stepper,
         why=f"{problem.why}; stepper={went.stepper}: {went.why}",
-        rejected=rejected,
+        rejected=0 if march is None else march.found.rejected,
         smallest_step=float(lengths.min()),
         largest_step=float(lengths.max()),
     )

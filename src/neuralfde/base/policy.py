@@ -90,6 +90,9 @@ ADAPTIVE_FIRST = 0.1
 #: of one step is held below the tolerance. With (a, b) = (3.5, 0.6) D^β y = -y errs by 0.1 to 1.9 times the tolerance
 #: for β from 0.2 to 1 and rtol from 1e-3 to 1e-6; with (5, 0) by 0.1 to 7.
 ADAPTIVE_WEIGHT, ADAPTIVE_GATHER = 3.5, 0.6
+#: Corrections of explicit steps contract by at most this: beyond 1 they run away, and near it the mesh would be at the
+#: edge of stability, where a solve on it may differ from the march that found it.
+ADAPTIVE_CONTRACTION = 0.85
 #: The kernel is taken to this share of the tolerance.
 ADAPTIVE_KERNEL = 1e-3
 

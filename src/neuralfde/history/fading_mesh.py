@@ -7,8 +7,9 @@ but the newest then weigh, with c, ::
     L_i[n, j] = e^{-s_i (t_n - t_j)} q_{j,i}  (j ≤ n-1)  +  e^{-s_i (t_n - t_{j+1})} p_{j+1,i}  (j ≤ n-2)
 
 For two steps that are not neighbours this is a product, one factor of the row and one of the column, relative to any
-time between them. So a pass keeps K sums for each rule, relative to the step before the block, and the row of that step
-itself. A backward pass has the same sums with the factors exchanged.
+time between them. So a pass keeps K sums for each rule, and the row of the step before the block as it is, or two such
+rows where the newest cell has weights for the slopes two steps before. A backward pass has the same with the factors
+exchanged.
 """
 
 from __future__ import annotations
@@ -23,25 +24,32 @@ from .base import Block, Memory
 
 
 class Mesh(NamedTuple):
-    """Increasing times (steps + 1,), rates (K,), both float64, and the rule of each sum: left, right or linear."""
+    """Increasing times (steps + 1,), rates (K,), both float64, and the rule of each sum: left, right, linear, ahead."""
 
     times: Tensor
     rates: Tensor
     cells: tuple[str, ...]
 
+    @property
+    def lags(self) -> int:
+        """How many steps back the newest cell of a row has weights of its own."""
+        return 1 + ("ahead" in self.cells)
+
 
 class _Table(NamedTuple):
-    """A block together with the step next to it that the pass met before: m steps in all, the lowest first.
+    """A block together with the rows next to it that are kept: m steps in all, the lowest first, k of them kept.
 
-    ``weights`` (sums, groups, m, m) is the matrix, ``shares`` (sums, m, m, K) are the L in it; ``rows`` (m - 1, K) are
-    the decays since the lowest step, ``columns`` (sums, m - 1, K) the factors of columns seen from the highest one.
+    ``weights`` (sums, groups, m, m) is the matrix, ``shares`` (sums, m, m, K) are the L in it. ``old`` are the factors
+    that read the sums for the rows of the block, ``new`` those by which rows enter the sums when the block is recorded,
+    ``fade`` (K, 1) is what happens to the sums then.
     """
 
     block: Block
+    kept: int
     weights: Tensor
     shares: Tensor
-    rows: Tensor
-    columns: Tensor
+    old: Tensor
+    new: Tensor
     fade: Tensor
 
 
@@ -50,7 +58,8 @@ class FadingOnMesh(Memory):
 
     Args:
         mesh: the times and rates.
-        weights: of the left end of each row's newest cell, then K coefficients: (sums, steps + 1 + K, groups).
+        weights: those of each row's newest cell for the slopes one (and two) steps before, then K coefficients: (sums,
+            lags · (steps + 1) + K, groups).
         row: what a row looks like, (groups, width).
         block: steps in a block.
         backward: from the last row to the first, with the transposed matrix.
@@ -58,13 +67,14 @@ class FadingOnMesh(Memory):
     """
 
     def __init__(self, mesh: Mesh, weights: Tensor, row: Tensor, block: int, backward: bool, weigh: bool) -> None:
-        self.block, self.backward = block, backward
+        self.block, self.backward, self.lags = block, backward, mesh.lags
         self.times, self.rates, self.cells = mesh.times.to(row.device), mesh.rates.to(row.device), mesh.cells
         self.steps = self.times.shape[0] - 1
-        self.near, self.c = weights.permute(0, 2, 1).split([self.steps + 1, len(self.rates)], dim=-1)
+        near, self.c = weights.permute(0, 2, 1).split([self._near, len(self.rates)], dim=-1)
+        self.near = near.unflatten(-1, (self.lags, -1))  # (sums, groups, lag, row)
         sums, groups = weights.shape[0], weights.shape[2]
         self.older = row.new_zeros(groups, sums, len(self.rates), row.shape[1])
-        self.edge = row.new_zeros(groups, sums if backward else 1, row.shape[1])
+        self.edge = row.new_zeros(groups, sums if backward else 1, self.lags, row.shape[1])  # the lowest step first
         self._known: _Table | None = None
         if weigh:
             self.weights_grad = weights.new_zeros(sums, groups, weights.shape[1])
@@ -73,15 +83,15 @@ class FadingOnMesh(Memory):
         """See :class:`Memory`."""
         if block.start == 0:
             return None
-        table = self._table(block)
+        table, count = self._table(block), block.count
+        kept = self.edge[:, :, : table.kept]
         if self.backward:
-            columns = self.c[:, :, None] * table.columns[:, None]
-            found = torch.einsum("sgji,gsiw->jgw", columns, self.older)
-            found += torch.einsum("sgj,gsw->jgw", table.weights[:, :, -1, :-1], self.edge)
+            found = torch.einsum("sgji,gsiw->jgw", self.c[:, :, None] * table.old[:, None], self.older)
+            found += torch.einsum("sgnj,gsnw->jgw", table.weights[:, :, count:, :count], kept)
             found = found.flip(0)[:, None]
         else:
-            found = torch.einsum("sgni,gsiw->nsgw", self.c[:, :, None] * table.rows, self.older)
-            found += torch.einsum("sgn,gw->nsgw", table.weights[:, :, 1:, 0], self.edge[:, 0])
+            found = torch.einsum("sgni,gsiw->nsgw", self.c[:, :, None] * table.old, self.older)
+            found += torch.einsum("sgnj,gjw->nsgw", table.weights[:, :, -count:, :-count], kept[:, 0])
         return found if out is None else out.copy_(found)
 
     def inner(self, block: Block) -> Tensor:
@@ -95,22 +105,24 @@ class FadingOnMesh(Memory):
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
         table, near = self._table(block), rows.permute(2, 1, 0, 3)  # (groups, inputs, count, width)
-        known = [self.edge.unsqueeze(2)] if block.start > 0 else []
+        kept, stay = self.edge[:, :, : table.kept], min(self.lags, block.stop)
         if self.backward:
-            taken = torch.cat([near.flip(2), *known], dim=2)
+            taken = torch.cat([near.flip(2), kept], dim=2)
             if self.weights_grad is not None and slopes is not None:
-                self._correlate(block, taken, slopes.flip(0).transpose(0, 1))
-            new = torch.einsum("ni,gsnw->gsiw", table.rows, taken[:, :, 1:])
+                self._correlate(table, taken, slopes.flip(0).transpose(0, 1))
+            new = torch.einsum("ni,gsnw->gsiw", table.new, taken[:, :, stay:])
+            edge = taken[:, :, :stay]
         else:
-            taken = torch.cat([*known, near], dim=2)
-            new = torch.einsum("sni,gnw->gsiw", table.columns, taken[:, 0, :-1])
+            taken = torch.cat([kept, near], dim=2)
+            new = torch.einsum("sni,gnw->gsiw", table.new, taken[:, 0, : taken.shape[2] - stay])
+            edge = taken[:, :, -stay:]
         self.older.mul_(table.fade).add_(new)
-        self.edge.copy_(near[:, :, -1])
+        self.edge[:, :, :stay] = edge
 
     @property
     def snapshot_rows(self) -> int:
-        """Rows in a snapshot: the sums of each rule and the step before."""
-        return len(self.cells) * len(self.rates) + 1
+        """Rows in a snapshot: the sums of each rule and the steps before."""
+        return len(self.cells) * len(self.rates) + self.lags
 
     def snapshot(self, n: int) -> tuple[Tensor, ...]:
         """See :class:`Memory`."""
@@ -126,17 +138,21 @@ class FadingOnMesh(Memory):
         """See :class:`Memory`."""
         return sum(b.numel() * b.element_size() for b in (self.older, self.edge))
 
+    @property
+    def _near(self) -> int:
+        return self.lags * (self.steps + 1)
+
     def _table(self, block: Block) -> _Table:
         """What a block needs, made once."""
         if self._known is None or self._known.block != block:
-            low, high = block.start - 1, block.stop - 1
-            if self.backward:
-                low, high = self.steps + 1 - block.stop, self.steps - block.start + 1
-            self._known = self._tabulated(block, max(low, 0), min(high, self.steps))
+            self._known = self._tabulated(block, min(self.lags, block.start), min(self.lags, block.stop))
         return self._known
 
-    def _tabulated(self, block: Block, low: int, high: int) -> _Table:
-        """The table of the steps low … high, in float64 up to here."""
+    def _tabulated(self, block: Block, kept: int, stay: int) -> _Table:
+        """The table, in float64 up to here; ``kept`` rows lie next to the block, ``stay`` rows once it is recorded."""
+        low, high = block.start - kept, block.stop - 1
+        if self.backward:
+            low, high = self.steps + 1 - block.stop, self.steps - block.start + kept
         n = torch.arange(low, high + 1, device=self.times.device)
         t, before = self.times[n], self.times[(n - 1).clamp(min=0)]
         p, q = cell_integrals(self.cells, (t - before)[:, None], self.rates)
@@ -145,21 +161,30 @@ class FadingOnMesh(Memory):
         lag = (n[:, None] - n)[..., None]
         shares = torch.where(lag >= 1, decay * q[:, None], 0.0) + torch.where(lag >= 2, left, 0.0)
         weights = torch.einsum("sgi,snji->sgnj", self.c.to(shares), shares)
-        weights += torch.diag_embed(self.near[..., low + 1 : high + 1].to(shares), -1)
-        columns = decay[-1, :-1] * q[:, :-1] + decay[-1, 1:] * p[:, 1:]
-        parts = (weights, shares, decay[1:, 0], columns, decay[-1, 0, :, None])
-        return _Table(block, *[x.to(self.c) for x in parts])
+        for e in range(1, min(self.lags, high - low) + 1):
+            weights += torch.diag_embed(self.near[:, :, e - 1, low + e : high + 1].to(shares), -e)
+        if self.backward:  # sums are relative to the highest step that is kept
+            old = (decay[-1] * q + left[:, -1])[:, : block.count]
+            new, fade = decay[stay:, stay - 1], decay[-1, stay - 1]
+        else:  # to the lowest one
+            since = len(n) - stay
+            old, fade = decay[kept:, 0], decay[since, 0]
+            new = (decay[since] * q + left[:, since])[:, :since]
+        return _Table(block, kept, *[x.to(self.c) for x in (weights, shares, old, new, fade[:, None])])
 
-    def _correlate(self, block: Block, taken: Tensor, slopes: Tensor) -> None:
+    def _correlate(self, table: _Table, taken: Tensor, slopes: Tensor) -> None:
         """Add ``⟨v_j, μ_n⟩`` to the gradient of the weights that join them; ``taken`` (groups, sums, m, width)."""
         assert self.weights_grad is not None
-        table, low, count = self._table(block), self.steps + 1 - block.stop, taken.shape[2]
-        near, far = self.weights_grad.split([self.steps + 1, len(self.rates)], dim=-1)
+        low, count = self.steps + 1 - table.block.stop, taken.shape[2]
+        near, far = self.weights_grad.split([self._near, len(self.rates)], dim=-1)
+        near = near.unflatten(-1, (self.lags, -1))
         pairs = torch.einsum("gsnw,gjw->sgnj", taken, slopes)
-        near[..., low + 1 : low + count] += pairs.diagonal(-1, 2, 3)[..., : count - 1]
-        far += torch.einsum("snji,sgnj->sgi", table.shares[:, :, : block.count], pairs)
-        if block.start > 0:
-            far += torch.einsum("sji,gjw,gsiw->sgi", table.columns, slopes, self.older)
+        for e in range(1, min(self.lags, count - 1) + 1):
+            found = pairs.diagonal(-e, 2, 3)
+            near[:, :, e - 1, low + e : low + e + found.shape[-1]] += found
+        far += torch.einsum("snji,sgnj->sgi", table.shares[:, :, : slopes.shape[1]], pairs)
+        if table.block.start > 0:
+            far += torch.einsum("sji,gjw,gsiw->sgi", table.old, slopes, self.older)
 
 
 def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,8 +192,8 @@ def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tup
     x = length * rates
     whole = length * _mean(x)
     left = length * _mean_of_left(x) if "linear" in cells else whole
-    none = torch.zeros_like(whole)
-    rules = {"linear": (left, whole - left), "left": (whole, none), "right": (none, whole)}
+    none, linear = torch.zeros_like(whole), (left, whole - left)
+    rules = {"linear": linear, "ahead": linear, "left": (whole, none), "right": (none, whole)}
     p, q = zip(*[rules[cell] for cell in cells], strict=True)
     return torch.stack(p), torch.stack(q)
 

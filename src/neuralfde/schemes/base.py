@@ -43,8 +43,9 @@ class Scheme(ABC):
         dense_meets_nodes: continuous output between nodes goes through the states at the nodes.
         max_order: the largest order it can be used for.
         stages: how many states ``relax`` gives for each step; 0 where it is not defined.
-        cells: what each sum takes the slope to be between two times: its value at the ``"left"`` or ``"right"`` end, or
-            ``"linear"``; empty where the scheme is no such rule. It has weights on any mesh.
+        cells: what each sum takes the slope to be between two times: its value at the ``"left"`` or ``"right"`` end,
+            ``"linear"``, or ``"ahead"``, linear with the newest slope extrapolated; empty where the scheme is no such
+            rule. Such a rule has weights on any mesh.
     """
 
     implicit: bool

@@ -49,12 +49,15 @@ class ABM(Scheme):
     The rectangle rule predicts ``p_n``; the trapezoid rule corrects with ``f(t_n, p_n)``, ``corrections`` times.
     Order min(2, 1 + β), each further correction adds β up to 2. At β = 1 the weights are those of the Adams pair (Euler
     and the trapezoidal rule), summed from the start as its authors do: Heun's method up to where the slopes are taken.
+
+    ``ahead=True`` predicts by the trapezoid rule too, with the new slope on the straight line through the last two: far
+    closer on long steps. It is for meshes, that is for ``grid=``, ``grading=`` and tolerances.
     """
 
     corrections: int = 1
+    ahead: bool = False
     implicit = False
     sums = 2
-    cells = ("linear", "left")
     uses_next_slope = True
     dense_meets_nodes = False  # the corrected state was made with the slope at the predicted one
     max_order = 2.0
@@ -67,6 +70,8 @@ class ABM(Scheme):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
+        if self.ahead:
+            raise InputError("ABM(ahead=True) is for meshes: pass grid=, grading= or a tolerance, or use method='abm'.")
         w, s = uniform.trapezoid(order, step, steps)
         both = torch.stack([w, uniform.rectangle(order, step, steps)])
         return Kernel(both, w[0], s[None], dense=_hats(order, step, steps))
@@ -81,6 +86,11 @@ class ABM(Scheme):
         for _ in range(self.corrections):
             z = torch.addcmul(c, w0, f(z))
         return z, f(z) if slope else None
+
+    @property
+    def cells(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See :class:`Scheme`."""
+        return ("linear", "ahead" if self.ahead else "left")
 
     @property
     def stages(self) -> int:  # type: ignore[override]

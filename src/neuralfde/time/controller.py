@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.policy import ADAPTIVE_CAUTION, ADAPTIVE_GROWTH, ADAPTIVE_SHRINK
+from ..base.policy import ADAPTIVE_CAUTION, ADAPTIVE_CONTRACTION, ADAPTIVE_GROWTH, ADAPTIVE_SHRINK
 from ..errors import InputError
 
 
@@ -42,12 +42,15 @@ class Tolerance:
 
 @dataclass
 class Trial:
-    """A step that was tried: its length, the state and slope at its end, and the error of each number."""
+    """A step that was tried: the state and slope at its end, and the error of each number.
 
-    length: float
+    ``contraction`` is the factor by which a correction of an explicit step changes less than the one before.
+    """
+
     state: Tensor
     slope: Tensor
     error: Tensor
+    contraction: float = 0.0
 
     def excess(self, tolerance: Tolerance, before: Tensor) -> float:
         """The largest error in units of what is allowed; infinite where a number is not finite."""
@@ -55,10 +58,14 @@ class Trial:
         return found if math.isfinite(found) else math.inf
 
 
-def next_length(length: float, excess: float, power: float) -> float:
-    """The length that would have met the tolerance, with caution, for an error that goes like ``length^power``."""
+def next_length(length: float, excess: float, power: float, contraction: float, order: float) -> float:
+    """The length that would have met the tolerance, with caution, for an error that goes like ``length^power``.
+
+    It keeps the contraction, which goes like ``length^order``, below what is stable.
+    """
     factor = ADAPTIVE_CAUTION * max(excess, 1e-10) ** (-1 / power)
-    return length * min(ADAPTIVE_GROWTH, max(ADAPTIVE_SHRINK, factor))
+    stable = (ADAPTIVE_CONTRACTION / contraction) ** (1 / order) if contraction > 0 else math.inf
+    return length * min(ADAPTIVE_GROWTH, max(ADAPTIVE_SHRINK, min(factor, max(stable, 0.5))))
 
 
 def interpolation_error(slopes: list[Tensor], lengths: list[float], order: Tensor) -> Tensor:

@@ -49,9 +49,13 @@ class Past:
         like = self.initial
         fading = (self.coefficients * torch.exp(-self.rates * length)[:, None]).to(like)
         far = torch.einsum("ig,gsiw->sgw", fading, self.sums)
-        weights = [newest(cell, self.order, torch.tensor([[length]], dtype=torch.float64)) for cell in self.cells]
-        ends = [(self.gain * left[0]).to(like)[:, None] * self.slopes[-1] for left, _ in weights]
-        return [self.initial + a + b for a, b in zip(far, ends, strict=True)], (self.gain * weights[0][1][0]).to(like)
+        lengths = torch.tensor([[self.length], [length]], dtype=torch.float64)
+        weights = [[(self.gain * w[-1]).to(like)[:, None] for w in newest(c, self.order, lengths)] for c in self.cells]
+        found = []
+        for old, (_, *lags) in zip(far, weights, strict=True):
+            near = [w * v for w, v in zip(lags, reversed(self.slopes), strict=False)]
+            found.append(torch.stack([self.initial, old, *near]).sum(0))
+        return found, weights[0][0][:, 0]
 
     def accept(self, length: float, slope: Tensor) -> None:
         """The step was taken: the cell is folded in."""

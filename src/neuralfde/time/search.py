@@ -37,16 +37,21 @@ class Equation:
 
 @dataclass(frozen=True)
 class Found:
-    """The times at which accepted steps end, float64, and how many steps were rejected."""
+    """The times at which accepted steps end, float64, how many steps were rejected, and the last state.
+
+    ``scale`` is the error that is allowed for each number of it.
+    """
 
     times: Tensor
     rejected: int
+    state: Tensor
+    scale: Tensor
 
 
 @torch.no_grad()
 def find_mesh(equation: Equation, scheme: Scheme, end: float, tolerance: Tolerance) -> Found:
     """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten."""
-    power = _power(float(equation.order.min()), scheme)
+    power, most = _power(float(equation.order.min()), scheme), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
     length = min(end / 64, _first_length(equation, slope, tolerance))
     past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
@@ -64,8 +69,8 @@ def find_mesh(equation: Equation, scheme: Scheme, end: float, tolerance: Toleran
             times.append(time)
         else:
             rejected += 1
-        length = next_length(length, excess, power)
-    return Found(torch.tensor(times, dtype=torch.float64), rejected)
+        length = next_length(length, excess, power, 0.0 if trial is None else trial.contraction, most)
+    return Found(torch.tensor(times, dtype=torch.float64), rejected, state, tolerance.scale(state))
 
 
 def _tried(equation: Equation, scheme: Scheme, past: Past, time: float, length: float) -> Trial | None:
@@ -86,15 +91,26 @@ def _tried(equation: Equation, scheme: Scheme, past: Past, time: float, length: 
     z, v = scheme.evaluate(f, x, w0)
     assert v is not None
     state, slope = z.view_as(sums[0]), v.view_as(sums[0])
-    slopes, lengths, order = [*past.slopes, slope], [past.length, length], equation.order
+    slopes, lengths, order, contraction = [*past.slopes, slope], [past.length, length], equation.order, 0.0
     if scheme.cells[0] == "linear":
-        gathered = ADAPTIVE_WEIGHT * ((time + length) / length) ** (ADAPTIVE_GATHER * order**2)
+        gathered = ADAPTIVE_WEIGHT * ((time + length) / length) ** (ADAPTIVE_GATHER * order**2) * equation.gain
         error = interpolation_error(slopes, lengths, order) * gathered.to(state)[:, None]
-        if not scheme.implicit:  # what one more correction would change
-            error += (sums[0] + local[:, None] * slope - state).abs()
+        if not scheme.implicit:
+            further = (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
+            error += further
+            contraction = _contraction(further, state - sums[1], state, scheme.stages - 1)
     else:  # all cells so far have erred about as much, to the same side
-        error = pair_error(slopes, lengths, order) * (((time + length) / length) ** order).to(state)[:, None]
-    return Trial(length, state, slope, error * equation.gain[:, None].to(error))
+        gathered = ((time + length) / length) ** order * equation.gain
+        error = pair_error(slopes, lengths, order) * gathered.to(state)[:, None]
+    return Trial(state, slope, error, contraction)
+
+
+def _contraction(further: Tensor, changed: Tensor, state: Tensor, corrections: int) -> float:
+    """By how much less each correction changes than the one before; 0 where they change no more than rounding does."""
+    change = float(changed.abs().max())
+    if not change > 1e3 * torch.finfo(state.dtype).eps * float(state.abs().max()):
+        return 0.0
+    return float(further.max() / change) ** (1 / corrections)
 
 
 def _power(order: float, scheme: Scheme) -> float:

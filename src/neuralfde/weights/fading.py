@@ -62,30 +62,38 @@ class Rates:
 def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor, rates: Rates) -> Kernel:
     """The numbers of a scheme whose sums integrate by these rules, on increasing times (steps + 1,).
 
-    ``weights`` are (sums, steps + 1 + rates, groups): what the newest interval of each row gives the slope at its left
-    end, then the coefficients of the exponentials. As ``D^β_t = T^{-β} D^β_s``, a horizon T is a factor T^β.
+    ``weights`` are (sums, lags · (steps + 1) + rates, groups): what the newest interval of each row gives the slope one
+    step before (and two, where a rule looks that far), then the coefficients of the exponentials. As
+    ``D^β_t = T^{-β} D^β_s``, a horizon T is a factor T^β.
     """
     gain = torch.exp(order * torch.log(horizon))
     lengths = torch.cat([torch.zeros_like(times[:1]), times[1:] - times[:-1]])[:, None]
     parts = [newest(cell, order, lengths) for cell in cells]
-    far = rates.coefficients(order)
-    weights = torch.stack([gain * torch.cat([left, far]) for left, _ in parts])
+    far, lags = rates.coefficients(order), 1 + ("ahead" in cells)
+    weights = torch.stack([gain * torch.cat([*before[:lags], far]) for _, *before in parts])
     return Kernel(
         weights,
-        gain * parts[0][1],
+        gain * parts[0][0],
         first=int(cells[0] == "right"),
         dense=between(cells[0], order, times[:, None] * horizon),
     )
 
 
-def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights of the slopes at the left and the right end of the newest interval, each (steps + 1, groups)."""
+def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What each row's newest interval gives the slopes at its end, one step before and two: (steps + 1, groups) each.
+
+    ``"ahead"``: linear, with the slope at its end on the straight line through the two before.
+    """
     power = power_or_zero(lengths, order)
+    end, none = power * torch.exp(-torch.lgamma(order + 2)), torch.zeros_like(power)
     if cell == "linear":
-        right = power * torch.exp(-torch.lgamma(order + 2))
-        return order * right, right
+        return end, order * end, none
+    if cell == "ahead":
+        before = torch.cat([lengths[:1], lengths[:-1]])
+        share = torch.where(before > 0, lengths / torch.where(before > 0, before, 1.0), 0.0)
+        return none, (1 + order + share) * end, -share * end
     whole = power * torch.exp(-torch.lgamma(order + 1))
-    return (whole, torch.zeros_like(whole)) if cell == "left" else (torch.zeros_like(whole), whole)
+    return (none, whole, none) if cell == "left" else (whole, none, none)
 
 
 def _mean_decay(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,10 +21,13 @@ _POINTS = 10
 
 def kernel_on(cells: tuple[str, ...], order: Tensor, times: Tensor) -> Kernel:
     """A kernel of full matrices, one for each sum; with continuous output where one order holds for all rows."""
-    matrices = [
-        trapezoid(order, times) if cell == "linear" else rectangle(order, times, implicit=cell == "right")
-        for cell in cells
-    ]
+    rules: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "linear": trapezoid,
+        "ahead": ahead,
+        "left": partial(rectangle, implicit=False),
+        "right": partial(rectangle, implicit=True),
+    }
+    matrices = [rules[cell](order, times) for cell in cells]
     dense = between(cells[0], order[0], times) if order.shape[0] == 1 else None
     return kernel_of(*matrices, first=int(cells[0] == "right"), dense=dense)
 
@@ -74,6 +78,16 @@ def trapezoid(order: Tensor, times: Tensor) -> Tensor:
     gain = torch.exp(-torch.lgamma(order + 1))[:, None]
     empty = torch.zeros_like(whole[:, :1])
     return gain * (torch.cat([left, empty], dim=1) + torch.cat([empty, whole - left], dim=1))
+
+
+def ahead(order: Tensor, times: Tensor) -> Tensor:
+    """The trapezoid rule with a row's own slope on the straight line through the two before, or equal to the first."""
+    matrix, length = trapezoid(order, times), times[1:] - times[:-1]
+    own = matrix.diagonal(dim1=0, dim2=1).T[1:]
+    share = torch.cat([torch.zeros_like(length[:1]), length[1:] / length[:-1]])
+    last, before = ((1 + share) * own).T, (-share * own).T[:, 1:]
+    extra = torch.diag_embed(last, -1) + torch.diag_embed(before, -2)
+    return matrix.permute(2, 0, 1).tril(-1).add(extra).permute(1, 2, 0)
 
 
 def l1(order: Tensor, times: Tensor) -> Tensor:
