@@ -106,7 +106,8 @@ def test_a_tolerance_that_cannot_be_met_names_time_and_culprit(func, options, wo
     [
         ({"steps": 4, "rtol": 1e-3}, "choose the steps"),
         ({"rtol": -1.0}, "positive"),
-        ({"rtol": 1e-20}, "float64"),
+        ({"rtol": 1e-16}, "rounding of torch.float64"),
+        ({"z0": torch.ones(1), "rtol": 1e-6}, "rounding of torch.float32"),
         ({"grading": 2.0}, "for steps that are given"),
         ({"order": 1.5, "velocity": ONE}, "order above 1"),
         ({"order": nf.Tempered(0.5, 0.1)}, "Caputo's kernel"),
@@ -119,7 +120,7 @@ def test_what_a_tolerance_cannot_choose_is_refused(options, match):
     drop = options.pop("func", None)
     func = decay if drop is None else (lambda t, z: drop(z))
     with pytest.raises(nf.InputError, match=match):
-        nf.fdeint(func, ONE, 1.0, options.pop("order", 0.5), **options)
+        nf.fdeint(func, options.pop("z0", ONE), 1.0, options.pop("order", 0.5), **options)
 
 
 def test_what_needs_the_steps_beforehand_is_refused():

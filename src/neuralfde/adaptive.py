@@ -38,9 +38,10 @@ def adapted(
     func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, more: bool
 ) -> tuple[Options, Adapted]:
     """The options with the mesh that the tolerance asks for; ``more``: to be resumed, or with an error of each step."""
-    tolerance, (times, _) = Tolerance.read(given.rtol, given.atol, given.max_steps), read_times(t)
     scheme, operator = read_scheme(given.method, given.solver, "trapezoid"), read_order(order)
     structure, known = read_numbers(structure_of(z0), operator, given.horizon)
+    tolerance = Tolerance.read(given.rtol, given.atol, given.max_steps, structure.dtype)
+    times, _ = read_times(t)
     _refuse(given, more, why_not_fading(operator, known, scheme))
     beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(given.args, structure)
     check_order(beta, scheme, velocity=False)

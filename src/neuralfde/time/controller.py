@@ -21,15 +21,18 @@ class Tolerance:
     max_steps: int
 
     @staticmethod
-    def read(rtol: float | None, atol: float | None, max_steps: int) -> Tolerance:
-        """As a user gives it: without ``atol`` errors are relative to ``1 + |z|``."""
+    def read(rtol: float | None, atol: float | None, max_steps: int, dtype: torch.dtype) -> Tolerance:
+        """As a user gives it, for states of this dtype: without ``atol`` errors are relative to ``1 + |z|``."""
         rtol = 1e-4 if rtol is None else rtol
         atol = rtol if atol is None else atol
         for name, value in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise InputError(f"{name}={value!r} must be a positive number.")
-        if rtol < 1e-12:
-            raise InputError(f"rtol={rtol:g} is beyond what float64 can tell; use at least 1e-12.")
+        least = 64 * torch.finfo(dtype).eps
+        if rtol < least:
+            raise InputError(
+                f"rtol={rtol:g} is lost in the rounding of {dtype}; use at least {least:.0e}, or z0.double()."
+            )
         return Tolerance(float(rtol), float(atol), int(max_steps))
 
     def scale(self, *states: Tensor) -> Tensor:
