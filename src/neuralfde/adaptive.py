@@ -10,12 +10,12 @@ from torch import Tensor
 
 from .base.grid import read_times
 from .base.structure import all_finite, structure_of
-from .door.validation import Options, in_own_time, read_args, read_numbers, read_scheme, why_not_fading
+from .door.validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
 from .errors import ConvergenceError, InputError
 from .orders import read_order
 from .orders.caputo import check_order
 from .rhs.field import Field
-from .time import Equation, Found, Tolerance, find_mesh
+from .time import Equation, Found, Tolerance, find_mesh, read_jumps
 
 
 class Adapted(NamedTuple):
@@ -43,6 +43,10 @@ def adapted(
     tolerance = Tolerance.read(given.rtol, given.atol, given.max_steps, structure.dtype)
     times, _ = read_times(t)
     _refuse(given, more, why_not_fading(operator, known, scheme))
+    jumps = None
+    if given.jumps is not None:
+        refuse_jumps(scheme, operator)
+        jumps = read_jumps(given.jumps, structure, t)
     beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(given.args, structure)
     check_order(beta, scheme, velocity=False)
     if not all_finite(row0):
@@ -60,7 +64,7 @@ def adapted(
         return field.at(torch.tensor([times[0] + time]).to(row0), field.args)(0, z)
 
     calls, gain = [1], known.get("horizon", torch.ones_like(beta)).detach() ** beta
-    found = find_mesh(Equation(slope, field.shape, beta, gain, row0), scheme, times[-1] - times[0], tolerance)
+    found = find_mesh(Equation(slope, field.shape, beta, gain, row0), scheme, times[-1] - times[0], tolerance, jumps)
     steps = given._replace(grid=times[0] + found.times, method=scheme, solver=None, rtol=None, atol=None)
     return steps, Adapted(found, calls[0])
 
@@ -74,6 +78,6 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
         )
     if given.grading != 1 or given.velocity is not None or more:
         raise InputError(
-            "grading=, velocity=, resume= and estimate_error= are for steps that are given: pass step=, steps= or "
-            "grid= (that of an earlier solution, for example)."
+            "grading=, velocity=, resume= and estimate_error= are for steps that are given: pass step=, steps= "
+            "or grid= (that of an earlier solution, for example)."
         )

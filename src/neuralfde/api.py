@@ -68,6 +68,7 @@ def fdeint(
     rtol: float | None = None,
     atol: float | None = None,
     max_steps: int = 100_000,
+    jumps: tuple[Any, Any] | None = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -118,13 +119,16 @@ def fdeint(
             ``'abm'``, ``'predictor-implicit'`` and ``'predictor'``, which take many steps.
         atol: the absolute part of it, by default as large as ``rtol``.
         max_steps: where to give up, with ``ConvergenceError``.
+        jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
+            axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``. Values get gradients. The state
+            at a jump is the one after it. Each jump adds two points to the grid.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid, rtol, atol, max_steps,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps,
     )  # fmt: skip
     return run(func, z0, t, order, given).ys
 
@@ -156,8 +160,10 @@ def solve(
     """
     given = _options("solve", options)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
-    if given.adaptive and pair is True:
-        raise InputError("rtol= and atol= hold the error; estimate_error= is for steps that are given.")
+    if pair and (given.adaptive or given.jumps is not None):
+        raise InputError(
+            "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=."
+        )
     solved = run(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats

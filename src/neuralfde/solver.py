@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .adaptive import Adapted, adapted
 from .adjoints import Paper
 from .base.caches import Cache
-from .base.grid import Request
+from .base.grid import Grid, Request
 from .base.policy import READING_NUMBERS
 from .base.structure import Structure, all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import pytree, without_compiler
@@ -131,6 +131,7 @@ def _solve(
     field, cut = _field(func, problem, given, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
+        row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.values])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
     train = torch.is_grad_enabled()
     plan = Plan(
@@ -237,7 +238,7 @@ def _typed(asked: tuple[Any, ...]) -> Hashable:
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
     if given.args != () or not (
-        given.params is given.callback is given.velocity is given.horizon is given.grid is None
+        given.params is given.callback is given.velocity is given.horizon is given.grid is given.jumps is None
     ):
         return False
     numbers = type(t) is type(order) is float
@@ -359,7 +360,19 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
     if base is not None and dense is not None:
         assert kernel.dense_base is not None
         base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
+    if problem.jumps is not None:
+        after = problem.jumps.steps(
+            torch.cat([grid.elapsed, *[_elapsed(grid, p) for p in positions if dense is not None]])
+        )
+        after = after[..., None].expand(-1, -1, kernel.weights.shape[-1])
+        base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
     return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
+
+
+def _elapsed(grid: Grid, position: float) -> Tensor:
+    """The time since the start at a position, (1,)."""
+    low = min(int(position), grid.steps - 1)
+    return torch.lerp(grid.elapsed[low], grid.elapsed[low + 1], position - low)[None]
 
 
 def _reached(row: Tensor, position: float, history: History) -> Tensor:

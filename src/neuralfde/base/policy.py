@@ -96,6 +96,9 @@ ADAPTIVE_CONTRACTION = 0.85
 #: The kernel is taken to this share of the tolerance.
 ADAPTIVE_KERNEL = 1e-3
 
+#: The point before a jump lies this share of the horizon before it: further apart than rounding, nearer than any step.
+JUMP_LENGTH = 1e-12
+
 # ---- what is found again --------------------------------------------------------------------------------------------
 
 #: Small tables are compared by their contents; larger ones are made anew, which takes no longer than comparing.

@@ -20,6 +20,7 @@ from ..orders import Caputo, Operator, read_order
 from ..schemes import Scheme, StageSolver
 from ..solve.steppers import Single, Stepper
 from ..storage import Device, Host, Storage
+from ..time import Jumps, read_jumps, with_jumps
 from ..weights.fading import Rates
 from .cost import Size, choose, exponentials_for
 from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
@@ -51,6 +52,7 @@ class Options(NamedTuple):
     rtol: float | None
     atol: float | None
     max_steps: int
+    jumps: Any
 
     @property
     def adaptive(self) -> bool:
@@ -73,6 +75,7 @@ class Problem:
     why: str
     size: Size
     rates: Rates | None = None
+    jumps: Jumps | None = None
 
     def mesh(self, velocity: bool, grid: Grid) -> Mesh:
         """The grid in the time of each group."""
@@ -99,9 +102,14 @@ def read(
         wanted = before.request(t, given.step, given.steps)
     how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
     operator = read_order(order)
+    structure, known = read_numbers(structure, operator, given.horizon)
+    jumps = None
+    if given.jumps is not None:
+        refuse_jumps(scheme, operator, before)
+        jumps = read_jumps(given.jumps, structure, t)
+        wanted = with_jumps(wanted, jumps, t)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
-    structure, known = read_numbers(structure, operator, given.horizon)
     toeplitz = operator.toeplitz and wanted.grid.uniform
     against = None if toeplitz else why_not_fading(operator, known, scheme)
     past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
@@ -113,7 +121,7 @@ def read(
     beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
     _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
-    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates)
+    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates, jumps)
 
 
 def read_numbers(structure: Structure, operator: Operator, horizon: Any) -> tuple[Structure, dict[str, Tensor]]:
@@ -187,6 +195,15 @@ def _refuse_history(past: History, operator: Operator, wanted: Request, against:
         f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not"
         + (f", and on a mesh {against}. Use history='full'." if against else ". Use history='full' or 'exponentials'.")
     )
+
+
+def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None) -> None:
+    """Raise where a state cannot jump."""
+    if not scheme.cells or "ahead" in scheme.cells or not isinstance(operator, Caputo) or before is not None:
+        raise InputError(
+            "jumps= put a short step before each jump: they take method='predictor', 'predictor-implicit', 'trapezoid' "
+            "or 'abm', orders of Caputo's derivative, and no resume=."
+        )
 
 
 def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Exponentials, Rates]:

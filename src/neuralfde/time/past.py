@@ -39,8 +39,8 @@ class Past:
         self._take(shortest)
 
     def begin(self, slope: Tensor) -> None:
-        """The slope at the initial time."""
-        self.slopes = [slope]
+        """Slopes begin with this one: at the initial time, or behind a jump."""
+        self.slopes, self.length = [slope], 0.0
 
     def trial(self, length: float) -> tuple[list[Tensor], Tensor]:
         """The sums of a step of this length, one (groups, width) for each rule, and its local weight (groups,)."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.policy import ADAPTIVE_FIRST, ADAPTIVE_GATHER, ADAPTIVE_KERNEL, ADAPTIVE_WEIGHT
+from ..base.policy import ADAPTIVE_FIRST, ADAPTIVE_GATHER, ADAPTIVE_KERNEL, ADAPTIVE_WEIGHT, JUMP_LENGTH
 from ..errors import ConvergenceError
 from ..schemes import Scheme
 from .controller import Tolerance, Trial, interpolation_error, next_length, pair_error
+from .jumps import Jumps
 from .past import Past
 
 
@@ -49,27 +50,44 @@ class Found:
 
 
 @torch.no_grad()
-def find_mesh(equation: Equation, scheme: Scheme, end: float, tolerance: Tolerance) -> Found:
-    """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten."""
+def find_mesh(
+    equation: Equation, scheme: Scheme, end: float, tolerance: Tolerance, jumps: Jumps | None = None
+) -> Found:
+    """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten.
+
+    A march stops just before each jump and goes on from behind it, as from a new start.
+    """
     power, most = _power(float(equation.order.min()), scheme), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
-    length = min(end / 64, _first_length(equation, slope, tolerance))
+    length = min(end / 64, _first_length(equation, state, slope, tolerance))
     past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
     past.begin(slope)
+    ahead = [] if jumps is None else list(zip(jumps.times, jumps.values.detach(), strict=True))
     times, rejected, trial = [0.0], 0, None
     while time < end:
-        length = _fitting(length, end - time)
+        stop = ahead[0][0] - JUMP_LENGTH * end if ahead else end
+        jumping = bool(ahead) and time >= stop
+        if jumping:
+            stop, by = ahead.pop(0)
+            past.initial = past.initial + by
+        length = stop - time if jumping else _fitting(length, stop - time)
         if len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         trial = _tried(equation, scheme, past, time, length)
         excess = math.inf if trial is None else trial.excess(tolerance, state)
-        if trial is not None and excess <= 1:
+        if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
             past.accept(length, trial.slope)
-            time, state = end if length == end - time else time + length, trial.state
+            time, state = stop if length == stop - time else time + length, trial.state
             times.append(time)
+        elif jumping:
+            raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         else:
             rejected += 1
-        length = next_length(length, excess, power, 0.0 if trial is None else trial.contraction, most)
+        if jumping:
+            past.begin(past.slopes[-1])
+            length = _first_length(equation, state, past.slopes[-1], tolerance)
+        else:
+            length = next_length(length, excess, power, 0.0 if trial is None else trial.contraction, most)
     return Found(torch.tensor(times, dtype=torch.float64), rejected, state, tolerance.scale(state))
 
 
@@ -122,9 +140,9 @@ def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
     return equation.slope(time, row.view(equation.shape)).view_as(row)
 
 
-def _first_length(equation: Equation, slope: Tensor, tolerance: Tolerance) -> float:
+def _first_length(equation: Equation, state: Tensor, slope: Tensor, tolerance: Tolerance) -> float:
     """Over so long the state changes by a share of the root of the tolerance, and its slope as much again."""
-    allowed = ADAPTIVE_FIRST * tolerance.scale(equation.initial) / math.sqrt(tolerance.rtol)
+    allowed = ADAPTIVE_FIRST * tolerance.scale(state) / math.sqrt(tolerance.rtol)
     order = equation.order.to(slope)[:, None]
     weight = torch.exp(-torch.lgamma(order + 1)) * equation.gain.to(slope)[:, None]
     found = float((torch.log(allowed / (weight * slope.abs()).clamp(min=1e-30)) / order).min())
