@@ -78,6 +78,8 @@ def test_truncated_gradients(history):
         ({"t": torch.tensor([0.5, 1.0]), "step": 0.1}, "step differs"),
         ({"t": torch.tensor([0.5, 0.51, 1.0])}, "uniform grid"),
         ({"steps": 3}, "keeps its step"),
+        ({"grid": [0.5, 0.7, 1.0]}, "steps of one length"),
+        ({"rtol": 1e-3}, "choose the steps"),
         ({"method": "abm"}, "method differs"),
         ({"order": 0.5}, "order differs"),
         ({"order": torch.full((3,), 0.6)}, "order differs"),

@@ -169,7 +169,9 @@ def _solve(
         by = gain(problem.scheme, order)
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
         error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
-    state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel) if resume else None
+    state = None
+    if weights.kernel is not None:
+        state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
     found = Solved(ys, problem, plan, went, state, error, march)
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
@@ -207,7 +209,7 @@ class _Weights(NamedTuple):
     nodes: tuple[int, ...]
     first: int
     past_rows: Any
-    kernel: Kernel
+    kernel: Kernel | None
     tables: dict[Block, Tensor] | None = None
 
 
@@ -269,7 +271,7 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
     fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and not c.requires_grad}
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
     times = grid.times(like)[grid.steps - wanted.grid.steps :]
-    return _Weights(coefficients, times, nodes, kernel.first, past_rows, whole)
+    return _Weights(coefficients, times, nodes, kernel.first, past_rows, whole if resume else None)
 
 
 def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:

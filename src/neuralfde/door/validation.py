@@ -98,6 +98,8 @@ def read(
         )
     if before is None:
         wanted = request(t, given.step, given.steps, given.grading, given.grid)
+    elif given.grid is not None or given.grading != 1:
+        raise InputError("a resumed solve goes on with steps of one length; leave grid= and grading= out.")
     else:
         wanted = before.request(t, given.step, given.steps)
     how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
@@ -146,12 +148,16 @@ def _memory(
     past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
     if isinstance(how, Direct):  # which keeps graphs in place of rows
         kept, size = kept or STORAGES["device"], replace(size, train=False)
+    left = past is None
     if not toeplitz and past is None:
         long = size.steps >= MESH_STEPS or (kept is not None and kept.recomputes)
         past = exponentials_for(size) if fades and long else Full()
     if isinstance(past, Full) and past.keeps_slopes and kept in ((_HOST, _DEVICE) if past.host else (_HOST,)):
         past, kept = replace(past, host=True), _HOST
-    return choose(past, kept, size, structure.device)
+    past, kept, why = choose(past, kept, size, structure.device)
+    if left and not toeplitz:
+        why = why.replace("history as given", f"{size.steps} steps whose weights depend on more than the lag")
+    return past, kept, why
 
 
 def refuse_surroundings(func: Callable[..., Any]) -> None:
