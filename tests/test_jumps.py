@@ -73,6 +73,8 @@ def test_structures_and_times_in_float32():
         (([1.5, 0.7], values()), {}, "must increase"),
         (([0.0, 0.7], values()), {}, "after the initial time"),
         (([0.7, 3.0], values()), {}, "up to 2"),
+        (([1e-13, 0.7], values()), {}, "after the initial time"),
+        (([float("nan"), 0.7], values()), {}, "must increase"),
         (([0.7], values()), {}, "one for each time"),
         ((TIMES, values().float()), {}, "like z0"),
         ((TIMES, values() / 0), {}, "NaN or infinity"),

@@ -34,7 +34,8 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     times, values = torch.as_tensor(given[0], dtype=torch.float64).detach().reshape(-1).tolist(), given[1]
     asked, _ = read_times(t)
     start, end = asked[0], asked[-1]
-    if not times or any(b <= a for a, b in itertools.pairwise([start, *times])) or times[-1] > end:
+    apart = 2 * JUMP_LENGTH * (end - start)
+    if not times or not all(b - a > apart for a, b in itertools.pairwise([start, *times])) or not times[-1] <= end:
         raise InputError(f"the times of jumps= must increase, after the initial time {start:g} and up to {end:g}.")
     leaves, spec = pytree.tree_flatten(values)
     shapes = [(len(times), *shape) for shape in structure.shapes]
