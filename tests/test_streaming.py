@@ -6,23 +6,53 @@ import torch
 import neuralfde as nf
 from neuralfde.door.cost import Size, choose
 from neuralfde.door.names import METHODS
+from tests.orders.cases import CASES
+from tests.orders.gradients import right_hand_side, tensors_of
 from tests.stubs import F64, Net
 
 Z0 = torch.linspace(-1, 1, 6, dtype=F64).view(2, 3)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if "grading" not in c.options], ids=str)
+def test_pieces_make_the_trajectory_of_one_solve(case):
+    """At every step count, for every method and kind of order; gradients of what came after, too."""
+    x = tensors_of(case)
+    a, factor = x.pop("a"), x.get("horizon", torch.tensor(1.0, dtype=F64)).detach()
+    z0, order = x["z0"].detach(), case.operator(x)
+    options = {"method": case.method, **{k: x[k].detach() for k in case.given}}
+    more = {k: v for k, v in options.items() if k != "velocity"}  # the second initial value belongs to the past
+
+    def func(t, z):  # `a` is learned from what comes after step 3
+        return right_hand_side(t, z, torch.where(t > 0.33 * factor, a, a.detach()))
+
+    def piece(t, resume, stop=10, **given):
+        t = torch.arange(t, stop + 1, dtype=F64) / 10
+        return nf.solve(func, z0, t, order, history=nf.Full(block=3), params=[a], resume=resume, **given)
+
+    whole, state = piece(0, None, step=0.1, **options), True
+    for n in range(10):  # one step after the other
+        found = piece(n, state, n + 1, **({"step": 0.1, **options} if n == 0 else more))
+        torch.testing.assert_close(found.ys[-1], whole.ys[n + 1], rtol=1e-9, atol=1e-9)
+        state = found.state
+        if n == 2:  # three steps, a block: within the starting steps
+            third = piece(3, state, **more)
+    torch.testing.assert_close(third.ys, whole.ys[3:], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*[torch.autograd.grad(y.ys[4 - 11 :].sum(), a)[0] for y in (third, whole)])
+
+
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("history", ["full", nf.Window(15)])
-def test_pieces_make_the_trajectory_of_one_solve(method, history):
-    func = Net()
-    options = {"method": method, "history": history}
-    with torch.no_grad():
-        whole = nf.solve(func, Z0, 1.0, 0.6, step=0.025, **options).ys[-1]
-        first = nf.solve(func, Z0, 0.4, 0.6, step=0.025, resume=True, **options)
-        second = nf.solve(func, Z0, 0.5, 0.6, resume=first.state, **options)
-        third = nf.solve(func, Z0, torch.tensor([0.5, 0.75, 1.0]), 0.6, resume=second.state, **options)
-    torch.testing.assert_close(third.ys[-1], whole, rtol=1e-10, atol=1e-10)
-    assert third.state.steps == 40
+def test_windows_and_long_pasts_go_on(method):
+    func, stepper = Net(), "auto" if METHODS[method].implicit else "single"
+    for history, count in ((nf.Window(15), 20), (nf.Window(3), 2), ("full", 64), ("fft", 63), ("exponentials", 32)):
+        if method == "flmm-trapezoid" and history == "exponentials":
+            continue  # its weights alternate: no sum of exponentials
+        options = {"method": method, "history": history, "stepper": stepper}
+        with torch.no_grad():
+            whole = nf.solve(func, Z0, (count + 20) / 40, 0.6, step=0.025, **options).ys[-1]
+            first = nf.solve(func, Z0, count / 40, 0.6, step=0.025, resume=True, **options)
+            second = nf.solve(func, Z0, (count + 20) / 40, 0.6, resume=first.state, **options)
+        torch.testing.assert_close(second.ys[-1], whole, rtol=1e-7, atol=1e-8)
+        assert (first.state.steps, second.state.steps) == (count, count + 20)
 
 
 @pytest.mark.parametrize("history", ["full", "exponentials", nf.Window(15)])
@@ -39,18 +69,46 @@ def test_truncated_gradients(history):
     torch.testing.assert_close(found[1], found[2], rtol=1e-11, atol=1e-11)
 
 
-def test_what_does_not_go_on_is_refused():
-    state = nf.solve(Net(), Z0, 0.5, 0.6, step=0.05, resume=True).state
-    for given, match in (
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
         ({"t": 0.4}, "not after"),
         ({"t": torch.tensor([0.0, 1.0])}, "stopped at"),
-        ({"t": 1.0, "step": 0.1}, "has step"),
-        ({"t": 1.0, "steps": 3}, "keeps its step"),
-        ({"t": 1.0, "method": "abm"}, "same method"),
-        ({"t": 1.0, "adjoint": "paper"}, "'exact' or 'direct'"),
-    ):
-        with pytest.raises(nf.InputError, match=match):
-            nf.solve(Net(), Z0, given.pop("t"), 0.6, resume=state, **given)
+        ({"step": 0.1}, "step differs"),
+        ({"t": torch.tensor([0.5, 1.0]), "step": 0.1}, "step differs"),
+        ({"t": torch.tensor([0.5, 0.51, 1.0])}, "uniform grid"),
+        ({"steps": 3}, "keeps its step"),
+        ({"grid": [0.5, 0.7, 1.0]}, "steps of one length"),
+        ({"rtol": 1e-3}, "choose the steps"),
+        ({"method": "abm"}, "method differs"),
+        ({"order": 0.5}, "order differs"),
+        ({"order": torch.full((3,), 0.6)}, "order differs"),
+        ({"order": nf.Tempered(0.6, 0.1)}, "order differs"),
+        ({"horizon": 2.0}, "horizon differs"),
+        ({"velocity": Z0}, "velocity differs"),
+        ({"history": nf.Window(3)}, "history differs"),
+        ({"z0": Z0.t()}, "z0 differs"),
+        ({"z0": Z0.float()}, "z0 differs"),
+        ({"adjoint": "paper"}, "'exact' or 'direct'"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_on_is_refused(given, match):
+    state = nf.solve(Net(), Z0, 0.5, 0.6, step=0.05, resume=True).state
+    func = Net(dtype=given.get("z0", Z0).dtype)
+    with pytest.raises(nf.InputError, match=match):
+        nf.solve(func, *[given.pop(k, d) for k, d in (("z0", Z0), ("t", 1.0), ("order", 0.6))], resume=state, **given)
+
+
+def test_another_order_of_time_is_refused_and_so_is_no_state():
+    def order(rate):
+        return nf.VariableOrder(lambda t: 0.5 + rate * t)
+
+    begun = nf.solve(Net(), Z0, 0.5, order(0.3), step=0.1, resume=True)
+    with pytest.raises(nf.InputError, match="order differs"):
+        nf.solve(Net(), Z0, 1.0, order(0.2), resume=begun.state)
+    with pytest.raises(nf.InputTypeError, match=r"the \.state of a solution"):
+        nf.solve(Net(), Z0, 1.0, order(0.3), resume=begun)
 
 
 def test_auto_says_what_it_chose_and_why(monkeypatch):
@@ -64,11 +122,11 @@ def test_auto_says_what_it_chose_and_why(monkeypatch):
         (30 << 30, nf.Exponentials, nf.Checkpoint),
     ):
         monkeypatch.setattr("neuralfde.door.cost._host_free", lambda free=free: free)
-        past, kept, why = choose(None, None, size, cpu, needs_rows=False)
+        past, kept, why = choose(None, None, size, cpu)
         assert isinstance(past, history)
         assert isinstance(kept, storage)
         assert "GiB" in why
-    past, kept, _ = choose(None, nf.Checkpoint(), size, cpu, needs_rows=False)
+    past, kept, _ = choose(None, nf.Checkpoint(), size, cpu)
     assert isinstance(past, nf.Exponentials)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.resume import State
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
+from .errors import InputError
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
@@ -31,6 +32,7 @@ class Solution:
 
     ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=`` asked for it.
     ``state``, where ``resume=True`` asked for it, is what a later ``solve(..., resume=state)`` goes on from.
+    ``grid`` are the times at which the steps ended, float64; a later solve takes them as ``grid=``.
     """
 
     ts: Tensor
@@ -38,6 +40,7 @@ class Solution:
     stats: Stats
     error: Any = None
     state: State | None = None
+    grid: Tensor | None = None
 
 
 @explained
@@ -47,7 +50,7 @@ def fdeint(
     t: float | Tensor,
     order: float | Tensor | Operator | Any,
     *,
-    method: str | Scheme = "predictor",
+    method: str | Scheme | None = None,
     step: float | None = None,
     steps: int | None = None,
     adjoint: str | Adjoint = "exact",
@@ -62,6 +65,11 @@ def fdeint(
     horizon: float | Tensor | Any = None,
     grading: float = 1.0,
     stepper: str | Stepper = "auto",
+    grid: Tensor | Sequence[float] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_steps: int = 100_000,
+    jumps: tuple[Any, Any] | None = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -76,10 +84,12 @@ def fdeint(
             ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
             grad gets the exact gradient.
-        method: ``'predictor'`` (default), ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
-            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme
-            object such as ``ABM(corrections=3)``.
-        step: the step h; it must divide the interval.
+        method: ``'predictor'``, ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
+            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme object such as
+            ``ABM(corrections=3)``. The default is ``'trapezoid'`` where a tolerance chooses the steps, ``'predictor'``
+            else.
+        step: the step h; it must divide the interval. Without ``step``, ``steps`` and ``grid`` the steps follow from
+            ``rtol`` and ``atol``.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
         history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
@@ -97,18 +107,31 @@ def fdeint(
             own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. As ``D^β_t = T^{-β} D^β_s``, it scales
             the weights; it gets the exact gradient.
         grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
-            ``steps=`` and ``history='full'``.
+            ``steps=``.
         stepper: how steps are taken: ``'auto'`` (default), ``'single'`` (one after the other), ``'picard'`` (many steps
             of a small state at once, ``func`` vectorised over time), ``'cuda-graph'`` (blocks of steps replayed on a
             GPU), or an object. The numbers are the same; ``solve(...).stats`` says which ran and why. All but
             ``'single'`` rely on ``func`` being a function of its arguments.
+        grid: increasing times at which the steps end, in place of ``step``: a graded or logarithmic mesh, or the
+            ``grid`` of an earlier solution. It begins and ends with the times of ``t``. Methods: ``'predictor'``,
+            ``'predictor-implicit'``, ``'trapezoid'``, ``'abm'``, and ``'l1'`` with ``history='full'``. That history has
+            all N² weights; ``'exponentials'`` sums the far past in O(N) work.
+        rtol: the tolerance, 1e-4 by default: a march without gradients finds a mesh on which errors stay at about
+            ``atol + rtol |z|``, and the solve is done on it with exact gradients, as with ``grid=``. For orders up to 1
+            and ``'trapezoid'`` (implicit) or ``ABM(ahead=True)`` (explicit, its steps bounded by stability); also
+            ``'abm'``, ``'predictor-implicit'`` and ``'predictor'``, which take many steps.
+        atol: the absolute part of it, by default as large as ``rtol``.
+        max_steps: where to give up, with ``ConvergenceError``.
+        jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
+            axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``. Values get gradients. The state
+            at a jump is the one after it. Each jump adds two points to the grid.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps,
     )  # fmt: skip
     if not is_complex(z0):
         return run(func, z0, t, order, given).ys
@@ -148,6 +171,10 @@ def solve(
         off = None if found.error is None else pytree.tree_map(torch.abs, again_complex(found.error))
         return replace(found, ys=again_complex(found.ys), error=off)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
+    if pair and (given.adaptive or given.jumps is not None):
+        raise InputError(
+            "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=."
+        )
     solved = run(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
@@ -157,11 +184,12 @@ def solve(
         ys = structure.unpack(structure.pack(ys)[None])
     if pair is True:
         refuse_estimate(wanted.grid.steps, resume)
+        longer = {"steps": wanted.grid.steps // 2} if given.grid is None else {"grid": given.grid[::2]}
         with torch.no_grad():
-            half = run(func, z0, t, order, given._replace(step=None, steps=wanted.grid.steps // 2)).ys
+            half = run(func, z0, t, order, given._replace(step=None, **longer)).ys
         half = structure.unpack(structure.pack(half)[None]) if wanted.terminal else half
         error = difference(ys, half, gain(stats.method, order))
-    return Solution(ts, ys, stats, error, solved.state)
+    return Solution(ts, ys, stats, error, solved.state, wanted.grid.start + wanted.grid.elapsed)
 
 
 def difference(fine: Any, coarse: Any, by: float) -> Any:
@@ -182,10 +210,13 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)
+    if given.adaptive:
+        raise InputError("how many steps a tolerance takes is known afterwards: give plan() step=, steps= or grid=.")
     problem = read(structure_of(z0), t, order, given, train)
     read_args(given.args, problem.structure)
     read_stepper(given.stepper, problem.adjoint)
-    problem.operator.check(problem.known, problem.scheme, problem.mesh(given.velocity is not None))
+    mesh = problem.mesh(given.velocity is not None, problem.request.grid)
+    problem.operator.check(problem.known, problem.scheme, mesh)
     stages = getattr(problem.scheme, "corrections", 0) + 1
     return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .api import fdeint
 from .base.checks import function, number
-from .base.grid import request
+from .base.grid import read_times, request
 from .door.migration import refuse
 from .door.validation import check_names, given_params
 from .errors import InputError, InputTypeError
@@ -66,7 +66,11 @@ class FDEBlock(nn.Module):
         else:
             self._own_number(order, options.get("velocity") is not None)
         given = {**defaults, **self.options}
-        request(t, step, given["steps"], given["grading"])  # what a call would refuse is refused here
+        # what a call would refuse is refused here
+        if step is None and given["steps"] is None and given["grid"] is None:
+            read_times(t)
+        else:
+            request(t, step, given["steps"], given["grading"], given["grid"])
         check_names(given)
 
     def _own_number(self, order: float | Tensor, velocity: bool) -> None:

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .adaptive import Adapted, adapted
 from .adjoints import Paper
 from .base.caches import Cache
-from .base.grid import Request
+from .base.grid import Grid, Request
 from .base.policy import READING_NUMBERS
 from .base.structure import Structure, all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, is_constant, pytree, value_of, without_compiler
 from .base.transfer import capturing, to_device
 from .door.cost import less_memory
 from .door.names import ADJOINTS
-from .door.resume import State
+from .door.resume import State, read_state, settings_of, weights_of_past, windowed_start
 from .door.validation import (
     Options,
     Problem,
@@ -72,6 +73,14 @@ class Stats:
     why: str = ""
     factorisations: int = 0
     linear_solves: int = 0
+    rejected: int = 0
+    smallest_step: float = 0.0
+    largest_step: float = 0.0
+
+    @property
+    def accepted(self) -> int:
+        """Steps that were accepted: all that the solve consists of."""
+        return self.steps
 
 
 class Solved(NamedTuple):
@@ -83,11 +92,12 @@ class Solved(NamedTuple):
     run: Run
     state: State | None
     error: Any
+    march: Adapted | None = None
 
     @property
     def stats(self) -> Stats:
         """What the solve cost and how it was done."""
-        return _stats(self.plan, self.run, self.problem)
+        return _stats(self.plan, self.run, self.problem, self.march)
 
 
 def run(*given: Any, **more: Any) -> Solved:
@@ -105,8 +115,11 @@ def _solve(
     embedded: bool = False,
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
-    before = resume if isinstance(resume, State) else None
+    before = read_state(resume)
     refuse_surroundings(func)
+    march = None
+    if given.adaptive and before is None:
+        given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
     asked = (structure_of(z0), t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     if resume or embedded or not _is_found_again(*asked[:4]):
         problem, weights = _prepared(*asked, before, resume, embedded)
@@ -125,6 +138,7 @@ def _solve(
     field, cut = _field(func, problem, given, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
+        row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.values])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
     train = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
     train = train and not derivatives_are_watched()
@@ -157,6 +171,8 @@ def _solve(
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
+    if march is not None:
+        march.check(at_nodes[-1])
     rows = _assemble(wanted, weights.nodes, at_nodes, between, problem.scheme.dense_meets_nodes)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
@@ -167,8 +183,10 @@ def _solve(
         by = gain(problem.scheme, order)
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
         error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
-    state = _state(plan, went, problem, before, row0, at_nodes) if resume else None
-    found = Solved(ys, problem, plan, went, state, error)
+    state = None
+    if weights.kernel is not None:
+        state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
+    found = Solved(ys, problem, plan, went, state, error, march)
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
     return found
@@ -209,6 +227,7 @@ class _Weights(NamedTuple):
     nodes: tuple[int, ...]
     first: int
     past_rows: Any
+    kernel: Kernel | None
     tables: dict[Block, Tensor] | None = None
 
 
@@ -238,10 +257,12 @@ def _typed(asked: tuple[Any, ...]) -> Hashable:
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    if given.args != () or not (given.params is given.callback is given.velocity is given.horizon is None):
+    if given.args != () or not (
+        given.params is given.callback is given.velocity is given.horizon is given.grid is given.jumps is None
+    ):
         return False
     numbers = type(t) is type(order) is float
-    known = isinstance(given.method, str) or type(given.method) in KNOWN
+    known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
     names = type(given.adjoint) is type(given.history) is type(given.storage) is type(given.stepper) is str
     names = names and type(given.solver) in _SOLVERS
     small = type(given.steps) is int and given.steps * max(16, structure.numel) <= READING_NUMBERS
@@ -250,33 +271,35 @@ def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) ->
 
 def _weights(problem: Problem, given: Options, before: State | None, resume: Any, every: bool) -> _Weights:
     like = torch.empty(0, dtype=problem.structure.dtype, device=problem.structure.device)
-    wanted, scheme, past = problem.request, problem.scheme, problem.history
-    kernel = problem.operator.kernel(problem.known, scheme, problem.mesh(given.velocity is not None))
+    wanted, past = problem.request, problem.history
+    grid, past_rows, velocity = wanted.grid, None, given.velocity is not None
+    if resume:
+        refuse_resume(problem.adjoint, wanted)
+        settings = settings_of(problem.scheme, problem.operator, problem.known, past)
+    if before is not None:
+        second = read_velocity(given.velocity, problem.structure) if velocity else None
+        before.check(problem.structure, settings, second)
+        grid, velocity = before.whole(grid.steps), before.initial.shape[0] > 1
+    whole = kernel = problem.operator.kernel(problem.known, problem.scheme, problem.mesh(velocity, grid))
+    if before is not None:
+        kernel, past_rows = before.continued(whole, past)
     nodes, coefficients = _coefficients(kernel, problem)
-    first, past_rows = kernel.first, None
     if every:
         nodes = tuple(range(wanted.grid.steps + 1))
-    if resume:
-        plain = coefficients.base is None and given.horizon is None and wanted.grid.grading == 1
-        refuse_resume(problem.adjoint, wanted, plain)
-    if before is not None:
-        whole = Request(replace(wanted.grid, steps=before.steps + wanted.grid.steps), wanted.positions, True)
-        kernel = problem.operator.kernel(problem.known, scheme, problem.mesh(False, whole))
-        past_rows, first = before.known_rows(kernel, past, wanted.grid.steps + 1), 0
-        local = kernel.local if kernel.local.ndim == 1 else kernel.local[before.steps :]
-        coefficients = coefficients._replace(start=None, local=local)
     fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and is_constant(c)}
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
-    return _Weights(coefficients, wanted.grid.times(like), nodes, first, past_rows)
+    times = grid.times(like)[grid.steps - wanted.grid.steps :]
+    return _Weights(coefficients, times, nodes, kernel.first, past_rows, whole if resume else None)
 
 
-def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
+def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
     grid, adjoint, stages = problem.request.grid, problem.adjoint, went.stages
     solver = f"; solver: {stages.why}" if stages is not None and stages.why else ""
+    lengths = grid.elapsed[1:] - grid.elapsed[:-1]
     return Stats(
         steps=grid.steps,
         step=grid.step,
-        evaluations=plan.field.evaluations,
+        evaluations=plan.field.evaluations + (0 if march is None else march.evaluations),
         history_bytes=went.history_bytes,
         method=problem.scheme,
         adjoint=next((k for k, v in ADJOINTS.items() if v == adjoint), type(adjoint).__name__),
@@ -286,14 +309,24 @@ def _stats(plan: Plan, went: Run, problem: Problem) -> Stats:
         why=f"{problem.why}; stepper={went.stepper}: {went.why}{solver}",
         factorisations=0 if stages is None else stages.factorisations,
         linear_solves=0 if stages is None else stages.linear_solves,
+        rejected=0 if march is None else march.found.rejected,
+        smallest_step=float(lengths.min()),
+        largest_step=float(lengths.max()),
     )
 
 
-def _state(plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor) -> State:
+def _state(
+    plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor, kernel: Kernel
+) -> State:
     """What a later solve goes on from."""
-    grid, first = problem.request.grid, row0.detach()
-    origin = before or State(grid.start, grid.step, plan.scheme, first, first, row0.new_empty(0, *row0.shape))
-    return origin.extended(went.slopes, at_nodes.detach()[-1].clone(), grid.end)
+    if before is None:
+        grid, initial = problem.request.grid, row0.detach().view(-1, *at_nodes.shape[1:])
+        settings = settings_of(plan.scheme, problem.operator, problem.known, problem.history)
+        before = State(
+            grid.start, grid.step, settings, problem.structure, initial, initial[0], at_nodes.detach()[:0],
+            weights_of_past(kernel, 0),
+        )  # fmt: skip
+    return before.extended(went.slopes, at_nodes.detach()[-1].clone(), kernel)
 
 
 def _step_errors(
@@ -301,7 +334,7 @@ def _step_errors(
 ) -> Tensor:
     if isinstance(problem.operator, CustomKernel):
         raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
-    mesh = problem.mesh(given.velocity is not None)
+    mesh = replace(problem.mesh(given.velocity is not None, problem.request.grid), rates=None)
 
     def kernel(stride: int) -> Kernel:
         part = replace(mesh, steps=mesh.steps // stride, elapsed=mesh.elapsed[::stride])
@@ -344,19 +377,35 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
     nodes = {n for n in wanted.nodes if n >= 0}
     dense, positions = None, _positions(wanted, scheme)
     if positions and kernel.dense is not None:
-        dense = torch.stack([kernel.dense(p) for p in positions])
+        dense = torch.stack([_reached(kernel.dense(p), p, past) for p in positions])
     if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
         nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
-    start = kernel.start
-    if start is not None and isinstance(past, Window):
-        lag = torch.arange(grid.steps + 1) - torch.arange(start.shape[0])[:, None]
-        start = torch.where((lag <= past.length)[..., None], start, 0.0)
+    start = windowed_start(kernel.start, past)
     weights = past.tabulate(kernel.weights)
     base = kernel.base
     if base is not None and dense is not None:
         assert kernel.dense_base is not None
         base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
+    if problem.jumps is not None:
+        after = problem.jumps.steps(
+            torch.cat([grid.elapsed, *[_elapsed(grid, p) for p in positions if dense is not None]])
+        )
+        after = after[..., None].expand(-1, -1, kernel.weights.shape[-1])
+        base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
     return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
+
+
+def _elapsed(grid: Grid, position: float) -> Tensor:
+    """The time since the start at a position, (1,)."""
+    low = min(int(position), grid.steps - 1)
+    return torch.lerp(grid.elapsed[low], grid.elapsed[low + 1], position - low)[None]
+
+
+def _reached(row: Tensor, position: float, history: History) -> Tensor:
+    """The weights of continuous output without those that a window has forgotten."""
+    if not isinstance(history, Window):
+        return row
+    return torch.where((position - torch.arange(row.shape[0]) <= history.length)[:, None], row, 0.0)
 
 
 def _positions(wanted: Request, scheme: Scheme) -> tuple[float, ...]:

@@ -71,7 +71,7 @@ def test_settings_are_those_of_the_code(page, sentence):
 def test_the_tolerance_that_auto_brings_along():
     for double, tolerance in ((False, 1e-8), (True, 1e-11)):
         size = cost.Size(steps=100, row_bytes=8, sums=1, train=True, double=double)
-        assert cost._exponentials(size) == Exponentials(tol=tolerance)
+        assert cost.exponentials_for(size) == Exponentials(tol=tolerance)
 
 
 def test_the_rates_of_the_exponentials():

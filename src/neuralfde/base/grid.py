@@ -1,12 +1,14 @@
-"""Uniform and graded grids: where the solver steps, and where the answer is asked for."""
+"""Uniform and graded grids, and any mesh: where the solver steps, and where the answer is asked for."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +21,26 @@ from .transfer import to_device
 
 @dataclass(frozen=True)
 class Grid:
-    """The points ``t_n = start + T (n/N)^r`` for ``n = 0 … N``; r = 1 is the uniform grid, ``start + n * step``."""
+    """The points ``t_n = start + T (n/N)^r`` for ``n = 0 … N``; r = 1 is the uniform grid, ``start + n * step``.
+
+    Or any others: ``points``, float64 (steps + 1,), are the times since the start.
+    """
 
     start: float
     step: float
     steps: int
     grading: float = 1.0
+    points: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all steps have one length."""
+        return self.grading == 1 and self.points is None
+
+    @property
+    def cause(self) -> str:
+        """What makes it other than uniform, as the caller wrote it."""
+        return "grid=" if self.points is not None else f"grading={self.grading:g}"
 
     @property
     def end(self) -> float:
@@ -34,6 +50,8 @@ class Grid:
     @cached_property
     def elapsed(self) -> Tensor:
         """The time since the start of all grid points, float64 (steps + 1,)."""
+        if self.points is not None:
+            return self.points
         n = torch.arange(self.steps + 1, dtype=torch.float64)
         if self.grading == 1:
             return n * self.step
@@ -45,7 +63,7 @@ class Grid:
 
     def positions(self, times: list[float]) -> tuple[float, ...]:
         """Where these times lie: the index of the cell plus the part of it that has passed."""
-        if self.grading == 1:
+        if self.uniform:
             return tuple((x - self.start) / self.step for x in times)
         points = self.elapsed.tolist()
         found = []
@@ -56,7 +74,7 @@ class Grid:
 
     def at(self, position: float) -> float:
         """The inverse of :meth:`positions`."""
-        if self.grading == 1:
+        if self.uniform:
             return self.start + position * self.step
         k = min(int(position), self.steps - 1)
         points = self.elapsed
@@ -74,6 +92,7 @@ class Mesh:
         uniform: whether all steps have one length.
         horizon: (groups,), the factor of each group.
         velocity: whether ``z'_0`` is given too.
+        rates: of the exponentials that stand for the kernel; None where all weights are wanted.
     """
 
     steps: int
@@ -82,6 +101,7 @@ class Mesh:
     uniform: bool
     horizon: Tensor
     velocity: bool
+    rates: Any = None
 
     @property
     def step(self) -> Tensor:
@@ -119,13 +139,50 @@ class Request:
         return tuple(p for p in self.positions if not _is_whole(p))
 
 
-def request(t: float | Tensor, step: float | None, steps: int | None, grading: float = 1.0) -> Request:
-    """Read ``t``, ``step`` and ``steps`` as a user gives them, or say what does not fit."""
-    times, terminal = _times(t)
+def request(
+    t: float | Tensor,
+    step: float | None,
+    steps: int | None,
+    grading: float = 1.0,
+    mesh: Tensor | Sequence[float] | None = None,
+) -> Request:
+    """Read ``t``, ``step``, ``steps`` and ``grid`` as a user gives them, or say what does not fit."""
+    times, terminal = read_times(t)
     start, end = times[0], times[-1]
-    count = _count(start, end, step, steps)
-    grid = Grid(start, (end - start) / count, count, _grading(grading, step))
-    return Request(grid, grid.positions(times[-1:] if terminal else times), terminal)
+    if mesh is not None:
+        if not (step is None and steps is None and grading == 1):
+            raise InputError("grid= says where every step ends: leave step=, steps= and grading= out.")
+        grid = mesh_of(mesh, start, end)
+    else:
+        count = _count(start, end, step, steps)
+        grid = Grid(start, (end - start) / count, count, _grading(grading, step))
+    found = grid.positions(times)
+    # rounding of the ends is not asked for; a long last step would have seen it as a part of itself
+    positions = (0.0, *found[1:-1], float(grid.steps))
+    return Request(grid, positions[-1:] if terminal else positions, terminal)
+
+
+def mesh_of(mesh: Tensor | Sequence[float], start: float, end: float) -> Grid:
+    """The grid with these points, which begin and end with the times asked for."""
+    if not isinstance(mesh, Tensor | Sequence) or isinstance(mesh, str):
+        raise InputTypeError(f"grid must be a 1-D tensor of increasing times, got {type(mesh).__name__}.")
+    points, single = read_times(
+        torch.as_tensor(mesh, dtype=torch.float64) if isinstance(mesh, Sequence) else mesh, "grid"
+    )
+    if single:
+        raise InputError("grid must be a 1-D tensor of increasing times, got one number; a number of steps is steps=.")
+    for name, mine, theirs in (("begins", points[0], start), ("ends", points[-1], end)):
+        if abs(mine - theirs) > WHOLE_SLACK * (end - start):
+            raise InputError(
+                f"grid {name} at {mine:g}, but the times asked for {name[:-1]} at {theirs:g}: the first and the last "
+                "point of the grid are the initial time and the last of t."
+            )
+    count = len(points) - 1
+    found = Grid(start, (end - start) / count, count)
+    if all(abs(p - n) <= WHOLE_SLACK * max(1, min(n, 1000)) for n, p in enumerate(found.positions(points))):
+        return found
+    elapsed = torch.tensor(points, dtype=torch.float64) - points[0]
+    return Grid(start, (end - start) / count, count, points=elapsed)
 
 
 def _grading(grading: float, step: float | None) -> float:
@@ -139,29 +196,30 @@ def _grading(grading: float, step: float | None) -> float:
     return float(grading)
 
 
-def _times(t: float | Tensor) -> tuple[list[float], bool]:
+def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
+    """The times that are asked for, the initial one first, and whether only the last one's state is."""
     if isinstance(t, Tensor):
         if t.requires_grad:
             raise InputError(
-                "t requires grad, but the times define the grid and get no gradient. "
+                f"{name} requires grad, but the times define the grid and get no gradient. "
                 "Learn a time scale instead: D^β z = T^β f on [0, 1] has the same solution at T. Pass t.detach()."
             )
         if t.is_complex() or t.dtype == torch.bool:
-            raise InputTypeError(f"t must be real, got a tensor of dtype {t.dtype}.")
+            raise InputTypeError(f"{name} must be real, got a tensor of dtype {t.dtype}.")
         if t.ndim > 1:
             raise InputError(
-                f"t must be a number or a 1-D tensor of times, got a tensor of shape {tuple(t.shape)}. A batch shares "
-                "its times; for an end time of each sample's own pass horizon=."
+                f"{name} must be a number or a 1-D tensor of times, got a tensor of shape {tuple(t.shape)}. A batch "
+                "shares its times; for an end time of each sample's own pass horizon=."
             )
         values = [float(x) for x in t.detach().double().cpu().reshape(-1).tolist()]
     elif isinstance(t, int | float) and not isinstance(t, bool):
         values = [float(t)]
     else:
         raise InputTypeError(
-            f"t must be a number or a 1-D tensor of times, got {type(t).__name__}. Use torch.as_tensor(t)."
+            f"{name} must be a number or a 1-D tensor of times, got {type(t).__name__}. Use torch.as_tensor(t)."
         )
     if not all(math.isfinite(x) for x in values):
-        raise InputError("t contains NaN or infinity; every time must be finite.")
+        raise InputError(f"{name} contains NaN or infinity; every time must be finite.")
     if not isinstance(t, Tensor) or t.ndim == 0:
         if values[0] <= 0:
             raise InputError(
@@ -170,11 +228,13 @@ def _times(t: float | Tensor) -> tuple[list[float], bool]:
             )
         return [0.0, values[0]], True
     if len(values) < 2:
-        raise InputError("t needs at least two times, the initial one and one more; a single end time is a number.")
+        raise InputError(
+            f"{name} needs at least two times, the initial one and one more; a single end time is a number."
+        )
     for k, (a, b) in enumerate(itertools.pairwise(values)):
         if b <= a:
             raise InputError(
-                f"t must increase, but t[{k + 1}]={b:g} comes after t[{k}]={a:g}. "
+                f"{name} must increase, but {name}[{k + 1}]={b:g} comes after {name}[{k}]={a:g}. "
                 "Sort the times and drop repeats; a Caputo equation runs forward from its initial time."
             )
     return values, False
@@ -197,9 +257,9 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
     low = max(1, math.floor(ratio))
     high = low + 1
     raise InputError(
-        f"step={step:g} does not divide [{start:g}, {end:g}]; a fractional history needs a uniform grid. "
+        f"step={step:g} does not divide [{start:g}, {end:g}]. "
         f"Use step={(end - start) / high:.6g} ({high} steps) or step={(end - start) / low:.6g} ({low} steps), "
-        "or pass steps=."
+        "or pass steps=, or grid= for steps of many lengths."
     )
 
 

@@ -27,17 +27,17 @@ class Size:
 
 
 def choose(
-    history: History | None, storage: Storage | None, size: Size, device: torch.device, needs_rows: bool
+    history: History | None, storage: Storage | None, size: Size, device: torch.device
 ) -> tuple[History, Storage, str]:
     """Fill in what was left to ``auto`` (None): exact sums up to half of the free memory."""
     free = free_bytes(device) if history is None or storage is None else 0
     exact: History = FFT() if size.steps >= FFT_STEPS else Full()
     if history is None and storage is not None and storage != _DEVICE:
-        history, why = _exponentials(size), f"storage={type(storage).__name__} needs a history of fixed size"
+        history, why = exponentials_for(size), f"storage={type(storage).__name__} needs a history of fixed size"
     elif history is None:
         need = device_bytes(exact, _DEVICE, size)
         fits = need <= free / 2
-        history = exact if fits or needs_rows else _exponentials(size)
+        history = exact if fits else exponentials_for(size)
         why = f"exact sums take {_mib(need)}, {'within' if fits else 'more than'} half of the free {_mib(free)}"
     else:
         why = "history as given"
@@ -61,7 +61,7 @@ def less_memory(history: History, storage: Storage, size: Size, device: torch.de
     if direct:
         return f"{held}, adjoint='direct' the graphs of {size.steps} steps; {_mib(free)} are free. Use adjoint='exact'."
     for kept in (_DEVICE, Host(), Checkpoint()):
-        need = device_bytes(_exponentials(size), kept, size)
+        need = device_bytes(exponentials_for(size), kept, size)
         if need < min(now / 2, free) and not (isinstance(kept, Host) and device.type == "cpu"):
             name = type(kept).__name__.lower()
             return f"{held}; {_mib(free)} are free. history='exponentials', storage='{name}' would take {_mib(need)}."
@@ -115,6 +115,8 @@ def _engine_rows(history: History, size: Size) -> tuple[int, int]:
         reach = min(history.length, size.steps)
         return min(count, 2 * reach + 3 * history.block) * sums, reach
     if isinstance(history, Exponentials):
+        if history.mesh is not None:
+            return (len(history.mesh.rates) + 1 + 2 * history.block) * sums, sums * len(history.mesh.rates) + 1
         terms = 0 if size.steps < 2 * history.block else history.terms or EXPONENTIALS_GUESS
         return (terms + 2 * history.block) * sums, terms + history.block
     if isinstance(history, FFT):
@@ -125,7 +127,8 @@ def _engine_rows(history: History, size: Size) -> tuple[int, int]:
     return kept * sums + 2 * sums * sum(levels), count
 
 
-def _exponentials(size: Size) -> Exponentials:
+def exponentials_for(size: Size) -> Exponentials:
+    """Exponentials as exact as the dtype of the state lets them be seen."""
     return Exponentials(tol=1e-11 if size.double else 1e-8)
 
 

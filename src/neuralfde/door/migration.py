@@ -12,10 +12,6 @@ from ..errors import InputTypeError, nearest
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_TOLERANCE = (
-    "A fractional history needs steps of a fixed length, so there is no tolerance to set. Pass step=; "
-    "suggest_step(func, z0, t, order, tol) finds one, and solve(..., estimate_error=True) says how far off it is."
-)
 _BACKWARD = "The backward pass is the exact adjoint of the forward one and has no settings of its own; leave it out."
 #: what torchdiffeq and torchfde call an argument -> what to write here
 ARGUMENTS: dict[str, str] = {
@@ -23,7 +19,6 @@ ARGUMENTS: dict[str, str] = {
     "stands before the order, fdeint(func, z0, t, order).",
     "options": "Pass each option as an argument of its own: step=h for {'step_size': h}, history=Window(k) for "
     "{'memory': k}, and a tensor of times as t for 'return_history'.",
-    **dict.fromkeys(("rtol", "atol"), _TOLERANCE),
     **dict.fromkeys(("adjoint_method", "adjoint_rtol", "adjoint_atol", "adjoint_options"), _BACKWARD),
     "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found by themselves.",
     "event_fn": "There are no events: pass the times of interest as t= and look for the event in their states.",

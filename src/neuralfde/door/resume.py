@@ -2,87 +2,185 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base.grid import Request, request
-from ..errors import InputError
-from ..history import Full, History, Window
-from ..schemes import Scheme
+from ..base.grid import Grid, Request, request
+from ..base.structure import Structure
+from ..errors import InputError, InputTypeError
+from ..history import FFT, Exponentials, Full, History, Window
 from ..weights.kernel import Kernel
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a solve stopped: its slopes ``v_0 … v_{N-1}``, its first and its last row; cut off from any gradient.
+    """Where a solve stopped: its initial rows, its last one and its slopes ``v_0 … v_{N-1}``; cut off from gradients.
 
     It holds N rows: the past of a fractional equation does not fade, so that going on exactly needs all of it.
+
+    Attributes:
+        start: the initial time.
+        step: the length of a step.
+        settings: what the weights of the past depend on, by the name of the argument.
+        structure: what a state looks like.
+        initial: the initial values, (initials, groups, width).
+        last: the state where it stopped, (groups, width).
+        slopes: (steps, groups, width).
+        weights: those of the past, as a later solve must find them again.
     """
 
-    time: float
+    start: float
     step: float
-    method: Scheme
-    first: Tensor
+    settings: Mapping[str, Any]
+    structure: Structure
+    initial: Tensor
     last: Tensor
     slopes: Tensor
+    weights: Tensor
 
     @property
     def steps(self) -> int:
         """Steps taken so far."""
         return self.slopes.shape[0]
 
-    def request(self, t: float | Tensor, step: float | None, steps: int | None, scheme: Scheme) -> Request:
-        """The grid of the continuation; ``t`` is the new end, or times that begin where the last solve stopped."""
-        if scheme != self.method:
-            raise InputError(
-                f"the solve to be resumed was made with {self.method}, this one asks for {scheme}. A method's weights "
-                "belong to all of its past; use the same method, or start anew."
-            )
-        if isinstance(t, Tensor) and t.ndim > 0:
-            if abs(float(t[0]) - self.time) > 1e-6 * max(1.0, abs(self.time)):
-                raise InputError(f"t begins at {float(t[0]):g}, but the solve to be resumed stopped at {self.time:g}.")
-            found = request(t, step if steps is None and step is not None else self._step(steps), None)
-            return found
-        if float(t) <= self.time:
-            raise InputError(f"t={float(t):g} is not after {self.time:g}, where the solve to be resumed stopped.")
-        times = torch.tensor([self.time, float(t)], dtype=torch.float64)
-        found = request(times, step if step is not None else self._step(steps), None)
-        if abs(found.grid.step - self.step) > 1e-6 * self.step:
-            raise InputError(
-                f"the solve to be resumed has step {self.step:g}, this one {found.grid.step:g}; one grid runs through "
-                "all of a fractional history. Leave step= out to keep it."
-            )
-        return Request(found.grid, found.positions[-1:], True)
+    @property
+    def time(self) -> float:
+        """Where it stopped."""
+        return self.start + self.steps * self.step
 
-    def _step(self, steps: int | None) -> float:
+    def request(self, t: float | Tensor, step: float | None, steps: int | None) -> Request:
+        """The grid of the continuation; ``t`` is the new end, or times that begin where the last solve stopped."""
+        several = isinstance(t, Tensor) and t.ndim > 0
+        first, last = (float(t[0]), float(t[-1])) if isinstance(t, Tensor) and several else (self.time, float(t))
+        if abs(first - self.time) > 1e-6 * max(1.0, abs(self.time)):
+            raise InputError(f"t begins at {first:g}, but the solve to be resumed stopped at {self.time:g}.")
+        if last <= self.time:
+            raise InputError(f"t={last:g} is not after {self.time:g}, where the solve to be resumed stopped.")
         if steps is not None:
             raise InputError("a resumed solve keeps its step; leave steps= out and give the new end time as t.")
-        return self.step
+        if step is not None and abs(step - self.step) > 1e-6 * self.step:
+            refuse_other("step", f"{self.step:g}", f"{step:g}")
+        times = t if several else torch.tensor([self.time, last], dtype=torch.float64)
+        found = request(times, self.step, None)
+        grid = Grid(self.time, self.step, found.grid.steps)
+        return Request(grid, found.positions if several else found.positions[-1:], not several)
 
-    def known_rows(self, kernel: Kernel, history: History, count: int) -> Tensor:
-        """What the slopes so far contribute to rows N … N+count-1: (count, sums, groups, width), with z_0."""
+    def whole(self, more: int) -> Grid:
+        """The grid of all steps, from the initial time on."""
+        return Grid(self.start, self.step, self.steps + more)
+
+    def check(self, structure: Structure, settings: Mapping[str, Any], velocity: Tensor | None) -> None:
+        """Raise where the solve that goes on is another one, naming what differs."""
+        mine, other = (replace(s, spans=None) for s in (self.structure, structure))
+        if mine != other:
+            refuse_other("z0", _looks(mine), _looks(other))
+        if velocity is not None and not (len(self.initial) > 1 and torch.equal(velocity.detach(), self.initial[1])):
+            refuse_other("velocity", "the second initial value", "another")
+        for name in {**self.settings, **settings}:
+            then, now = self.settings.get(name), settings.get(name)
+            if then != now:
+                refuse_other(name, then, now)
+        if self.structure != structure:  # the same numbers, but for other parts of the state
+            refuse_other("order", "one shape", "another")
+
+    def continued(self, kernel: Kernel, history: History) -> tuple[Kernel, Tensor]:
+        """From the kernel of all steps, that of the new ones, and what came before contributes to their rows.
+
+        The latter, (count, sums, groups, width), stands in place of the initial values. The last row so far is the
+        first of the new ones.
+        """
         past, like = self.steps, self.slopes
-        weights = kernel.weights.detach().to(like)
-        start = None if kernel.start is None else kernel.start.detach().to(like)
-        if isinstance(history, Window):
-            lag = torch.arange(weights.shape[1], device=like.device)
-            weights = torch.where((lag <= history.length)[:, None], weights, 0.0)
-            if start is not None:
-                lag = lag - torch.arange(start.shape[0], device=like.device)[:, None]
-                start = torch.where((lag <= history.length)[..., None], start, 0.0)
+        known = weights_of_past(kernel, past).to(self.weights)
+        if not torch.allclose(known, self.weights, rtol=1e-9, atol=0):
+            refuse_other("order", "these weights of the past", "others: its function of time or of the lag")
+        weights, start, local = kernel.weights, kernel.start, kernel.local
+        toeplitz, rows = weights.ndim == 3, (kernel.weights.shape[1] - past)
+        seen = _windowed(kernel, history)
         slopes = like.clone()
         slopes[: kernel.first] = 0
-        memory = Full(block=count).forward(weights, past + count - 1, self.first)
+        memory = Full(block=rows).forward(seen.weights.detach().to(like), past + rows - 1, self.last)
         memory.inputs[0].buffer[:past].copy_(slopes)
-        rows = memory.product(past, count, 0, past) + self.first
-        if start is not None:
-            for j in range(min(start.shape[0], past)):
-                rows[:, 0] += start[j, past : past + count, :, None] * like[j]
-        rows[0] = self.last
-        return rows
+        sums = memory.product(past, rows, 0, past)
+        if seen.start is not None:
+            early = seen.start[:past, past:].detach().to(like)
+            sums[:, 0] += torch.einsum("jng,jgm->ngm", early, like[: early.shape[0]])
+        if kernel.base is None:
+            sums += self.initial[0]
+        else:
+            sums += torch.einsum("ing,igm->ngm", kernel.base[:, past:].detach().to(like), self.initial)[:, None]
+        sums[0] = self.last
+        part = Kernel(
+            weights[:, :rows] if toeplitz else weights[:, past:, past:],
+            local if local.ndim == 1 else local[past:],
+            start[past:, past:] if start is not None and past < start.shape[0] else None,
+        )
+        return part, sums
 
-    def extended(self, blocks: list[Tensor], last: Tensor, time: float) -> State:
-        """The state after further steps, whose slopes come by blocks."""
-        return State(time, self.step, self.method, self.first, last, torch.cat([self.slopes, *blocks]))
+    def extended(self, blocks: list[Tensor], last: Tensor, kernel: Kernel) -> State:
+        """The state after further steps, whose slopes come by blocks; ``kernel`` is that of all steps."""
+        slopes = torch.cat([self.slopes, *blocks])
+        return replace(self, slopes=slopes, last=last, weights=weights_of_past(kernel, slopes.shape[0]))
+
+
+def weights_of_past(kernel: Kernel, steps: int) -> Tensor:
+    """What identifies the weights of the first steps: they themselves, or their row sums where they are a matrix."""
+    weights = kernel.weights.detach()[:, : steps + 1]
+    return weights.clone() if weights.ndim == 3 else weights.sum(2)
+
+
+def settings_of(method: Any, operator: Any, numbers: Mapping[str, Tensor], history: History) -> dict[str, Any]:
+    """What the weights of a solve depend on beside its grid, by the name of the argument."""
+    if not isinstance(history, Full | FFT | Exponentials | Window):
+        raise InputError(
+            f"history={type(history).__name__} cannot be resumed: its sums of the past are not known here. "
+            "Use 'full', 'fft', 'exponentials' or a Window."
+        )
+    return {
+        "method": method,
+        "order": (type(operator).__name__, {k: x.detach().tolist() for k, x in numbers.items() if k != "horizon"}),
+        "horizon": numbers["horizon"].detach().tolist() if "horizon" in numbers else None,
+        "history": f"Window of {history.length} steps" if isinstance(history, Window) else "the whole past",
+    }
+
+
+def read_state(resume: Any) -> State | None:
+    """The state to go on from, if there is one."""
+    if resume is None or isinstance(resume, bool | State):
+        return resume if isinstance(resume, State) else None
+    raise InputTypeError(
+        f"resume must be True, to keep what a later solve needs, or the .state of a solution; got "
+        f"{type(resume).__name__}."
+    )
+
+
+def refuse_other(name: str, then: Any, now: Any) -> None:
+    """Raise: a setting differs from that of the solve so far."""
+    raise InputError(
+        f"resume=: {name} differs. The solve so far has {then}, this one has {now}. One grid, one method and one order "
+        f"run through all of a fractional history; give the same {name}, or start anew."
+    )
+
+
+def _windowed(kernel: Kernel, history: History) -> Kernel:
+    """The kernel without lags that a window forgets."""
+    if not isinstance(history, Window):
+        return kernel
+    lag = torch.arange(kernel.weights.shape[1])
+    weights = torch.where((lag <= history.length)[:, None], kernel.weights, 0.0)
+    return replace(kernel, weights=weights, start=windowed_start(kernel.start, history))
+
+
+def windowed_start(start: Tensor | None, history: History) -> Tensor | None:
+    """Starting weights without those of slopes that a window has forgotten."""
+    if start is None or not isinstance(history, Window):
+        return start
+    lag = torch.arange(start.shape[1]) - torch.arange(start.shape[0])[:, None]
+    return torch.where((lag <= history.length)[..., None], start, 0.0)
+
+
+def _looks(structure: Structure) -> str:
+    return f"{[tuple(s) for s in structure.shapes]}, {structure.dtype} on {structure.device}"

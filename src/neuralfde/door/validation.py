@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,16 +11,19 @@ from torch import Tensor, nn
 
 from ..adjoints import Adjoint, Direct, Exact, Paper
 from ..base.checks import function
-from ..base.grid import Mesh, Request, request
+from ..base.grid import Grid, Mesh, Request, request
+from ..base.policy import MESH_STEPS
 from ..base.structure import Structure, grouped, structure_of, tensors_in
 from ..base.torch_private import pytree, value_of
 from ..errors import InputError, InputTypeError, UnsupportedError, nearest
-from ..history import Full, History
+from ..history import Exponentials, FadingMesh, Full, History
 from ..orders import Caputo, Operator, read_order
 from ..schemes import Scheme, StageSolver
 from ..solve.steppers import Single, Stepper
 from ..storage import Device, Host, Storage
-from .cost import Size, choose
+from ..time import Jumps, read_jumps, with_jumps
+from ..weights.fading import Rates
+from .cost import Size, choose, exponentials_for
 from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
 from .resume import State
 
@@ -31,7 +34,7 @@ _DEVICE, _HOST = Device(), Host()
 class Options(NamedTuple):
     """The keyword arguments of ``fdeint``, as given."""
 
-    method: str | Scheme
+    method: str | Scheme | None
     step: float | None
     steps: int | None
     adjoint: str | Adjoint
@@ -46,6 +49,16 @@ class Options(NamedTuple):
     horizon: Any
     grading: float
     stepper: str | Stepper
+    grid: Tensor | Sequence[float] | None
+    rtol: float | None
+    atol: float | None
+    max_steps: int
+    jumps: Any
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether a tolerance chooses the steps."""
+        return self.step is None and self.steps is None and self.grid is None
 
 
 @dataclass(frozen=True)
@@ -62,16 +75,17 @@ class Problem:
     storage: Storage
     why: str
     size: Size
+    rates: Rates | None = None
+    jumps: Jumps | None = None
 
-    def mesh(self, velocity: bool, wanted: Request | None = None) -> Mesh:
+    def mesh(self, velocity: bool, grid: Grid) -> Mesh:
         """The grid in the time of each group."""
-        grid = (wanted or self.request).grid
         horizon = self.known.get("horizon")
         if horizon is None:
             horizon = torch.ones(self.structure.groups, dtype=torch.float64)
         elif not bool((torch.isfinite(value_of(horizon)) & (value_of(horizon) > 0)).all()):
             raise InputError(f"horizon={float(value_of(horizon).min()):g} must be positive and finite.")
-        return Mesh(grid.steps, grid.elapsed, grid.start, grid.grading == 1, horizon, velocity)
+        return Mesh(grid.steps, grid.elapsed, grid.start, grid.uniform, horizon, velocity, self.rates)
 
 
 def read(
@@ -80,42 +94,72 @@ def read(
     """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
     scheme = read_scheme(given.method, given.solver)
     read_callback(given.callback)
+    if given.rtol is not None or given.atol is not None:
+        raise InputError(
+            "rtol= and atol= choose the steps: leave step=, steps=, grid= and resume= out, or the tolerances."
+        )
     if before is None:
-        wanted = request(t, given.step, given.steps, given.grading)
+        wanted = request(t, given.step, given.steps, given.grading, given.grid)
+    elif given.grid is not None or given.grading != 1:
+        raise InputError("a resumed solve goes on with steps of one length; leave grid= and grading= out.")
     else:
-        wanted = before.request(t, given.step, given.steps, scheme)
+        wanted = before.request(t, given.step, given.steps)
     how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
     operator = read_order(order)
+    structure, known = read_numbers(structure, operator, given.horizon)
+    jumps = None
+    if given.jumps is not None:
+        refuse_jumps(scheme, operator, before)
+        jumps = read_jumps(given.jumps, structure, t)
+        wanted = with_jumps(wanted, jumps, t)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
-    past, kept, why = _memory(given, size, structure, wanted, how, _is_toeplitz(operator, wanted))
-    _refuse_history(past, operator, wanted)
-    numbers = {**operator.numbers(), **({} if given.horizon is None else {"horizon": given.horizon})}
-    structure = grouped(structure, numbers)
-    known = {name: structure.spread(name, x) for name, x in numbers.items()}
+    toeplitz = operator.toeplitz and wanted.grid.uniform
+    against = None if toeplitz else why_not_fading(operator, known, scheme)
+    past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
+    if not toeplitz:
+        _refuse_history(past, operator, wanted, against)
+    rates = None
+    if not toeplitz and isinstance(past, Exponentials):
+        past, rates = _on_mesh(past, scheme, wanted)
     beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
     _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
-    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size)
+    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates, jumps)
+
+
+def read_numbers(structure: Structure, operator: Operator, horizon: Any) -> tuple[Structure, dict[str, Tensor]]:
+    """The numbers of the operator and the horizon by name, one for each group, and the structure with these groups."""
+    numbers = {**operator.numbers(), **({} if horizon is None else {"horizon": horizon})}
+    structure = grouped(structure, numbers)
+    return structure, {name: structure.spread(name, x) for name, x in numbers.items()}
 
 
 def _memory(
     given: Options,
     size: Size,
     structure: Structure,
-    wanted: Request,
     how: Adjoint,
     toeplitz: bool,
+    fades: bool,
 ) -> tuple[History, Storage, str]:
-    """History and storage as given or as chosen, and why; without Toeplitz weights every row and weight is needed."""
+    """History and storage as given or as chosen, and why.
+
+    Without Toeplitz weights every row and weight is needed, unless the far past ``fades`` as exponentials.
+    """
     past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
     if isinstance(how, Direct):  # which keeps graphs in place of rows
         kept, size = kept or STORAGES["device"], replace(size, train=False)
+    left = past is None
     if not toeplitz and past is None:
-        past = Full()
+        long = size.steps >= MESH_STEPS or (kept is not None and kept.recomputes)
+        past = exponentials_for(size) if fades and long else Full()
     if isinstance(past, Full) and past.keeps_slopes and kept in ((_HOST, _DEVICE) if past.host else (_HOST,)):
         past, kept = replace(past, host=True), _HOST
-    return choose(past, kept, size, structure.device, needs_rows=bool(wanted.off_grid))
+    past, kept, why = choose(past, kept, size, structure.device)
+    if left and not toeplitz:
+        why = why.replace("history as given", f"{size.steps} steps whose weights depend on more than the lag")
+    return past, kept, why
 
 
 def refuse_surroundings(func: Callable[..., Any]) -> None:
@@ -138,24 +182,53 @@ def refuse_surroundings(func: Callable[..., Any]) -> None:
         )
 
 
-def _is_toeplitz(operator: Operator, wanted: Request) -> bool:
-    """Whether weights depend on the lag alone."""
-    return operator.toeplitz and wanted.grid.grading == 1
+def why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Scheme) -> str | None:
+    """Why the far past of a mesh cannot be summed as exponentials; None if it can."""
+    if not isinstance(operator, Caputo):
+        return "the exponentials are those of Caputo's kernel with one order"
+    if float(known["order"].detach().max()) > 1:
+        return "the kernel of an order above 1 grows and is no sum of decaying exponentials"
+    if not scheme.cells:
+        return f"method={type(scheme).__name__} is no integration rule on cells"
+    return None
 
 
-def _refuse_history(past: History, operator: Operator, wanted: Request) -> None:
-    """A matrix that is not Toeplitz needs a history that keeps all rows and all weights."""
-    if not _is_toeplitz(operator, wanted) and not isinstance(past, Full):
-        cause = f"grading={wanted.grid.grading:g}" if operator.toeplitz else f"order={type(operator).__name__}"
+def _refuse_history(past: History, operator: Operator, wanted: Request, against: str | None) -> None:
+    """A matrix that is not Toeplitz needs all rows and all weights, or exponentials on the mesh."""
+    if isinstance(past, Full) or (isinstance(past, Exponentials) and against is None):
+        return
+    cause = wanted.grid.cause if operator.toeplitz else f"order={type(operator).__name__}"
+    raise InputError(
+        f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not"
+        + (f", and on a mesh {against}. Use history='full'." if against else ". Use history='full' or 'exponentials'.")
+    )
+
+
+def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None) -> None:
+    """Raise where a state cannot jump."""
+    if not scheme.cells or "ahead" in scheme.cells or not isinstance(operator, Caputo) or before is not None:
         raise InputError(
-            f"history={type(past).__name__} needs weights that depend on the lag alone, which {cause} has not. "
-            "Use history='full'."
+            "jumps= put a short step before each jump: they take method='predictor', 'predictor-implicit', 'trapezoid' "
+            "or 'abm', orders of Caputo's derivative, and no resume=."
         )
+
+
+def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Exponentials, Rates]:
+    """The exponentials that stand for the kernel at all lags of the mesh."""
+    if past.terms is not None:
+        raise InputError(
+            f"Exponentials(terms={past.terms}) is for uniform grids, where exponentials are fitted; on a mesh their "
+            "number follows from tol=. Leave terms= out."
+        )
+    times = wanted.grid.elapsed
+    rates = Rates.for_lags(float((times[1:] - times[:-1]).min()), float(times[-1]), past.tol)
+    mesh = FadingMesh(times, rates.values, scheme.cells)
+    return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 
 
 def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
     if isinstance(how, Paper) and (
-        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or wanted.grid.grading != 1
+        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or not wanted.grid.uniform
     ):
         raise InputError(
             "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
@@ -228,12 +301,13 @@ def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
     raise InputTypeError(f"{kind} must be a name or an object, got {type(given).__name__}. {nearest('', table)}")
 
 
-def read_scheme(method: str | Scheme, solver: str | StageSolver | None) -> Scheme:
+def read_scheme(method: str | Scheme | None, solver: str | StageSolver | None, default: str = "predictor") -> Scheme:
     """The scheme, with another stage solver if one is given."""
+    method = default if method is None else method
     if isinstance(method, str) and method in ORDINARY:
         raise InputError(
             f"method={method!r} is for ordinary equations; one with memory needs weights for its whole past. "
-            f"The nearest is method={ORDINARY[method]!r}, with a fixed step=. At order 1 'predictor' is Euler's method "
+            f"The nearest is method={ORDINARY[method]!r}. At order 1 'predictor' is Euler's method "
             "and 'abm' is Heun's."
         )
     base = method.removesuffix("-f").removesuffix("-o") if isinstance(method, str) else ""
@@ -304,20 +378,15 @@ def refuse_combinations(
                 "adjoint='paper' is defined on the grid only, but t has times between grid points "
                 f"(step {wanted.grid.step:g}). Use adjoint='exact', or a step that meets every time."
             )
-    if wanted.off_grid and not past.keeps_slopes:
-        raise InputError(
-            f"history={type(past).__name__} forgets the rows that states between grid points are computed from "
-            f"(step {wanted.grid.step:g}). Use history='full' or 'fft', or a step that meets every time."
-        )
     _refuse_storage(how, past, kept)
 
 
-def refuse_resume(how: Adjoint, wanted: Request, plain: bool) -> None:
+def refuse_resume(how: Adjoint, wanted: Request) -> None:
     """Raise where a solve cannot be gone on with."""
-    if isinstance(how, Paper) or wanted.off_grid or not plain:
+    if isinstance(how, Paper) or wanted.off_grid or not wanted.grid.uniform:
         raise InputError(
-            "a solve that is resumed takes adjoint='exact' or 'direct', output times on a uniform grid "
-            f"(step {wanted.grid.step:g}), no horizon= and no velocity=; solve in one piece otherwise."
+            "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "
+            f"(step {wanted.grid.step:g}); solve in one piece otherwise."
         )
 
 

@@ -75,7 +75,16 @@ def _starting_values(module: nn.Module, extra: Mapping[str, Tensor]) -> dict[str
 
 def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse what neither the solver nor the fit (whose own arguments are ``own``) knows."""
-    known = set(fdeint.__kwdefaults__ or ()) - {"args", "params", "callback"}
+    known = set(fdeint.__kwdefaults__ or ()) - {
+        "args",
+        "params",
+        "callback",
+        "grid",
+        "rtol",
+        "atol",
+        "max_steps",
+        "jumps",
+    }
     refuse("fit()", options, known | set(own))
 
 

@@ -4,6 +4,8 @@ from .axpy import add_rows
 from .base import Block, History, Memory
 from .blocked import Blocked
 from .exponentials import Exponentials
+from .fading_mesh import FadingOnMesh
+from .fading_mesh import Mesh as FadingMesh
 from .full import FFT, Full
 from .precision import ieee, reduced
 from .sum_of_exponentials import SumOfExponentials
@@ -14,6 +16,8 @@ __all__ = [
     "Block",
     "Blocked",
     "Exponentials",
+    "FadingMesh",
+    "FadingOnMesh",
     "Full",
     "History",
     "Memory",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -15,6 +15,7 @@ from ..base.policy import CHECKED_LAGS, MOST_TERMS
 from ..base.torch_private import is_constant, value_of
 from ..errors import InputError
 from .base import History, Memory
+from .fading_mesh import FadingOnMesh, Mesh
 from .sum_of_exponentials import SumOfExponentials
 
 _FITTED: Cache[Tensor] = Cache("fits of exponentials", 8)
@@ -35,17 +36,21 @@ class Exponentials(History):
         tol: the largest relative error of any weight.
         block: rows are summed in blocks of this many steps; also the number of exact lags.
         terms: use exactly this many exponentials (``tol`` must then hold with them); default: as few as reach ``tol``.
+
+    Where steps have many lengths the rates and coefficients have a closed form, see ``weights/fading.py``; the solver
+    fills in ``mesh`` then.
     """
 
     tol: float = 1e-8
     block: int = 16
     terms: int | None = None
+    mesh: Mesh | None = field(default=None, compare=False, repr=False)
     snapshots = True
 
     def __post_init__(self) -> None:
         real("Exponentials.tol", self.tol, 0, 1, hint="It is the largest relative error of a weight.")
         whole("Exponentials.block", self.block, least=2)
-        if self.terms is not None:
+        if self.terms is not None and self.mesh is None:
             exact = "float64 tells no more rates apart; history='full' or 'fft' has exact sums."
             whole("Exponentials.terms", self.terms, 2, MOST_TERMS, hint=exact)
 
@@ -55,6 +60,8 @@ class Exponentials(History):
         Near weights beyond lag B are those of the exponentials, so that the matrix is Toeplitz wherever blocks begin.
         The fit of weights that need no gradient is found again in the next solve.
         """
+        if self.mesh is not None:
+            return weights
         if not is_constant(weights):
             return self._fit(weights)
         key = (self, tuple(weights.shape), tuple(weights.flatten().tolist()))
@@ -110,15 +117,21 @@ class Exponentials(History):
         decays = torch.exp((self.block - far) * self.rates(steps, c.shape[1])).to(weights)
         return torch.cat([near, torch.einsum("mk,nkg->nmg", decays, c)], dim=1)
 
-    def forward(self, weights: Tensor, steps: int, row: Tensor) -> SumOfExponentials:
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> SumOfExponentials | FadingOnMesh:
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> SumOfExponentials:
+    def reverse(
+        self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool
+    ) -> SumOfExponentials | FadingOnMesh:
         """See :class:`History`."""
         return self._open(weights, steps, row, True, weigh)
 
-    def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> SumOfExponentials:
+    def _open(
+        self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool
+    ) -> SumOfExponentials | FadingOnMesh:
+        if self.mesh is not None:
+            return FadingOnMesh(self.mesh, weights, row, self.block, backward, weigh)
         terms = weights.shape[1] - 2 * self.block
         rates = self.rates(steps, terms) if terms else torch.empty(0, dtype=torch.float64)
         return SumOfExponentials(weights, rates, steps, row, self.block, backward, weigh)

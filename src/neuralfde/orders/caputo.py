@@ -15,6 +15,7 @@ from ..base.policy import WEIGHTS_NUMBERS
 from ..base.torch_private import is_constant, value_of
 from ..errors import InputError, InputTypeError
 from ..schemes import ABM, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
+from ..weights import fading
 from ..weights.kernel import Kernel
 from .base import Operator
 
@@ -120,6 +121,8 @@ def _late(fade: Tensor, starts: int) -> Tensor:
 
 def one_order(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
     """The scheme's own weights for one order in each group, with the initial values it needs."""
+    if mesh.rates is not None:
+        return fading.kernel(scheme.cells, order, mesh.elapsed, mesh.horizon, mesh.rates)
     kernel = _on_uniform(order, mesh, scheme) if mesh.uniform else scheme.kernel_on(order[None], mesh.times)
     if not mesh.velocity:
         return kernel

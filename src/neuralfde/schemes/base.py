@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..base.torch_private import vjp
 from ..errors import InputError
+from ..weights import meshes
 from ..weights.kernel import Kernel
 from .stage_solvers import Stages
 
@@ -43,6 +44,9 @@ class Scheme(ABC):
         dense_meets_nodes: continuous output between nodes goes through the states at the nodes.
         max_order: the largest order it can be used for.
         stages: how many states ``relax`` gives for each step; 0 where it is not defined.
+        cells: what each sum takes the slope to be between two times: its value at the ``"left"`` or ``"right"`` end,
+            ``"linear"``, or ``"ahead"``, linear with the newest slope extrapolated; empty where the scheme is no such
+            rule. Such a rule has weights on any mesh.
     """
 
     implicit: bool
@@ -51,6 +55,7 @@ class Scheme(ABC):
     dense_meets_nodes: bool = True
     max_order: float = 1.0
     stages: int = 0
+    cells: tuple[str, ...] = ()
 
     @abstractmethod
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
@@ -58,9 +63,11 @@ class Scheme(ABC):
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
         """The weights on increasing times (steps + 1, groups); orders (1 or steps + 1, groups), one for each row."""
+        if self.cells:
+            return meshes.kernel_on(self.cells, order, times)
         raise InputError(
-            f"{type(self).__name__} is defined on uniform grids only. On a graded grid use method='predictor', "
-            "'predictor-implicit', 'trapezoid', 'abm' or 'l1', or drop grading=."
+            f"{type(self).__name__} is defined on uniform grids only. On a graded grid or a mesh use "
+            "method='predictor', 'predictor-implicit', 'trapezoid', 'abm' or 'l1', or drop grading= and grid=."
         )
 
     @abstractmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..weights import meshes, uniform
+from ..weights import uniform
 from ..weights.kernel import Kernel
 from .one_stage import OneStage
 
@@ -31,9 +31,10 @@ class Predictor(OneStage):
             uniform.rectangle(order, step, steps)[None], torch.zeros_like(order), dense=_cells(order, step, steps, 0)
         )
 
-    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
+    @property
+    def cells(self) -> tuple[str, ...]:  # type: ignore[override]
         """See :class:`Scheme`."""
-        return meshes.kernel_of(meshes.rectangle(order, times, self.implicit), first=int(self.implicit))
+        return ("right",) if self.implicit else ("left",)
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""

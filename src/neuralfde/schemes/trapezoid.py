@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..base.checks import whole
 from ..errors import InputError
-from ..weights import meshes, uniform
+from ..weights import uniform
 from ..weights.kernel import Kernel
 from .base import Scheme, Slope
 from .one_stage import OneStage
@@ -25,6 +25,7 @@ class Trapezoid(OneStage):
     """
 
     implicit: bool = True
+    cells = ("linear",)
     uses_next_slope = True
     max_order = 2.0
 
@@ -36,10 +37,6 @@ class Trapezoid(OneStage):
         """See :class:`Scheme`."""
         w, s = uniform.trapezoid(order, step, steps)
         return Kernel(w[None], w[0], s[None], dense=_hats(order, step, steps))
-
-    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
-        """See :class:`Scheme`."""
-        return meshes.kernel_of(meshes.trapezoid(order, times))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -53,9 +50,13 @@ class ABM(Scheme):
     The rectangle rule predicts ``p_n``; the trapezoid rule corrects with ``f(t_n, p_n)``, ``corrections`` times.
     Order min(2, 1 + β), each further correction adds β up to 2. At β = 1 the weights are those of the Adams pair (Euler
     and the trapezoidal rule), summed from the start as its authors do: Heun's method up to where the slopes are taken.
+
+    ``ahead=True`` predicts by the trapezoid rule too, with the new slope on the straight line through the last two: far
+    closer on long steps. It is for meshes, that is for ``grid=``, ``grading=`` and tolerances.
     """
 
     corrections: int = 1
+    ahead: bool = False
     implicit = False
     sums = 2
     uses_next_slope = True
@@ -67,13 +68,11 @@ class ABM(Scheme):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
+        if self.ahead:
+            raise InputError("ABM(ahead=True) is for meshes: pass grid=, grading= or a tolerance, or use method='abm'.")
         w, s = uniform.trapezoid(order, step, steps)
         both = torch.stack([w, uniform.rectangle(order, step, steps)])
         return Kernel(both, w[0], s[None], dense=_hats(order, step, steps))
-
-    def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
-        """See :class:`Scheme`."""
-        return meshes.kernel_of(meshes.trapezoid(order, times), meshes.rectangle(order, times, implicit=False))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -85,6 +84,11 @@ class ABM(Scheme):
         for _ in range(self.corrections):
             z = torch.addcmul(c, w0, f(z))
         return z, f(z) if slope else None
+
+    @property
+    def cells(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See :class:`Scheme`."""
+        return ("linear", "ahead" if self.ahead else "left")
 
     @property
     def stages(self) -> int:  # type: ignore[override]

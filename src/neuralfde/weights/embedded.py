@@ -46,8 +46,8 @@ def _sums(kernel: Kernel, slopes: Tensor, initial: Tensor) -> Tensor:
     else:
         total = torch.einsum("njg,jgm->ngm", weights.permute(2, 0, 1).tril(-1).permute(1, 2, 0), entering)
     total += (local[..., None] if local.ndim > 1 else local[None, :, None]) * v
-    for j, extra in enumerate(() if kernel.start is None else kernel.start.detach().to(v)):
-        total += extra[..., None] * v[j]
+    for extra, slope in zip(() if kernel.start is None else kernel.start.detach().to(v), v, strict=False):
+        total += extra[..., None] * slope  # a short solve has fewer slopes than the rule has starting weights
     if kernel.base is None:
         total += first[0]
     else:

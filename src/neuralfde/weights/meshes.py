@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -16,10 +19,50 @@ from .uniform import power_or_zero
 _POINTS = 10
 
 
-def kernel_of(*matrices: Tensor, first: int = 0) -> Kernel:
+def kernel_on(cells: tuple[str, ...], order: Tensor, times: Tensor) -> Kernel:
+    """A kernel of full matrices, one for each sum; with continuous output where one order holds for all rows."""
+    rules: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "linear": trapezoid,
+        "ahead": ahead,
+        "left": partial(rectangle, implicit=False),
+        "right": partial(rectangle, implicit=True),
+    }
+    matrices = [rules[cell](order, times) for cell in cells]
+    dense = between(cells[0], order[0], times) if order.shape[0] == 1 else None
+    return kernel_of(*matrices, first=int(cells[0] == "right"), dense=dense)
+
+
+def kernel_of(*matrices: Tensor, first: int = 0, dense: Callable[[float], Tensor] | None = None) -> Kernel:
     """A kernel of full matrices, one for each sum; the diagonal of the first is the local weight."""
     local = matrices[0].diagonal(dim1=0, dim2=1).T
-    return Kernel(torch.stack(matrices), local, first=first)
+    return Kernel(torch.stack(matrices), local, first=first, dense=dense)
+
+
+def between(cell: str, order: Tensor, times: Tensor) -> Callable[[float], Tensor]:
+    """Weights (steps + 1, groups) of the slopes at a position between points: all cells up to it, the last in part.
+
+    The slope in a cell is that of its left or right end, or linear between them.
+    """
+
+    def row(position: float) -> Tensor:
+        low = int(position)
+        part, ends = position - low, times[: low + 1]
+        if part > 0:
+            ends = torch.cat([ends, torch.lerp(times[low], times[low + 1], part)[None]])
+        whole, left = (x[-1] for x in _integrals(order[None], ends, last_row=True))
+        empty = torch.zeros_like(ends[:1])
+        if cell == "linear":
+            # the part of the last cell sees the slope at its right end from its share of the way
+            share = torch.ones_like(whole)
+            share[-1:] = part or 1.0
+            right = (whole - left) * share
+            found = torch.cat([whole - right, empty]) + torch.cat([empty, right])
+        else:
+            found = torch.cat([whole, empty] if cell == "left" else [empty, whole])
+        found = torch.exp(-torch.lgamma(order + 1)) * found
+        return torch.nn.functional.pad(found, (0, 0, 0, times.shape[0] - found.shape[0]))
+
+    return row
 
 
 def rectangle(order: Tensor, times: Tensor, implicit: bool) -> Tensor:
@@ -37,6 +80,16 @@ def trapezoid(order: Tensor, times: Tensor) -> Tensor:
     return gain * (torch.cat([left, empty], dim=1) + torch.cat([empty, whole - left], dim=1))
 
 
+def ahead(order: Tensor, times: Tensor) -> Tensor:
+    """The trapezoid rule with a row's own slope on the straight line through the two before, or equal to the first."""
+    matrix, length = trapezoid(order, times), times[1:] - times[:-1]
+    own = matrix.diagonal(dim1=0, dim2=1).T[1:]
+    share = torch.cat([torch.zeros_like(length[:1]), length[1:] / length[:-1]])
+    last, before = ((1 + share) * own).T, (-share * own).T[:, 1:]
+    extra = torch.diag_embed(last, -1) + torch.diag_embed(before, -2)
+    return matrix.permute(2, 0, 1).tril(-1).add(extra).permute(1, 2, 0)
+
+
 def l1(order: Tensor, times: Tensor) -> Tensor:
     """The inverse of the L1 matrix ``Σ_j (z_{j+1}-z_j)/τ_j · [(t_n-t_j)^{1-β} - (t_n-t_{j+1})^{1-β}]/Γ(2-β)``."""
     cells = _integrals(1 - order, times)[0][1:] * torch.exp(-torch.lgamma(2 - order))[-times.shape[0] + 1 :, None]
@@ -48,15 +101,18 @@ def l1(order: Tensor, times: Tensor) -> Tensor:
     return torch.nn.functional.pad(inverse, (1, 0, 1, 0)).permute(1, 2, 0)
 
 
-def _integrals(power: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+def _integrals(power: Tensor, times: Tensor, last_row: bool = False) -> tuple[Tensor, Tensor]:
     """``q ∫ x^{q-1} dx`` and ``q ∫ x^{q-1} (x-B)/(A-B) dx`` over [B, A] = [t_n - t_{j+1}, t_n - t_j], zero for j ≥ n.
+
+    With ``last_row`` for that row alone.
 
     Next to the row the powers are subtracted as they stand; farther away that would cancel, and the integrand is so
     smooth that a few Gauss points give it to rounding.
     """
     n = torch.arange(times.shape[0])
-    past = (n[:, None] > n[None, :-1])[..., None]
-    gap = times[:, None] - times[None]
+    rows = slice(-1, None) if last_row else slice(None)
+    past = (n[rows, None] > n[None, :-1])[..., None]
+    gap = times[rows, None] - times[None]
     far_end = torch.where(past, gap[:, :-1], 2.0)
     near_end = torch.where(past, gap[:, 1:], 1.0)
     length = torch.where(past, times[1:] - times[:-1], 1.0)  # not far_end - near_end: a tiny first cell would vanish

@@ -1,0 +1,213 @@
+"""The memory behind ``exponentials`` on a mesh, where every step has its own length.
+
+The kernel is ``Σ_i c_i e^{-s_i t}``. A rule takes the slope to be constant or linear on the cell that ends at
+``t_m``, so that its integral against ``e^{-s_i (t_m - τ)}`` is ``p_{m,i} v_{m-1} + q_{m,i} v_m``. All cells of row n
+but the newest then weigh, with c, ::
+
+    L_i[n, j] = e^{-s_i (t_n - t_j)} q_{j,i}  (j ≤ n-1)  +  e^{-s_i (t_n - t_{j+1})} p_{j+1,i}  (j ≤ n-2)
+
+For two steps that are not neighbours this is a product, one factor of the row and one of the column, relative to any
+time between them. So a pass keeps K sums for each rule, and the row of the step before the block as it is, or two such
+rows where the newest cell has weights for the slopes two steps before. A backward pass has the same with the factors
+exchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import Block, Memory
+
+
+class Mesh(NamedTuple):
+    """Increasing times (steps + 1,), rates (K,), both float64, and the rule of each sum: left, right, linear, ahead."""
+
+    times: Tensor
+    rates: Tensor
+    cells: tuple[str, ...]
+
+    @property
+    def lags(self) -> int:
+        """How many steps back the newest cell of a row has weights of its own."""
+        return 1 + ("ahead" in self.cells)
+
+
+class _Table(NamedTuple):
+    """A block together with the rows next to it that are kept: m steps in all, the lowest first, k of them kept.
+
+    ``weights`` (sums, groups, m, m) is the matrix, ``shares`` (sums, m, m, K) are the L in it. ``old`` are the factors
+    that read the sums for the rows of the block, ``new`` those by which rows enter the sums when the block is recorded,
+    ``fade`` (K, 1) is what happens to the sums then.
+    """
+
+    block: Block
+    kept: int
+    weights: Tensor
+    shares: Tensor
+    old: Tensor
+    new: Tensor
+    fade: Tensor
+
+
+class FadingOnMesh(Memory):
+    """One pass; it holds K sums for each rule, and one row.
+
+    Args:
+        mesh: the times and rates.
+        weights: those of each row's newest cell for the slopes one (and two) steps before, then K coefficients: (sums,
+            lags · (steps + 1) + K, groups).
+        row: what a row looks like, (groups, width).
+        block: steps in a block.
+        backward: from the last row to the first, with the transposed matrix.
+        weigh: in a backward pass, also accumulate the gradient of the weights.
+    """
+
+    def __init__(self, mesh: Mesh, weights: Tensor, row: Tensor, block: int, backward: bool, weigh: bool) -> None:
+        self.block, self.backward, self.lags = block, backward, mesh.lags
+        self.times, self.rates, self.cells = mesh.times.to(row.device), mesh.rates.to(row.device), mesh.cells
+        self.steps = self.times.shape[0] - 1
+        near, self.c = weights.permute(0, 2, 1).split([self._near, len(self.rates)], dim=-1)
+        self.near = near.unflatten(-1, (self.lags, -1))  # (sums, groups, lag, row)
+        sums, groups = weights.shape[0], weights.shape[2]
+        self.older = row.new_zeros(groups, sums, len(self.rates), row.shape[1])
+        self.edge = row.new_zeros(groups, sums if backward else 1, self.lags, row.shape[1])  # the lowest step first
+        self._known: _Table | None = None
+        if weigh:
+            self.weights_grad = weights.new_zeros(sums, groups, weights.shape[1])
+
+    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
+        """See :class:`Memory`."""
+        if block.start == 0:
+            return None
+        table, count = self._table(block), block.count
+        kept = self.edge[:, :, : table.kept]
+        if self.backward:
+            found = torch.einsum("sgji,gsiw->jgw", self.c[:, :, None] * table.old[:, None], self.older)
+            found += torch.einsum("sgnj,gsnw->jgw", table.weights[:, :, count:, :count], kept)
+            found = found.flip(0)[:, None]
+        else:
+            found = torch.einsum("sgni,gsiw->nsgw", self.c[:, :, None] * table.old, self.older)
+            found += torch.einsum("sgnj,gjw->nsgw", table.weights[:, :, -count:, :-count], kept[:, 0])
+        return found if out is None else out.copy_(found)
+
+    def inner(self, block: Block) -> Tensor:
+        """See :class:`Memory`."""
+        weights, count = self._table(block).weights, block.count
+        if self.backward:
+            own = weights[:, :, :count, :count].flip(-2, -1)
+            return own.permute(1, 3, 2, 0).unsqueeze(2).contiguous()
+        return weights[:, :, -count:, -count:].permute(1, 2, 0, 3).unsqueeze(-1).contiguous()
+
+    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """See :class:`Memory`."""
+        table, near = self._table(block), rows.permute(2, 1, 0, 3)  # (groups, inputs, count, width)
+        kept, stay = self.edge[:, :, : table.kept], min(self.lags, block.stop)
+        if self.backward:
+            taken = torch.cat([near.flip(2), kept], dim=2)
+            if self.weights_grad is not None and slopes is not None:
+                self._correlate(table, taken, slopes.flip(0).transpose(0, 1))
+            new = torch.einsum("ni,gsnw->gsiw", table.new, taken[:, :, stay:])
+            edge = taken[:, :, :stay]
+        else:
+            taken = torch.cat([kept, near], dim=2)
+            new = torch.einsum("sni,gnw->gsiw", table.new, taken[:, 0, : taken.shape[2] - stay])
+            edge = taken[:, :, -stay:]
+        self.older.mul_(table.fade).add_(new)
+        self.edge[:, :, :stay] = edge
+
+    @property
+    def snapshot_rows(self) -> int:
+        """Rows in a snapshot: the sums of each rule and the steps before."""
+        return len(self.cells) * len(self.rates) + self.lags
+
+    def snapshot(self, n: int) -> tuple[Tensor, ...]:
+        """See :class:`Memory`."""
+        return self.older.clone(), self.edge.clone()
+
+    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
+        """See :class:`Memory`."""
+        for mine, then in zip((self.older, self.edge), kept or (0, 0), strict=True):
+            mine.copy_(then) if isinstance(then, Tensor) else mine.zero_()
+
+    @property
+    def bytes(self) -> int:
+        """See :class:`Memory`."""
+        return sum(b.numel() * b.element_size() for b in (self.older, self.edge))
+
+    @property
+    def _near(self) -> int:
+        return self.lags * (self.steps + 1)
+
+    def _table(self, block: Block) -> _Table:
+        """What a block needs, made once."""
+        if self._known is None or self._known.block != block:
+            self._known = self._tabulated(block, min(self.lags, block.start), min(self.lags, block.stop))
+        return self._known
+
+    def _tabulated(self, block: Block, kept: int, stay: int) -> _Table:
+        """The table, in float64 up to here; ``kept`` rows lie next to the block, ``stay`` rows once it is recorded."""
+        low, high = block.start - kept, block.stop - 1
+        if self.backward:
+            low, high = self.steps + 1 - block.stop, self.steps - block.start + kept
+        n = torch.arange(low, high + 1, device=self.times.device)
+        t, before = self.times[n], self.times[(n - 1).clamp(min=0)]
+        p, q = cell_integrals(self.cells, (t - before)[:, None], self.rates)
+        decay = torch.exp(-(t[:, None] - t).clamp(min=0)[..., None] * self.rates)  # (row, column, K)
+        left = torch.nn.functional.pad(decay[:, 1:] * p[:, None, 1:], (0, 0, 0, 1))
+        lag = (n[:, None] - n)[..., None]
+        shares = torch.where(lag >= 1, decay * q[:, None], 0.0) + torch.where(lag >= 2, left, 0.0)
+        weights = torch.einsum("sgi,snji->sgnj", self.c.to(shares), shares)
+        for e in range(1, min(self.lags, high - low) + 1):
+            weights += torch.diag_embed(self.near[:, :, e - 1, low + e : high + 1].to(shares), -e)
+        if self.backward:  # sums are relative to the highest step that is kept
+            old = (decay[-1] * q + left[:, -1])[:, : block.count]
+            new, fade = decay[stay:, stay - 1], decay[-1, stay - 1]
+        else:  # to the lowest one
+            since = len(n) - stay
+            old, fade = decay[kept:, 0], decay[since, 0]
+            new = (decay[since] * q + left[:, since])[:, :since]
+        return _Table(block, kept, *[x.to(self.c) for x in (weights, shares, old, new, fade[:, None])])
+
+    def _correlate(self, table: _Table, taken: Tensor, slopes: Tensor) -> None:
+        """Add ``⟨v_j, μ_n⟩`` to the gradient of the weights that join them; ``taken`` (groups, sums, m, width)."""
+        assert self.weights_grad is not None
+        low, count = self.steps + 1 - table.block.stop, taken.shape[2]
+        near, far = self.weights_grad.split([self._near, len(self.rates)], dim=-1)
+        near = near.unflatten(-1, (self.lags, -1))
+        pairs = torch.einsum("gsnw,gjw->sgnj", taken, slopes)
+        for e in range(1, min(self.lags, count - 1) + 1):
+            found = pairs.diagonal(-e, 2, 3)
+            near[:, :, e - 1, low + e : low + e + found.shape[-1]] += found
+        far += torch.einsum("snji,sgnj->sgi", table.shares[:, :, : slopes.shape[1]], pairs)
+        if table.block.start > 0:
+            far += torch.einsum("sji,gjw,gsiw->sgi", table.old, slopes, self.older)
+
+
+def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+    """``p`` and ``q`` of cells of these lengths (m, 1) for the rule of each sum, (sums, m, K)."""
+    x = length * rates
+    whole = length * _mean(x)
+    left = length * _mean_of_left(x) if "linear" in cells else whole
+    none, linear = torch.zeros_like(whole), (left, whole - left)
+    rules = {"linear": linear, "ahead": linear, "left": (whole, none), "right": (none, whole)}
+    p, q = zip(*[rules[cell] for cell in cells], strict=True)
+    return torch.stack(p), torch.stack(q)
+
+
+def _mean(x: Tensor) -> Tensor:
+    """``∫₀¹ e^{-xu} du``."""
+    safe = torch.where(x > 0, x, 1.0)
+    return torch.where(x > 0, -torch.expm1(-safe) / safe, 1.0)
+
+
+def _mean_of_left(x: Tensor) -> Tensor:
+    """``∫₀¹ u e^{-xu} du``: the share of a cell's left end, where u = 1; a series where that cancels."""
+    small = x < 0.05
+    near, safe = torch.zeros_like(x), torch.where(small, 1.0, x)
+    for k in range(7, -1, -1):
+        near = 1 / (math.factorial(k) * (k + 2)) - x * near
+    return torch.where(small, near, (-torch.expm1(-safe) / safe - torch.exp(-safe)) / safe)

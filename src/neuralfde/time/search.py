@@ -1,0 +1,176 @@
+"""The mesh that a tolerance asks for: one trial step after the other, without gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..base.policy import ADAPTIVE_FIRST, ADAPTIVE_GATHER, ADAPTIVE_KERNEL, ADAPTIVE_WEIGHT, JUMP_LENGTH
+from ..errors import ConvergenceError
+from ..schemes import Scheme, Stages
+from .controller import Tolerance, Trial, interpolation_error, next_length, pair_error
+from .jumps import Jumps
+from .past import Past
+
+
+@dataclass(frozen=True)
+class Equation:
+    """``D^β z = f(t, z)`` from time 0, in rows (groups, width).
+
+    Attributes:
+        slope: from a time and a row to its slope.
+        shape: a state as the scheme and ``slope`` take it.
+        order: (groups,), float64.
+        gain: (groups,), float64: a factor of all weights.
+        initial: z_0, (groups, width).
+    """
+
+    slope: Callable[[float, Tensor], Tensor]
+    shape: torch.Size
+    order: Tensor
+    gain: Tensor
+    initial: Tensor
+
+
+@dataclass(frozen=True)
+class Found:
+    """The times at which accepted steps end, float64, how many steps were rejected, and the last state.
+
+    ``scale`` is the error that is allowed for each number of it.
+    """
+
+    times: Tensor
+    rejected: int
+    state: Tensor
+    scale: Tensor
+
+
+@torch.no_grad()
+def find_mesh(
+    equation: Equation, scheme: Scheme, end: float, tolerance: Tolerance, jumps: Jumps | None = None
+) -> Found:
+    """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten.
+
+    A march stops just before each jump and goes on from behind it, as from a new start.
+    """
+    power, most = _power(float(equation.order.min()), scheme), float(equation.order.max())
+    time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
+    length = min(end / 64, _first_length(equation, state, slope, tolerance))
+    past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
+    past.begin(slope)
+    ahead = [] if jumps is None else list(zip(jumps.times, jumps.values.detach(), strict=True))
+    times, rejected, trial, stages = [0.0], 0, None, scheme.open_stages()
+    while time < end:
+        stop = ahead[0][0] - JUMP_LENGTH * end if ahead else end
+        jumping = bool(ahead) and time >= stop
+        if jumping:
+            stop, by = ahead.pop(0)
+            past.initial = past.initial + by
+        length = stop - time if jumping else _fitting(length, stop - time)
+        if len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
+            raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
+        trial = _tried(equation, scheme, stages, past, time, length, state)
+        excess = math.inf if trial is None else trial.excess(tolerance, state)
+        if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
+            past.accept(length, trial.slope)
+            time, state = stop if length == stop - time else time + length, trial.state
+            times.append(time)
+        elif jumping:
+            raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
+        else:
+            rejected += 1
+        if jumping:
+            past.begin(past.slopes[-1])
+            length = _first_length(equation, state, past.slopes[-1], tolerance)
+        else:
+            length = next_length(length, excess, power, 0.0 if trial is None else trial.contraction, most)
+    return Found(torch.tensor(times, dtype=torch.float64), rejected, state, tolerance.scale(state))
+
+
+def _tried(
+    equation: Equation, scheme: Scheme, stages: Stages | None, past: Past, time: float, length: float, before: Tensor
+) -> Trial | None:
+    """A step of this length; None where an implicit one has no solution that can be found."""
+    shape, groups = equation.shape, len(equation.order)
+    sums, local = past.trial(length)
+    x = [c.view(shape) for c in sums]
+    w0 = local[0] if groups == 1 else local[:, None]
+
+    def f(z: Tensor) -> Tensor:
+        return equation.slope(time + length, z)
+
+    if scheme.implicit:
+        try:
+            x[0], _ = scheme.locate(f, x[0], w0, before.view(shape), stages, f"the step to t={time + length:g}")
+        except ConvergenceError:
+            return None
+    z, v = scheme.evaluate(f, x, w0)
+    assert v is not None
+    state, slope = z.view_as(sums[0]), v.view_as(sums[0])
+    slopes, lengths, order, contraction = [*past.slopes, slope], [past.length, length], equation.order, 0.0
+    if scheme.cells[0] == "linear":
+        gathered = ADAPTIVE_WEIGHT * ((time + length) / length) ** (ADAPTIVE_GATHER * order**2) * equation.gain
+        error = interpolation_error(slopes, lengths, order) * gathered.to(state)[:, None]
+        if not scheme.implicit:
+            further = (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
+            error += further
+            contraction = _contraction(further, state - sums[1], state, scheme.stages - 1)
+    else:  # all cells so far have erred about as much, to the same side
+        gathered = ((time + length) / length) ** order * equation.gain
+        error = pair_error(slopes, lengths, order) * gathered.to(state)[:, None]
+    return Trial(state, slope, error, contraction)
+
+
+def _contraction(further: Tensor, changed: Tensor, state: Tensor, corrections: int) -> float:
+    """By how much less each correction changes than the one before; 0 where they change no more than rounding does."""
+    change = float(changed.abs().max())
+    if not change > 1e3 * torch.finfo(state.dtype).eps * float(state.abs().max()):
+        return 0.0
+    return float(further.max() / change) ** (1 / corrections)
+
+
+def _power(order: float, scheme: Scheme) -> float:
+    """The power of a step's length that its error goes with."""
+    return 2 + order - ADAPTIVE_GATHER * order**2 if scheme.cells[0] == "linear" else 1.0
+
+
+def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
+    return equation.slope(time, row.view(equation.shape)).view_as(row)
+
+
+def _first_length(equation: Equation, state: Tensor, slope: Tensor, tolerance: Tolerance) -> float:
+    """Over so long the state changes by a share of the root of the tolerance, and its slope as much again."""
+    allowed = ADAPTIVE_FIRST * tolerance.scale(state) / math.sqrt(tolerance.rtol)
+    order = equation.order.to(slope)[:, None]
+    weight = torch.exp(-torch.lgamma(order + 1)) * equation.gain.to(slope)[:, None]
+    found = float((torch.log(allowed / (weight * slope.abs()).clamp(min=1e-30)) / order).min())
+    return math.exp(min(max(found, -600.0), 600.0)) if math.isfinite(found) else 1.0
+
+
+def _fitting(length: float, rest: float) -> float:
+    """The next step, such that the last two have about the same length."""
+    return rest if length >= rest else rest / 2 if 2 * length > rest else length
+
+
+def _gave_up(
+    steps: int, time: float, end: float, length: float, state: Tensor, trial: Trial | None, tolerance: Tolerance
+) -> str:
+    limit = f"{steps} steps" if steps >= tolerance.max_steps else f"a step of {length:.3g}"
+    if trial is None:
+        culprit = "an implicit step has no solution that its solver finds"
+    elif not bool(torch.isfinite(trial.error).all()):
+        culprit = "func, or the state, becomes NaN or infinite there"
+    else:
+        worst = int((trial.error / tolerance.scale(state, trial.state)).argmax())
+        value, slope = float(state.flatten()[worst]), float(trial.slope.flatten()[worst])
+        culprit = f"the largest error is that of number {worst} of the state, z={value:.4g} with slope {slope:.4g}"
+    return (
+        f"the solve to rtol={tolerance.rtol:g}, atol={tolerance.atol:g} has reached t={time:.6g} of {end:g} (from its "
+        f"start) and gives up with {limit}: {culprit}. A stiff equation wants method='trapezoid', one that jumps a "
+        "solve on either side of the jump; a solution that blows up has no value beyond. Else use larger tolerances or "
+        "max_steps=."
+    )

@@ -1,0 +1,103 @@
+"""The kernel as a sum of exponentials in closed form: weights on any increasing times in O(N) numbers.
+
+The substitution ``s = e^x`` in the Laplace integral of the kernel, and the trapezoid rule in ``x``, give::
+
+    t^{β-1}/Γ(β) = sin(πβ)/π ∫ e^{-t e^x} e^{(1-β)x} dx  ≈  Σ_i c_i e^{-s_i t}
+
+with ``s_i = e^{iΔ}``, ``c_i = Δ sin(πβ)/π s_i^{1-β}``; the error is about ``e^{-π²/Δ}`` (Trefethen and Weideman 2014).
+All terms up to the slowest node σ that is kept are ``C_0 - C_1 t`` as far as a tolerance sees, two geometric series; a
+constant and ``e^{-σt}`` get the same two moments. So the rates depend on no order, and the coefficients are analytic
+in it, also at β = 1, where the constant alone is left.
+
+Only what is older than the newest interval is summed like this; that one is integrated by the scheme's own rule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .kernel import Kernel
+from .meshes import between
+from .uniform import power_or_zero
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates 0 and ``e^{iΔ}``, i = lowest … highest: for lags between a shortest and a longest one."""
+
+    spacing: float
+    lowest: int
+    highest: int
+
+    @staticmethod
+    def for_lags(shortest: float, longest: float, tol: float) -> Rates:
+        """As few as give the kernel to a relative error ``tol`` at all these lags."""
+        digits = math.log(1 / tol)
+        spacing = math.pi**2 / (digits + 3)
+        lowest = math.floor(math.log(math.sqrt(tol) / longest) / spacing)
+        highest = math.ceil(math.log((digits + 6) / shortest) / spacing)
+        return Rates(spacing, lowest, max(highest, lowest + 1))
+
+    @property
+    def values(self) -> Tensor:
+        """(count,), float64."""
+        x = torch.arange(self.lowest, self.highest + 1, dtype=torch.float64) * self.spacing
+        return torch.cat([torch.zeros(1, dtype=torch.float64), torch.exp(x)])
+
+    def coefficients(self, order: Tensor) -> Tensor:
+        """(count, groups) for orders (groups,) in (0, 1]; differentiable."""
+        rest = 1 - order
+        sine = torch.sin(math.pi * rest) / math.pi  # sin(πβ)/π without its rounding at β = 1
+        x = torch.arange(self.lowest, self.highest + 1, dtype=torch.float64)[:, None] * self.spacing
+        c = self.spacing * sine * torch.exp(rest * x)
+        whole = torch.sinc(rest) * torch.exp(rest * x[0]) / _mean_decay(rest * self.spacing)
+        ramp = c[0] / -torch.expm1(-(1 + rest) * self.spacing)
+        return torch.cat([(whole - ramp)[None], ramp[None], c[1:]])
+
+
+def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor, rates: Rates) -> Kernel:
+    """The numbers of a scheme whose sums integrate by these rules, on increasing times (steps + 1,).
+
+    ``weights`` are (sums, lags · (steps + 1) + rates, groups): what the newest interval of each row gives the slope one
+    step before (and two, where a rule looks that far), then the coefficients of the exponentials. As
+    ``D^β_t = T^{-β} D^β_s``, a horizon T is a factor T^β.
+    """
+    gain = torch.exp(order * torch.log(horizon))
+    lengths = torch.cat([torch.zeros_like(times[:1]), times[1:] - times[:-1]])[:, None]
+    parts = [newest(cell, order, lengths) for cell in cells]
+    far, lags = rates.coefficients(order), 1 + ("ahead" in cells)
+    weights = torch.stack([gain * torch.cat([*before[:lags], far]) for _, *before in parts])
+    return Kernel(
+        weights,
+        gain * parts[0][0],
+        first=int(cells[0] == "right"),
+        dense=between(cells[0], order, times[:, None] * horizon),
+    )
+
+
+def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What each row's newest interval gives the slopes at its end, one step before and two: (steps + 1, groups) each.
+
+    ``"ahead"``: linear, with the slope at its end on the straight line through the two before.
+    """
+    power = power_or_zero(lengths, order)
+    end, none = power * torch.exp(-torch.lgamma(order + 2)), torch.zeros_like(power)
+    if cell == "linear":
+        return end, order * end, none
+    if cell == "ahead":
+        before = torch.cat([lengths[:1], lengths[:-1]])
+        share = torch.where(before > 0, lengths / torch.where(before > 0, before, 1.0), 0.0)
+        return none, (1 + order + share) * end, -share * end
+    whole = power * torch.exp(-torch.lgamma(order + 1))
+    return (none, whole, none) if cell == "left" else (whole, none, none)
+
+
+def _mean_decay(x: Tensor) -> Tensor:
+    """``(1 - e^{-x})/x``, 1 at 0 with the slope -1/2."""
+    small = x.abs() < 1e-4
+    safe = torch.where(small, 1.0, x)
+    return torch.where(small, 1 - x / 2 + x**2 / 6, -torch.expm1(-safe) / safe)

@@ -1,0 +1,129 @@
+"""Steps that a tolerance chooses."""
+
+import pytest
+import torch
+
+import neuralfde as nf
+from neuralfde.special import mittag_leffler
+from tests.stubs import F64, Net, relative
+
+ONE = torch.ones(1, dtype=F64)
+
+
+def decay(t, z):
+    return -z
+
+
+def test_few_steps_over_decades():
+    """The figure of the design: D^½ y = -y up to T=1000."""
+    found = nf.solve(decay, ONE, 1000.0, 0.5, rtol=1e-5)
+    grid, stats = found.grid, found.stats
+    ys = nf.fdeint(decay, ONE, grid, 0.5, grid=grid, method="trapezoid")[:, 0]
+    assert (ys - torch.special.erfcx(grid.sqrt())).abs().max() < 1e-5
+    assert stats.accepted == stats.steps < 500
+    assert stats.rejected < 10
+    assert stats.smallest_step < 1e-5 < 10 < stats.largest_step
+    assert stats.evaluations > stats.steps
+    torch.testing.assert_close(found.ys[-1], ys[-1:])
+
+
+@pytest.mark.parametrize(("order", "rtol"), [(0.15, 1e-3), (0.5, 1e-4), (0.9, 1e-5), (1.0, 1e-5)])
+def test_errors_are_about_as_large_as_the_tolerance(order, rtol):
+    t = torch.tensor([0.0, 0.01, 0.3, 2.0, 10.0], dtype=F64)
+    ys = nf.fdeint(decay, ONE, t, order, rtol=rtol)[:, 0]
+    error = ((ys - mittag_leffler(-(t**order), order)).abs() / (rtol * (1 + ys.abs()))).max()
+    assert 1 / 30 < error < 3
+
+
+@pytest.mark.parametrize("method", [nf.ABM(), nf.ABM(ahead=True), nf.Predictor(), nf.Predictor(implicit=True)], ids=str)
+def test_other_methods(method):
+    found = nf.solve(decay, ONE, 5.0, 0.7, rtol=1e-2, method=method)
+    assert (found.ys[-1] - mittag_leffler(torch.tensor(-(5.0**0.7), dtype=F64), 0.7)).abs() < 1e-2
+    assert found.stats.method == method
+
+
+def test_explicit_steps_stay_where_they_are_stable():
+    found = nf.solve(decay, ONE, 200.0, 0.5, rtol=1e-3, method=nf.ABM(ahead=True))
+    assert found.stats.accepted < 250
+    assert found.stats.rejected < 10
+    assert (found.ys[-1] - torch.special.erfcx(torch.tensor(200.0, dtype=F64).sqrt())).abs() < 1e-4
+
+
+def test_gradients_are_those_of_the_accepted_mesh():
+    torch.manual_seed(0)
+    func, z0 = Net(), torch.randn(2, 3, dtype=F64, requires_grad=True)
+    order, horizon = torch.tensor([0.4, 0.7, 1.0], dtype=F64, requires_grad=True), torch.ones((), dtype=F64) * 1.3
+    t, u = torch.tensor([0.2, 0.9, 2.0], dtype=F64), torch.ones(3, dtype=F64, requires_grad=True)
+    given = {"args": (u,), "horizon": horizon.requires_grad_(), "solver": nf.Newton(tol=1e-14)}
+    found = nf.solve(func, z0, t, order, rtol=1e-3, **given)
+    again = nf.solve(func, z0, t, order, grid=found.grid, method="trapezoid", history="full", adjoint="direct", **given)
+    inputs = [z0, order, u, horizon, *func.parameters()]
+    for a, b in zip(*[torch.autograd.grad(s.ys.square().sum(), inputs) for s in (found, again)], strict=True):
+        assert relative(a, b) < 1e-12
+    assert relative(found.ys, again.ys) < 1e-12
+
+
+def test_a_structure_in_float32_and_a_block():
+    def func(t, z):
+        return {"x": -z["x"], "y": z["x"].sum() - z["y"]}
+
+    z0 = {"x": torch.ones(2), "y": torch.zeros(3, 2)}
+    order = {"x": torch.tensor(0.5), "y": 0.8}
+    found = nf.fdeint(func, z0, 3.0, order)
+    exact = nf.fdeint(func, z0, 3.0, order, steps=200, method="trapezoid")
+    assert all((found[k] - exact[k]).abs().max() < 1e-3 for k in z0)
+    block = nf.FDEBlock(lambda t, z: -z, order=0.5, learn_order=True, t=2.0)
+    block(torch.ones(2)).sum().backward()
+    assert block.raw_order.grad.abs() > 0
+
+
+@pytest.mark.parametrize(
+    ("func", "options", "words"),
+    [
+        (
+            lambda t, z: z**3,
+            {"rtol": 1.0, "method": "abm"},
+            ["reached t=0.", "gives up with a step of", "number 1 of the state"],
+        ),
+        (decay, {"max_steps": 10}, ["gives up with 10 steps", "max_steps="]),
+        (
+            lambda t, z: torch.where(t < 1, -z, z / 0),
+            {"method": "abm", "rtol": 0.1},
+            ["reached t=1 ", "NaN or infinite"],
+        ),
+    ],
+    ids=["blow-up", "too many", "not finite"],
+)
+def test_a_tolerance_that_cannot_be_met_names_time_and_culprit(func, options, words):
+    with pytest.raises(nf.ConvergenceError) as caught:
+        nf.fdeint(func, torch.tensor([0.5, 1.0], dtype=F64), 10.0, 0.5, **options)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"steps": 4, "rtol": 1e-3}, "choose the steps"),
+        ({"rtol": -1.0}, "positive"),
+        ({"rtol": 1e-16}, "rounding of torch.float64"),
+        ({"z0": torch.ones(1), "rtol": 1e-6}, "rounding of torch.float32"),
+        ({"grading": 2.0}, "for steps that are given"),
+        ({"order": 1.5, "velocity": ONE}, "order above 1"),
+        ({"order": nf.Tempered(0.5, 0.1)}, "Caputo's kernel"),
+        ({"method": "gl"}, "no integration rule"),
+        ({"func": torch.nn.Dropout()}, "random numbers"),
+    ],
+    ids=str,
+)
+def test_what_a_tolerance_cannot_choose_is_refused(options, match):
+    drop = options.pop("func", None)
+    func = decay if drop is None else (lambda t, z: drop(z))
+    with pytest.raises(nf.InputError, match=match):
+        nf.fdeint(func, options.pop("z0", ONE), 1.0, options.pop("order", 0.5), **options)
+
+
+def test_what_needs_the_steps_beforehand_is_refused():
+    for call, options in ((nf.plan, {}), (nf.solve, {"resume": True}), (nf.solve, {"estimate_error": True})):
+        with pytest.raises(nf.InputError, match="step"):
+            call(decay, ONE, 1.0, 0.5, **options)

@@ -1,0 +1,89 @@
+"""States that jump at known times: doses and kicks."""
+
+import pytest
+import torch
+
+import neuralfde as nf
+from neuralfde.special import mittag_leffler
+from tests.stubs import F64, relative
+
+TIMES, BETA, RATE = [0.7, 1.5], 0.6, 1.3
+T = torch.tensor([0.0, 0.4, 0.7, 1.0, 1.5, 2.0], dtype=F64)
+
+
+def values():
+    return torch.tensor([[0.5], [-0.25]], dtype=F64, requires_grad=True)
+
+
+def decay(t, z):
+    return -RATE * z
+
+
+def exact():
+    """E_β(-λt^β), and as much for each jump from where it happened on."""
+    found = mittag_leffler(-RATE * T**BETA, BETA)
+    for at, by in zip(TIMES, (0.5, -0.25), strict=True):
+        late = mittag_leffler(-RATE * (T - at).clamp(min=0) ** BETA, BETA)
+        found = found + torch.where(at <= T, by * late, 0.0)
+    return found[:, None]
+
+
+def solve(method, jumps=None, **options):
+    jumps = (TIMES, values()) if jumps is None else jumps
+    return nf.fdeint(decay, torch.ones(1, dtype=F64), T, BETA, method=method, jumps=jumps, **options)
+
+
+@pytest.mark.parametrize(("method", "order"), [("predictor", 1.0), ("predictor-implicit", 1.0), ("trapezoid", 1.6)])
+def test_a_jump_costs_no_order(method, order):
+    coarse, fine = ((solve(method, steps=n) - exact()).abs().max() for n in (100, 400))
+    assert torch.log2(coarse / fine) / 2 > order - 0.15
+
+
+def test_a_tolerance_holds_across_jumps():
+    found = solve(None, rtol=1e-4)
+    assert ((found - exact()).abs() / (1e-4 * (1 + exact().abs()))).max() < 2
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm"])
+def test_values_have_exact_gradients(method):
+    found = []
+    for options in (
+        {"history": "full", "adjoint": "direct"},
+        {"history": nf.Exponentials(tol=1e-13)},
+        {"history": nf.Exponentials(tol=1e-13), "storage": "checkpoint", "stepper": "single"},
+    ):
+        by, grid = values(), torch.linspace(0, 2, 31, dtype=F64)
+        found.append(torch.autograd.grad(solve(method, (TIMES, by), grid=grid, **options).square().sum(), by)[0])
+    assert relative(found[1], found[0]) < 1e-12
+    assert relative(found[2], found[0]) < 1e-12
+
+
+def test_structures_and_times_in_float32():
+    t = torch.tensor([100.0, 100.7, 102.0])  # 100.7 is rounded below where the jump is
+    z0 = {"x": torch.zeros(2), "y": torch.zeros(1)}
+    by = {"x": torch.ones(1, 2), "y": torch.full((1, 1), 2.0)}
+    found = nf.fdeint(lambda t, z: {"x": -z["x"], "y": 0 * z["y"]}, z0, t, 0.5, steps=20, jumps=([100.7], by))
+    assert torch.equal(found["x"][:2], torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    assert torch.equal(found["y"][:, 0], torch.tensor([0.0, 2.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("jumps", "options", "match"),
+    [
+        (([1.5, 0.7], values()), {}, "must increase"),
+        (([0.0, 0.7], values()), {}, "after the initial time"),
+        (([0.7, 3.0], values()), {}, "up to 2"),
+        (([1e-13, 0.7], values()), {}, "after the initial time"),
+        (([float("nan"), 0.7], values()), {}, "must increase"),
+        (([0.7], values()), {}, "one for each time"),
+        ((TIMES, values().float()), {}, "like z0"),
+        ((TIMES, values() / 0), {}, "NaN or infinity"),
+        (TIMES[0], {}, "a pair"),
+        ((TIMES, values()), {"method": "gl"}, "short step before each jump"),
+        ((TIMES, values()), {"method": nf.ABM(ahead=True)}, "short step before each jump"),
+    ],
+    ids=str,
+)
+def test_what_is_no_jump_is_refused(jumps, options, match):
+    with pytest.raises((nf.InputError, nf.InputTypeError), match=match):
+        solve(**{"method": "abm", "jumps": jumps, "steps": 20, **options})
