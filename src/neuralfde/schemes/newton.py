@@ -90,7 +90,7 @@ class NewtonStages(Stages):
         # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which w0 f, which is d - r, grows less met one
         d = z - guess
         steep = self._steep(d, d - r, STAGE_GROWTH)
-        if failed is None and not bool(steep.any()):
+        if failed is None and not (steep if steep.ndim == 0 else steep.any()):
             return z, v
         self.flowed += 1
         anew = self._all(steep, z) if failed is None else self._all(steep, z) | failed
@@ -155,7 +155,12 @@ class NewtonStages(Stages):
             d = self._solved(at[0], transposed)
             new, now = x + d, self._sizes(d)
             if before is not None:
-                size, rate = self._sizes(new).maximum(self._sizes(known)), now / before.clamp(min=least)
+                size = self._sizes(new).maximum(self._sizes(known))
+                if found is None and len(now) == 1:  # numbers of Python are quicker than tensors of one
+                    n, b = now.item(), before.item()
+                    if n == 0 or (b > 0 and n * (n / b) <= tol * size.item()):
+                        return _Found(new, d, *at, None)
+                rate = now / before.clamp(min=least)
                 done = now * rate <= tol * size
                 if found is None and bool(done.all()):
                     return _Found(new, d, *at, None)
@@ -201,13 +206,17 @@ class NewtonStages(Stages):
 
     def _all(self, by_sample: Tensor, like: Tensor) -> Tensor:
         """One value for each sample, in the shape of the state."""
-        return by_sample[:, None].expand(-1, like.numel() // len(by_sample)).reshape(like.shape)
+        by_sample = by_sample.reshape(-1, 1)
+        return by_sample.expand(-1, like.numel() // len(by_sample)).reshape(like.shape)
 
     def _steep(self, d: Tensor, dv: Tensor, share: float) -> Tensor:
         """The samples with ``⟨d, dv⟩ > share ⟨d, d⟩``, for numbers of any size."""
-        size = self._sizes(d)[:, None]
-        rest = torch.sub(dv, d, alpha=share).reshape(len(size), -1) / size
-        return torch.linalg.vecdot(d.reshape(len(size), -1) / size, rest) > 0
+        size = self._sizes(d)
+        rest = torch.sub(dv, d, alpha=share)
+        if len(size) == 1:
+            return torch.dot((d / size).reshape(-1), (rest / size).reshape(-1)) > 0
+        rest, d = (x.reshape(len(size), -1) / size[:, None] for x in (rest, d))
+        return torch.linalg.vecdot(d, rest) > 0
 
     def _solved(self, r: Tensor, transposed: bool = False) -> Tensor:
         assert self.factor is not None
