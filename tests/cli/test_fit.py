@@ -64,8 +64,8 @@ def test_an_equation_from_rows_in_disorder_with_repeats(tmp_path):
     times, (start,) = torch.linspace(0, 10, 16, dtype=torch.float64), doubles([1.0])
     values = fdeint(lambda t, z: 0.8 * z * (1 - z / 10), start, times, 0.9, steps=60, method="abm")[:, 0]
     rows = [f"{v}, 7, {t}" for t, v in zip(times.tolist(), values.tolist(), strict=True)]
-    (tmp_path / "data.txt").write_text("\n".join(["size, other, day", *reversed(rows), rows[3]]))
-    config = fit_file.Config(str(tmp_path / "data.txt"), "logistic", "day", "size", steps=60)
+    (tmp_path / "data.txt").write_text("\n".join(["made on", "Monday", "size, other, day", *reversed(rows), rows[3]]))
+    config = fit_file.Config(str(tmp_path / "data.txt"), "logistic", skip=2, time="day", values="size", steps=60)
     found = estimates(fit_file.run(config))
     assert found == pytest.approx({"rate": 0.8, "capacity": 10, "z(0)": 1, "order": 0.9}, rel=1e-3)
 

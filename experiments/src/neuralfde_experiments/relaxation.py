@@ -46,6 +46,7 @@ class Config(Options):
 
     path: str = option("", "file with time and relaxation modulus (required)")
     columns: str = option("", "names or numbers of these two columns, joined by a comma; empty: there are no others")
+    skip: int = option(0, "lines above the table that are no part of it")
     model: str = option("all", "springpot, maxwell, zener or all", choices=("springpot", "maxwell", "zener", "all"))
     straight: float = option(0.995, "R² a straight line on log-log axes must reach over the power-law range", most=1)
     target: float = option(0.02, "largest difference between a fitted order and the slope of the data")
@@ -56,7 +57,7 @@ class Config(Options):
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each model: estimates, intervals, R² on the log scale, and the slopes of the data beside them."""
     report = Report() if report is None else report
-    times, modulus, left_out = read(config.path, config.columns)
+    times, modulus, left_out = read(config.path, config.columns, config.skip)
     if left_out:
         report.message(
             f"{left_out} rows are left out: log axes have no place for times and moduli that are not positive"
@@ -113,11 +114,11 @@ def _judge(config: Config, rows: list[Row], straight: Line, report: Report) -> N
     )
 
 
-def read(path: str, columns: str = "") -> tuple[Tensor, Tensor, int]:
+def read(path: str, columns: str = "", skip: int = 0) -> tuple[Tensor, Tensor, int]:
     """Positive times and moduli, sorted by time, and how many rows were left out because they are not positive."""
     if not path:
         raise InputError("this experiment needs a file: --path FILE with two columns, time and relaxation modulus.")
-    table = read_table(path)
+    table = read_table(path, skip)
     width, chosen = table.numbers.shape[1], [part.strip() for part in columns.split(",")] if columns else ["1", "2"]
     if len(chosen) != 2 or (width != 2 and not columns):
         named = f" ({', '.join(table.names)})" if table.names else ""

@@ -44,6 +44,7 @@ class Config(Options):
 
     file: str = option("", "table of measurements", positional=True)
     model: str = option("relaxation", f"{', '.join(MODELS)} or FILE.py:function", reads=model_of)
+    skip: int = option(0, "lines above the table that are no part of it")
     time: str = option("1", "column of times, by name or by number from 1 on")
     values: str = option("", "columns of measurements, names or numbers joined by commas; empty: all others")
     order: float = option(0.8, "order of the derivative, or where its search starts", least=0.02, most=1)
@@ -86,7 +87,7 @@ def _read(config: Config, model: Curve | Equation, report: Report) -> tuple[Tens
     """Times in their order, values (times, variables), and the names of these."""
     if not config.file:
         raise InputError("this command needs a file: neuralfde fit FILE, a table with times and measurements.")
-    table = read_table(config.file)
+    table = read_table(config.file, config.skip)
     at = table.column(config.time)
     others = [str(k + 1) for k in range(table.numbers.shape[1]) if k != at]
     chosen = [table.column(w.strip()) for w in (config.values.split(",") if config.values else others)]

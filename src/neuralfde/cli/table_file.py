@@ -47,15 +47,20 @@ class Table:
         return self.numbers[:, [self.column(w) for w in which]]
 
 
-def read_table(path: str | Path) -> Table:
-    """Read a table; a file that is not one, or could be two different ones, is refused with the line that says so."""
+def read_table(path: str | Path, skip: int = 0) -> Table:
+    """Read a table; a file that is not one, or could be two different ones, is refused with the line that says so.
+
+    Args:
+        path: the file.
+        skip: so many lines at its beginning are no part of the table.
+    """
     path = Path(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}. Check the path.") from error
     lines = [(k, line.strip(" \r")) for k, line in enumerate(_decoded(path, content).split("\n"), 1)]
-    lines = [(k, line) for k, line in lines if line.strip() and line.lstrip()[0] not in "#%"]
+    lines = [(k, line) for k, line in lines if k > skip and line.strip() and line.lstrip()[0] not in "#%"]
     if not lines:
         raise InputError(f"{path} has no rows. It takes a table of numbers, one row a line.")
     found: dict[str, Table] = {}
@@ -73,7 +78,9 @@ def read_table(path: str | Path) -> Table:
         raise InputError(f"{path} can be read in more than one way: {'; '.join(found)}. Use tabs between its columns.")
     if not found:
         _, line, reason = max(refusals, key=lambda refusal: refusal[:2])
-        raise InputError(f"line {line} of {path} is not a row of the table: {reason}. Correct the line.")
+        raise InputError(
+            f"line {line} of {path} is not a row of the table: {reason}. Correct it, or leave it out with --skip."
+        )
     return next(iter(found.values()))
 
 
