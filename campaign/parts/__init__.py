@@ -1,0 +1,8 @@
+"""The parts of the campaign, by name."""
+
+from __future__ import annotations
+
+from ..case import Part
+from . import inputs, laws, reference, steppers, transforms
+
+PARTS: dict[str, Part] = {m.PART.name: m.PART for m in (reference, steppers, laws, transforms, inputs)}
