@@ -64,7 +64,8 @@ def line(tally: Tally) -> str:
     """One line for a part."""
     last = tally.first + max(tally.cases - 1, 0)
     counts = ", ".join(f"{tally.counts[kind]} {kind}" for kind in ("checked", "refused", "failed"))
-    return f"{tally.part}: {tally.cases} cases, seeds {tally.first} to {last}: {counts}; {tally.seconds:.0f} s"
+    seeds = f"seeds {tally.first} to {last}"
+    return f"{tally.part}: {tally.cases} cases, {seeds}: {counts}; at most {tally.share:.0%} of what is allowed; {tally.seconds:.0f} s"
 
 
 def _one(name: str, seed: str, shrink: bool) -> int:

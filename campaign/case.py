@@ -21,10 +21,10 @@ TYPED = tuple(x for x in vars(errors).values() if isinstance(x, type) and issubc
 #: Words by which a text says what to do: an imperative, or what is allowed.
 REMEDY = re.compile(
     r"\b(add|allowed|apply|are stored in|ask|at least|at most|between|call|change|check|choose|convert|delete|"
-    r"did you mean|draw|drop|expected|export|for example|give|here it is|import|increase|inside|install|is \w+ here|"
-    r"keep|known|lay|leave|less|make|mark|more|move|must|needs?|needed|neither|none of|of the form|one of|only|"
-    r"pass|positive|raise|reduce|remove|rename|repeat|return|run|set|shorten|shift|smaller|solve|sort|start|takes|the rules are|train|try|use|"
-    r"whole number|within|without|write)\b",
+    r"did you mean|draw|drop|expected|export|for example|give|here it is|import|increase|inside|install|"
+    r"is \w+ here|keep|known|lay|leave|less|make|mark|more|move|must|needs?|needed|neither|none of|of the form|"
+    r"one of|only|pass|positive|raise|reduce|remove|rename|repeat|return|run|set|shorten|shift|smaller|solve|"
+    r"sort|start|takes|the rules are|train|try|use|whole number|within|without|write)\b",
     re.IGNORECASE,
 )
 
@@ -35,10 +35,14 @@ class Failed(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``kind`` is "checked", "refused" or "failed"; ``said`` the text of the refusal or what is wrong."""
+    """``kind`` is "checked", "refused" or "failed"; ``said`` the text of the refusal or what is wrong.
+
+    ``share`` is how much was used of what is allowed: of a tolerance, of seconds, of memory.
+    """
 
     kind: str
     said: str = ""
+    share: float = 0.0
 
     @property
     def sort(self) -> str:
@@ -53,7 +57,8 @@ class Part:
     Args:
         name: as in ``--part``.
         settings: the values of each setting, the simplest one first; a value that stands twice is drawn twice as often.
-        check: raises ``Failed`` where a case goes wrong; errors of the library count as refusals.
+        check: raises ``Failed`` where a case goes wrong, else says how much it used of what is allowed; errors of the
+            library count as refusals.
         script: the case as a script that a person can paste.
         arrange: makes sense of a drawn case: what is refused anyway is drawn seldom.
         each: seed ``k`` is the ``k``-th value of every setting, and there are no more cases than values.
@@ -63,7 +68,7 @@ class Part:
 
     name: str
     settings: dict[str, Sequence[Any]]
-    check: Callable[[Case], None]
+    check: Callable[[Case], float]
     script: Callable[[Case], str]
     arrange: Callable[[Case, random.Random], Case] = lambda case, rng: case
     each: bool = False
@@ -88,7 +93,7 @@ def judged(part: Part, case: Case) -> Outcome:
     try:
         with warnings.catch_warnings(), _limited(part.limit):
             warnings.simplefilter("ignore")
-            part.check(case)
+            share = part.check(case)
     except Failed as error:
         return Outcome("failed", str(error))
     except TYPED as error:
@@ -99,7 +104,7 @@ def judged(part: Part, case: Case) -> Outcome:
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = (str(error).strip().splitlines() or [""])[0]
         return Outcome("failed", f"{type(error).__name__} in {Path(where.filename).name}, {where.name}: {text[:200]}")
-    return Outcome("checked")
+    return Outcome("checked", share=share)
 
 
 def shrunk(part: Part, case: Case, told: Callable[[str], None] = lambda text: None) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,13 +51,15 @@ def distances(found: Result, right: Result) -> dict[str, float]:
 
 
 def demand_equal(
-    found: Result, right: Result, tolerance: float, conditioning: Callable[[], float] = lambda: 1.0
-) -> None:
-    """Raise unless all distances are allowed; ``conditioning`` is asked only where they are not without it."""
+    found: Result, right: Result, tolerance: float, conditioning: Callable[[], float] | None = None
+) -> float:
+    """How much of the tolerance was used; raises where all of it. ``conditioning`` is asked only if needed."""
     apart = distances(found, right)
     worst = max(apart, key=lambda name: apart[name])
-    if apart[worst] <= tolerance or (conditioning and apart[worst] <= tolerance * conditioning()):
-        return
+    if apart[worst] > tolerance and conditioning is not None:
+        tolerance *= conditioning()
+    if apart[worst] <= tolerance:
+        return apart[worst] / tolerance
     more = ", ".join(f"{name} {x:.1e}" for name, x in apart.items())
     raise Failed(f"differ: {worst} by {apart[worst]:.1e}, allowed {tolerance:.1e} ({more})")
 
@@ -68,4 +71,6 @@ def _apart(a: Tensor, b: Tensor, least: float) -> float:
         return 0.0
     a, b = a.double(), b.double()
     gap = float((a - b).abs().max())
+    if not math.isfinite(gap):
+        return math.inf
     return gap / max(float(b.abs().max()), least) if gap else 0.0

@@ -30,6 +30,7 @@ class Tally:
     refusals: Counter[str] = field(default_factory=Counter)
     failures: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    share: float = 0.0
 
     def add(self, other: Tally) -> None:
         """Take in some more cases."""
@@ -37,6 +38,7 @@ class Tally:
         self.refusals += other.refusals
         self.failures |= other.failures
         self.seconds += other.seconds
+        self.share = max(self.share, other.share)
 
     @property
     def cases(self) -> int:
@@ -51,6 +53,7 @@ def run_cases(name: str, seeds: range) -> Tally:
     for seed in seeds:
         outcome = judged(part, part.draw(seed))
         found.counts[outcome.kind] += 1
+        found.share = max(found.share, outcome.share)
         if outcome.kind == "refused":
             found.refusals[pattern(outcome.said)] += 1
         if outcome.kind == "failed":

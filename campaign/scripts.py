@@ -59,7 +59,7 @@ def whole(script: Script, case: Case) -> str:
     return f"{imports}{text}for name in right:\n    print(name, found[name], right[name], sep='\\n')\n"
 
 
-def run(script: Script, case: Case, work: int) -> None:
+def run(script: Script, case: Case, work: int) -> float:
     """Both halves in one namespace, then the comparison; ``work`` is the number of steps in it."""
     names: dict[str, Any] = {k: getattr(neuralfde, k) for k in neuralfde.__all__}
     exec(settings_text(case) + HEAD + script.right, names)
@@ -77,12 +77,14 @@ def run(script: Script, case: Case, work: int) -> None:
     found = _tensors(names["found"])
     implicit = METHODS[case["method"]].implicit if "method" in case else False
     tolerance = allowed(getattr(torch, case["dtype"]), work, implicit)
+    shares = []
     for name, expected in right.items():
         one, other = (Result(x[None], {}) for x in (found[name], expected))
         try:
-            demand_equal(one, other, tolerance)
+            shares.append(demand_equal(one, other, tolerance))
         except Failed as error:
-            raise Failed(f"{case.get('law', case.get('transform'))}, {name} {error}") from None
+            raise Failed(f"{next(iter(case.values()))}, {name} {error}") from None
+    return max(shares)
 
 
 def _tensors(given: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -165,8 +165,8 @@ def arrange(case: Case, rng: random.Random) -> Case:
     return case
 
 
-def check(case: Case) -> None:
-    scripts.run(LAWS[case["law"]], case, case["steps"])
+def check(case: Case) -> float:
+    return scripts.run(LAWS[case["law"]], case, case["steps"])
 
 
 PART = Part("laws", SETTINGS, check, lambda case: scripts.whole(LAWS[case["law"]], case), arrange, share=2)

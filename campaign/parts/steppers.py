@@ -24,12 +24,12 @@ def arrange(case: Case, rng: random.Random) -> Case:
     return {**problems.arrange(case, rng), "stepper": case["stepper"]}
 
 
-def check(case: Case) -> None:
+def check(case: Case) -> float:
     """The stepper first: what it refuses needs no comparison."""
     found = expected.by_package(case)
     single = expected.by_package({**case, "stepper": "single"})
     tolerance = allowed(getattr(torch, case["dtype"]), case["steps"], expected.stage_of(case) == "implicit")
-    demand_equal(found, single, tolerance)
+    return demand_equal(found, single, tolerance)
 
 
 PART = Part("steppers", SETTINGS, check, problem_text.script, arrange, share=4)

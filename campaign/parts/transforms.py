@@ -170,8 +170,8 @@ def arrange(case: Case, rng: random.Random) -> Case:
     return {**case, "stepper": "single"} if case["adjoint"] == "direct" else case
 
 
-def check(case: Case) -> None:
-    scripts.run(SCRIPTS[case["transform"]], case, case["steps"])
+def check(case: Case) -> float:
+    return scripts.run(SCRIPTS[case["transform"]], case, case["steps"])
 
 
 PART = Part("transforms", SETTINGS, check, lambda case: scripts.whole(SCRIPTS[case["transform"]], case), arrange)
