@@ -65,7 +65,8 @@ def line(tally: Tally) -> str:
     last = tally.first + max(tally.cases - 1, 0)
     counts = ", ".join(f"{tally.counts[kind]} {kind}" for kind in ("checked", "refused", "failed"))
     seeds = f"seeds {tally.first} to {last}"
-    return f"{tally.part}: {tally.cases} cases, {seeds}: {counts}; at most {tally.share:.0%} of what is allowed; {tally.seconds:.0f} s"
+    used = f"at most {tally.share:.0%} of what is allowed"
+    return f"{tally.part}: {tally.cases} cases, {seeds}: {counts}; {used}; {tally.seconds:.0f} s"
 
 
 def _one(name: str, seed: str, shrink: bool) -> int:

@@ -65,7 +65,8 @@ def run_cases(name: str, seeds: range) -> Tally:
 def pattern(text: str) -> str:
     """The beginning of a refusal without its numbers and names: what refusals of one kind share."""
     text = re.sub(r"'[^']*'", "'…'", text.split(". ")[0])
-    return re.sub(r"(?<![\w.])-?\d[\d.e+-]*|=[\w()]+|\([^)]*\)", "…", text)[:120]
+    text = re.sub(r"=[^\s,;:]+", "=…", text)
+    return re.sub(r"(?<![A-Za-z])-?\d[\d.e+-]*", "…", text)[:120]
 
 
 def campaign(

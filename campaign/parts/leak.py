@@ -58,7 +58,7 @@ print(resident() - before)
 WAYS = {
     "module": "return fdeint(field, z, 1.0, 0.6, steps=4)",
     "new function every time": "return fdeint(lambda t, x: torch.sin(w * x), z, 1.0, 0.6, steps=4, params=[w])",
-    "new numbers every time": "return fdeint(field, z, 1 + torch.rand(()).item(), 0.3 + 0.6 * torch.rand(()).item(), steps=4)",
+    "new numbers every time": "return fdeint(field, z, 1 + torch.rand(()).item(), torch.rand(()).item(), steps=4)",
     "learned order": "return block(z)",
     "single steps": "return fdeint(field, z, 1.0, 0.6, steps=4, stepper='single')",
     "direct": "return fdeint(field, z, 1.0, 0.6, steps=4, adjoint='direct')",
