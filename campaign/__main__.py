@@ -25,10 +25,13 @@ def main() -> int:
     print(f"seed {seed}; parts: {', '.join(names)}; {given.processes} processes")
     began = time.monotonic()
 
+    most = max(PARTS[name].share for name in names)
+
     def over(tally: Tally) -> bool:
-        if given.cases is not None:
-            return tally.cases >= given.cases
-        return time.monotonic() - began > 60 * given.minutes
+        part = PARTS[tally.part]
+        if given.cases is None:
+            return time.monotonic() - began > 60 * given.minutes
+        return not part.each and tally.cases >= given.cases * part.share / most
 
     tallies = campaign(names, seed, over, given.processes, _tell)
     for tally in tallies.values():
@@ -45,7 +48,9 @@ def _arguments() -> argparse.Namespace:
         prog="python -m campaign", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="how long to go on")
-    parser.add_argument("--cases", type=int, help="so many cases of each part, in place of --minutes")
+    parser.add_argument(
+        "--cases", type=int, help="in place of --minutes: so many of the part with most, in proportion of the others"
+    )
     parser.add_argument("--seed", type=int, help="of the first case; default: by the day")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given several times")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one for each core")

@@ -73,7 +73,7 @@ class Part:
     arrange: Callable[[Case, random.Random], Case] = lambda case, rng: case
     each: bool = False
     limit: float = 120.0
-    share: int = 1
+    share: float = 1
 
     @property
     def count(self) -> int:

@@ -13,20 +13,17 @@ import neuralfde
 from tests import reference
 from tests.matrix.histories import remembered
 from tests.reference import cells, formulas
-from tests.reference.weights import Weights
 
 from . import problem_text, problems
 from .case import Case
 from .compare import Result, distances
-
-F64 = torch.float64
-Names = dict[str, Any]
+from .equations import F64, Names, elapsed, order_of, spread, times_of, weights_of
 
 
 def by_package(case: Case) -> Result:
     """States and gradients as the library has them."""
     names = problem_text.namespace(case)
-    exec(problem_text.CALLS[case["call"]], names)
+    exec(problem_text.call(case), names)
     ys = names["ys"]
     if case["output"] == "end" and case["call"] != "solve":
         ys = torch.utils._pytree.tree_map(lambda x: x[None], ys)
@@ -54,16 +51,19 @@ def conditioning(case: Case, right: Result) -> float:
 def _cancellation(case: Case) -> float:
     """How much larger the terms of a sum of exponentials are than the weight that they add up to."""
     names = problem_text.namespace(case, wide=True)
-    history, lags = _history(case, names), _weights(case, names, *_times(case, names)).lags.detach().flatten(2)
+    history, lags = _history(case, names), weights_of(case, names, *times_of(case, names)).lags.detach().flatten(2)
     if not isinstance(history, neuralfde.Exponentials):
         return 1.0
     return max(1.0, float(history.tabulate(lags).abs().max() / lags.abs().max()))
 
 
 def finished(case: Case, ys: Tensor, names: Names) -> Result:
-    """Gradients of a loss that weighs all numbers differently."""
+    """Gradients of a loss that weighs all its numbers differently."""
+    if case["mode"] != "grad":
+        return Result(ys.detach(), {})
     weigh = torch.cos(torch.arange(1, ys.numel() + 1, dtype=F64)).reshape(ys.shape).to(ys)
-    loss = (weigh * ys + 0.5 * ys.square()).sum()
+    parts = {"all": slice(None), "last": slice(-1, None), "first": slice(1), "one": (..., slice(1))}
+    loss = (weigh * ys + 0.5 * ys.square())[parts[case["loss"]]].sum()
     wanted = {k: x for k, x in names["leaves"].items() if x.requires_grad}
     if not loss.requires_grad or not wanted:
         return Result(ys.detach(), dict.fromkeys(wanted))
@@ -84,19 +84,11 @@ def shaped(case: Case, row: Tensor) -> Any:
     return {"tensor": lambda: x, "tuple": lambda: (x, y), "dict": lambda: {"x": x, "rest": (y,)}}[case["nesting"]]()
 
 
-def _spread(case: Case, number: Tensor, other: Tensor | None = None) -> Tensor:
-    """A number, or a tensor that broadcasts to the state, as one number or one for each of the row."""
-    if number.ndim == 0 and other is None:
-        return number.reshape(1)
-    wide = number.expand(case["shape"]).reshape(-1)
-    return wide if other is None else torch.cat([wide, other.reshape(1).expand(2)])
-
-
 def _states(case: Case, names: Names) -> Tensor:
     """The states at the output times, (times, numbers)."""
-    own, step = _times(case, names)
-    weights = _weights(case, names, own, step)
-    times = [x * names.get("horizon", 1.0) for x in problem_text.start(case) + _elapsed(case)]
+    own, step = times_of(case, names)
+    weights = weights_of(case, names, own, step)
+    times = [x * names.get("horizon", 1.0) for x in problem_text.start(case) + elapsed(case)]
     args = names["options"].get("args", ())
 
     def slope(k: int, row: Tensor) -> Tensor:
@@ -114,17 +106,6 @@ def _states(case: Case, names: Names) -> Tensor:
     return torch.stack(found)
 
 
-def _elapsed(case: Case) -> Tensor:
-    n = case["steps"]
-    return case["span"] * (torch.arange(n + 1, dtype=F64) / n) ** case["grading"]
-
-
-def _times(case: Case, names: Names) -> tuple[Tensor, Tensor]:
-    """The time since the start (steps + 1, groups) and the step (groups,), both in the time of each group."""
-    scale = _spread(case, names["horizon"]) if case["horizon"] else torch.ones(1, dtype=F64)
-    return _elapsed(case)[:, None] * scale, case["span"] / case["steps"] * scale
-
-
 def _history(case: Case, names: Names) -> Any:
     given = {k: v for k, v in names["options"].items() if k in ("method", "history", "storage", "steps", "step")}
     if not case["history"].startswith(("'auto", "'exp", "Exp", "Window")):
@@ -135,55 +116,6 @@ def _history(case: Case, names: Names) -> Any:
     given["adjoint"] = case["adjoint"]
     train = torch.zeros(1, requires_grad=case["learned"] != "none")
     return neuralfde.plan(lambda t, z: z, like, names["t"], 0.5, **given, params=[train]).history
-
-
-def _weights(case: Case, names: Names, times: Tensor, step: Tensor) -> Weights:
-    """The matrices of the equation on times (steps + 1, groups)."""
-    kind, method, n = case["kind"], case["method"], case["steps"]
-    if kind == "custom":
-        w = names["weights"](names["beta"].reshape(1), step, n)
-        return reference.custom(method, w)
-    if kind in problems.SERIES:
-        orders, factors = _terms(case, names)
-        return reference.several(method, orders, factors, step, n, kind in problems.ABOVE)
-    order = _order(case, names)
-    if case["grading"] != 1:
-        found = reference.graded(method, order, times)
-    else:
-        found = reference.uniform(method, order, step, n)
-    if kind.startswith("tempered"):
-        rate = _spread(case, names["rate"])
-        return reference.tempered(found, rate, times.expand(-1, max(len(rate), times.shape[1])), kind in problems.ABOVE)
-    if kind in problems.ABOVE:
-        return _with_velocity(found, times, order[0])
-    return found
-
-
-def _with_velocity(w: Weights, times: Tensor, order: Tensor) -> Weights:
-    """An order up to 1 has one initial value."""
-    line = times * (order > 1)
-    return Weights(w.lagged, w.extra, w.first, w.stage, torch.stack([torch.ones_like(line), line]))
-
-
-def _order(case: Case, names: Names) -> Tensor:
-    """One order for all rows, or one for each: (1 or steps + 1, groups)."""
-    if case["kind"] == "number":
-        return torch.full((1, 1), case["beta"], dtype=F64)
-    if case["kind"] == "variable":
-        b = names["b"]
-        return (b[0] + b[1] * torch.sin(problem_text.start(case) + _elapsed(case)))[:, None]
-    return _spread(case, names["beta"], names.get("other"))[None]
-
-
-def _terms(case: Case, names: Names) -> tuple[list[Tensor], list[Tensor]]:
-    c, zero = names["c"], torch.zeros(1, dtype=F64)
-    if case["kind"] == "distributed":
-        nodes = torch.tensor([0.5 - math.sqrt(0.15), 0.5, 0.5 + math.sqrt(0.15)], dtype=F64)
-        weights = torch.tensor([5 / 18, 8 / 18, 5 / 18], dtype=F64) * (c[0] + c[1] * nodes)
-        return [x.reshape(1) for x in nodes], [x.reshape(1) for x in weights]
-    second = {"multi": case["beta"] / 2, "multi-zero": 0.0, "multi-above": case["beta"]}[case["kind"]]
-    second = float(f"{second:.6g}")
-    return [names["beta"].reshape(1), zero + second], [c[0].reshape(1), c[1].reshape(1)]
 
 
 #: Schemes whose slope is defined between nodes: as at the left end of a cell, as at the right end, or on a line.
@@ -224,7 +156,7 @@ class Between:
         now = times[low] + part * (self.times[min(low + 1, len(self.times) - 1)] - times[low])
         if part:
             times = torch.cat([times, now[None]])
-        order = _order(self.case, self.names)
+        order = order_of(self.case, self.names)
         if len(times) == 1:
             row = torch.zeros(1, 1, dtype=F64)
         elif self.rule == "hats":
@@ -241,7 +173,7 @@ class Between:
             vs, at = [*vs, next_slope], [*at, self.times[low + 1]]
         base = [torch.ones_like(now), now * (order[0] > 1)]
         if self.case["kind"].startswith("tempered"):
-            rate = _spread(self.case, self.names["rate"])
+            rate = spread(self.case, self.names["rate"])
             row = torch.stack([x * torch.exp(-rate * (now - s)) for x, s in zip(row, at, strict=True)])
             fade = torch.exp(-rate * now)
             base = [fade * (1 + rate * base[1]), fade * base[1]] if len(self.initial) > 1 else [fade]

@@ -38,7 +38,7 @@ def make(*shape, low=-1.0, high=1.0):
 
 """
 TAIL = """\
-loss = sum((x.cos() + 0.5 * x.square()).sum() for x in torch.utils._pytree.tree_leaves(ys))
+loss = sum((0.8 * x + 0.5 * x.square()){rows}.sum() for x in torch.utils._pytree.tree_leaves(ys))
 wanted = [x for x in leaves.values() if x.requires_grad]
 print(ys, torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else "no gradient")
 """
@@ -52,7 +52,19 @@ def text(case: Case) -> str:
 
 def script(case: Case) -> str:
     """All of it, ready to be pasted."""
-    return HEAD.format(**case) + text(case) + CALLS[case["call"]] + "\n" + TAIL
+    return HEAD.format(**case) + text(case) + call(case) + "\n" + TAIL.format(rows=ROWS[case["loss"]])
+
+
+def call(case: Case) -> str:
+    """The call, with or without gradients."""
+    inner = CALLS[case["call"]]
+    if case["mode"] == "grad":
+        return inner
+    return f"with torch.{case['mode']}():\n" + "\n".join(f"    {line}" for line in inner.splitlines())
+
+
+#: Which of the outputs a loss is made of: times first.
+ROWS = {"all": "", "last": "[-1:]", "first": "[:1]", "one": "[..., :1]"}
 
 
 CALLS = {
@@ -78,13 +90,18 @@ def namespace(case: Case, wide: bool = False) -> dict[str, Any]:
 
 
 def _state(case: Case) -> list[str]:
-    shape = ", ".join(map(str, case["shape"]))
-    wide = shape.split(", ")[-1]
-    lines = [f"x0 = make({shape})", f"w = make({wide}, low=0.3, high=0.9)".replace("(, ", "(")]
-    states = {"tensor": "x0", "tuple": "(x0, y0)", "dict": '{"x": x0, "rest": (y0,)}'}
-    if case["nesting"] != "tensor":
-        lines.append("y0 = make(2)")
-    return [*lines, f"z0 = {states[case['nesting']]}"]
+    shape, wide = case["shape"], "".join(f"{n}, " for n in case["shape"][-1:])
+    sizes = {"plain": shape, "transposed": shape[::-1], "strided": (*shape[:-1], *[2 * n for n in shape[-1:]])}
+    lines = [f"x0 = make({', '.join(map(str, sizes[case['layout']]))})", f"w = make({wide}low=0.3, high=0.9)"]
+    return lines if case["nesting"] == "tensor" else [*lines, "y0 = make(2)"]
+
+
+def _initial(case: Case) -> str:
+    """``z0``, which may lie in memory in another order, or be a part of something larger."""
+    axes = tuple(range(len(case["shape"])))[::-1]
+    strided = "x0[..., ::2]" if case["shape"] else "x0"
+    x = {"plain": "x0", "transposed": f"x0.permute({axes})", "strided": strided}[case["layout"]]
+    return f"z0 = {x if case['nesting'] == 'tensor' else _like(case, x, 'y0')}"
 
 
 def _field(case: Case) -> list[str]:
@@ -184,6 +201,7 @@ def _options(case: Case) -> list[str]:
     lines = [f"leaves = {{{leaves}}}", f"for name in {learned!r}:", "    leaves[name].requires_grad_()"]
     if case["given"] == "module" and "w" not in learned:
         lines.append("w.requires_grad_(False)")
+    lines.append(_initial(case))
     times = "t = " + (
         repr(case["span"]) if case["output"] == "end" else f"torch.tensor({moments(case)!r}, dtype=torch.float64)"
     )

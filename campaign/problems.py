@@ -46,6 +46,9 @@ SETTINGS: dict[str, Any] = {
     "learned": ("all", "all", "state", "field", "order", "none"),
     "call": ("fdeint", "fdeint", "solve", "block"),
     "length": ("steps", "step"),
+    "layout": ("plain", "plain", "transposed", "strided"),
+    "loss": ("all", "all", "last", "first", "one"),
+    "mode": ("grad", "grad", "grad", "grad", "no_grad", "inference_mode"),
     "numbers": tuple(range(50)),
 }  # fmt: skip
 #: Steppers that need a GPU, which this campaign does without: `pytest -m gpu` holds them to the reference.
@@ -80,7 +83,13 @@ def arrange(case: Case, rng: random.Random) -> Case:
 
 def _contracting(case: Case) -> Case:
     """A step so short that the reference, which solves implicit stages by plain iteration, can take it."""
-    slopes = {"linear": 0.9, "switch": 0.9, "quadratic": 1.0, "tanh": 1.2, "coupled": 1 + 0.3 * math.prod(case["shape"])}
+    slopes = {
+        "linear": 0.9,
+        "switch": 0.9,
+        "quadratic": 1.0,
+        "tanh": 1.2,
+        "coupled": 1 + 0.3 * math.prod(case["shape"]),
+    }
     steepest = slopes.get(case["field"], 0.0) + 0.3 * (case["nesting"] != "tensor")
     step = 1.3 * case["span"] / case["steps"]  # with the largest horizon; orders reach down to two thirds of beta
     if FORMULAS[case["method"]].stage == "implicit" and steepest * step ** (0.65 * case["beta"]) > 0.65:

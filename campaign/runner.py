@@ -96,7 +96,7 @@ def campaign(
 
 
 def _chunks(part: Part, first: int) -> Iterator[range]:
-    size = part.share * CHUNK
+    size = max(1, round(part.share * CHUNK))
     if part.each:
         return (range(a, min(a + size, part.count)) for a in range(0, part.count, size))
     return (range(a, a + size) for a in itertools.count(first, size))

@@ -60,7 +60,7 @@ QUESTIONS = {
     ),
     "campaign": Question(
         "Does any random case come out wrong in silence?",
-        "`python -m campaign --minutes 20 --record`, then `python benchmarks/render.py`",
+        "`python -m campaign --cases 20000 --record`, then `python benchmarks/render.py`",
         "promises.md#what-the-campaign-found",
     ),
     "scaling": Question(

@@ -95,4 +95,4 @@ def check(case: Case) -> float:
     return scripts.run(_script(case), case, 12)
 
 
-PART = Part("concurrency", SETTINGS, check, lambda case: scripts.whole(_script(case), case), each=True)
+PART = Part("concurrency", SETTINGS, check, lambda case: scripts.whole(_script(case), case), each=True, share=0.4)

@@ -93,4 +93,4 @@ def check(case: Case) -> float:
     return max(0.0, grown) / LARGEST_MIB
 
 
-PART = Part("leak", SETTINGS, check, script, each=True, limit=300.0)
+PART = Part("leak", SETTINGS, check, script, each=True, limit=300.0, share=0.2)
