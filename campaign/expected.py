@@ -136,7 +136,7 @@ class Between:
         self.rule = {"predictor": "left", "predictor-implicit": "right", "trapezoid": "hats", "abm": "hats"}.get(
             case["method"]
         )
-        if case["grading"] != 1 or case["kind"] in ("variable", "custom", *problems.SERIES):
+        if (case["grading"] != 1 and not problems.ANY_GRID) or case["kind"] in ("variable", "custom", *problems.SERIES):
             self.rule = None
         self.slope = slope
 
@@ -171,6 +171,9 @@ class Between:
             share = 1.0 if self.rule == "right" else part
             row = torch.cat([row[:low], (row[low] + (1 - share) * own)[None], (share * own)[None]])
             vs, at = [*vs, next_slope], [*at, self.times[low + 1]]
+        if self.case["history"].startswith("Window"):
+            length = self.names["options"]["history"].length
+            row = torch.stack([x * (low + part - j <= length) for j, x in enumerate(row)])
         base = [torch.ones_like(now), now * (order[0] > 1)]
         if self.case["kind"].startswith("tempered"):
             rate = spread(self.case, self.names["rate"])

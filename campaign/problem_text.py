@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import torch
@@ -187,7 +189,10 @@ def _options(case: Case) -> list[str]:
     given["steps"] = str(case["steps"])
     if case["length"] == "step":
         given["step"] = repr(case["span"] / int(given.pop("steps")))
-    if case["grading"] != 1:
+    if case["grading"] == "grid":
+        given.pop("steps")
+        given["grid"] = f"torch.tensor({[start(case) + x for x in points(case)]!r}, dtype=torch.float64)"
+    elif case["grading"] != 1:
         given["grading"] = str(case["grading"])
     if case["solver"]:
         given["solver"] = repr(case["solver"])
@@ -227,6 +232,15 @@ def positions(case: Case) -> list[float]:
 
 def moments(case: Case) -> list[float]:
     """The same as times."""
+    known = [start(case) + x for x in points(case)]
+    after = [*known[1:], known[-1]]
+    return [known[int(p)] + (p - int(p)) * (after[int(p)] - known[int(p)]) for p in positions(case)]
+
+
+def points(case: Case) -> list[float]:
+    """The time since the start at which each step ends."""
     span, n, r = case["span"], case["steps"], case["grading"]
-    points = [start(case) + span * (k / n) ** r for k in range(n + 1)]
-    return [points[int(p)] + (p - int(p)) * (points[min(int(p) + 1, n)] - points[int(p)]) for p in positions(case)]
+    if r != "grid":
+        return [span * (k / n) ** r for k in range(n + 1)]
+    ends = [0.0, *itertools.accumulate(1 + 0.8 * math.sin(3 * k + 1) for k in range(n))]
+    return [span * (x / ends[-1]) for x in ends]

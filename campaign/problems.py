@@ -6,13 +6,16 @@ import math
 import random
 from typing import Any
 
-from neuralfde.door.names import METHODS, STEPPERS
+from neuralfde import fdeint
+from neuralfde.door.names import METHODS, SOLVERS, STEPPERS
 from tests.reference import FORMULAS
 
 from .case import Case
 
 #: Methods that a random problem is drawn from; one without a formula of its own in the reference fails a test there.
 KNOWN = [name for name in METHODS if name in FORMULAS]
+#: Whether steps may end at any times, given as ``grid=``; output between them is then that of the scheme on any mesh.
+ANY_GRID = "grid" in (fdeint.__kwdefaults__ or {})
 PER_NUMBER = ("channels", "samples", "each", "parts", "tempered-channels", "above-channels")
 ABOVE = ("above", "above-channels", "tempered-above", "multi-above")
 SERIES = ("multi", "multi-zero", "multi-above", "distributed")
@@ -31,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "steps": (4, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 33),
     "span": (0.5, 0.2, 1.0, 0.05),
     "start": (0.0, 0.0, 0.5, -1.0),
-    "grading": (1.0, 1.0, 1.0, 2.0, 1.4),
+    "grading": (1.0, 1.0, 1.0, 1.0, 2.0, 1.4, *(["grid"] if ANY_GRID else [])),
     "method": tuple(KNOWN),
     "history": (
         "'full'", "'auto'", "'fft'", "Full(block=4)", "Full(block=1)", "Full(block=3, states=True)",
@@ -42,7 +45,7 @@ SETTINGS: dict[str, Any] = {
     "stepper": ("single", "auto", "auto", "picard"),
     "output": ("end", "nodes", "all", "between"),
     "horizon": (False, False, False, True),
-    "solver": (None, None, "fixed-point", "newton"),
+    "solver": (None, None, *SOLVERS),
     "learned": ("all", "all", "state", "field", "order", "none"),
     "call": ("fdeint", "fdeint", "solve", "block"),
     "length": ("steps", "step"),
@@ -91,7 +94,8 @@ def _contracting(case: Case) -> Case:
         "coupled": 1 + 0.3 * math.prod(case["shape"]),
     }
     steepest = slopes.get(case["field"], 0.0) + 0.3 * (case["nesting"] != "tensor")
-    step = 1.3 * case["span"] / case["steps"]  # with the largest horizon; orders reach down to two thirds of beta
+    # the largest step and horizon; orders reach down to two thirds of beta
+    step = 1.3 * case["span"] / case["steps"] * (1 if case["grading"] == 1 else 2)
     if FORMULAS[case["method"]].stage == "implicit" and steepest * step ** (0.65 * case["beta"]) > 0.65:
         return {**case, "span": 0.05, "field": "linear"}
     return case
@@ -115,7 +119,7 @@ def _sensible(case: Case, rng: random.Random) -> Case:
     if case["adjoint"] == "direct":
         case["storage"], case["stepper"] = "'device'", rng.choice(["auto", "single"])
     keeps = not case["history"].startswith(("Window", "'exp", "Exp", "Full(block=3"))
-    if case["output"] == "between" and not keeps:
+    if case["output"] == "between" and not keeps and not ANY_GRID:
         case["history"], keeps = "'full'", True
     if keeps and case["storage"] not in ("'device'", "'auto'"):
         case["storage"] = "'host'" if case["history"].startswith(("'full", "Full")) else "'device'"

@@ -59,8 +59,8 @@ def whole(script: Script, case: Case) -> str:
     return f"{imports}{text}for name in right:\n    print(name, found[name], right[name], sep='\\n')\n"
 
 
-def run(script: Script, case: Case, work: int) -> float:
-    """Both halves in one namespace, then the comparison; ``work`` is the number of steps in it."""
+def run(script: Script, case: Case, work: int, more: float = 0.0) -> float:
+    """Both halves in one namespace, then the comparison; ``work`` is the number of steps, ``more`` allowed for each."""
     names: dict[str, Any] = {k: getattr(neuralfde, k) for k in neuralfde.__all__}
     exec(settings_text(case) + HEAD + script.right, names)
     right = _tensors(names["right"])
@@ -76,7 +76,7 @@ def run(script: Script, case: Case, work: int) -> float:
         raise
     found = _tensors(names["found"])
     implicit = METHODS[case["method"]].implicit if "method" in case else False
-    tolerance = allowed(getattr(torch, case["dtype"]), work, implicit)
+    tolerance = allowed(getattr(torch, case["dtype"]), work, implicit) + more * work
     shares = []
     for name, expected in right.items():
         one, other = (Result(x[None], {}) for x in (found[name], expected))

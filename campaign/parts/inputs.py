@@ -17,7 +17,7 @@ from ..case import REMEDY, TYPED, Case, Failed, Part
 
 #: Seconds that a refusal may take.
 SOON = 3.0
-CALLS = list(bad_inputs.inputs())
+CALLS = bad_inputs.inputs()
 COMMANDS = [shlex.join(line) for line in bad_options.lines()]
 
 

@@ -14,6 +14,8 @@ def check(case: Case) -> float:
     found = expected.by_package(case)
     right = expected.by_reference(case)
     tolerance = allowed(getattr(torch, case["dtype"]), case["steps"], expected.stage_of(case) == "implicit")
+    if case["grading"] != 1 and "xponentials" in case["history"]:  # on a mesh they have the tolerance they are given
+        tolerance += 1e-6 * (case["steps"] + 8)
     return demand_equal(found, right, tolerance, lambda: expected.conditioning(case, right))
 
 
