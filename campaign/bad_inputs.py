@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 
 import neuralfde
-from neuralfde.history import History
-from neuralfde.schemes import Scheme, StageSolver
-from neuralfde.solve.steppers import Stepper
-from neuralfde.storage import Storage
 
-from .bad_objects import OBJECTS
+from .bad_objects import OBJECTS, of_fields
 
 HEAD = """\
 import math
@@ -77,8 +72,6 @@ ORDER = _each("""
 """)
 NAMES = ["'nonsense'", "''", "3", "None", "[]", "b'x'"]
 
-#: What a solve is made of: objects of these kinds check their own numbers.
-CHOICES = (History, Scheme, StageSolver, Storage, Stepper)
 #: A call as it should be, with its arguments by name; and for each argument, what it cannot be.
 CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
     "fdeint": (
@@ -219,23 +212,9 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
 
 def inputs() -> list[str]:
     """Every bad input as an expression, once."""
-    found = [*_calls(), *_each(OBJECTS), *_fields()]
+    found = [*_calls(), *_each(OBJECTS), *of_fields()]
     newton = "NewtonKrylov" if hasattr(neuralfde, "NewtonKrylov") else "Newton"
     return list(dict.fromkeys(text.replace("NewtonKrylov", newton) for text in found))
-
-
-def _fields() -> Iterator[str]:
-    """A text and a negative number for every number that a public object of the solver is made of."""
-    for name in neuralfde.__all__:
-        kind = getattr(neuralfde, name)
-        if is_dataclass(kind) and issubclass(kind, CHOICES):  # type: ignore[arg-type]
-            for field in fields(kind):
-                if (
-                    field.init
-                    and any(word in str(field.type) for word in ("int", "float"))
-                    and "Any" not in str(field.type)
-                ):
-                    yield from (f"{name}({field.name}={bad})" for bad in ("'x'", "-1", "[]"))
 
 
 def _calls() -> Iterator[str]:

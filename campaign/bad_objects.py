@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+
+import neuralfde
+from neuralfde.history import History
+from neuralfde.schemes import Scheme, StageSolver
+from neuralfde.solve.steppers import Stepper
+from neuralfde.storage import Storage
+
+#: What a solve is made of: objects of these kinds check their own numbers.
+CHOICES = (History, Scheme, StageSolver, Storage, Stepper)
+NUMBER = re.compile(r"(int|float)( \| None)?")
 OBJECTS = """
 ABM(corrections=0) | ABM(corrections=-1) | ABM(corrections=1.5) | ABM(corrections=True) | ABM(corrections='x') |
 Window(0) | Window(-3) | Window(1.5) | Window(True) | Window('3') | Window(None) | Full(block=0) | Full(block=-1) |
@@ -42,3 +55,12 @@ FDEBlock(relax, steps=4)(torch.ones(2), velocity=torch.ones(2)) |
 FDEBlock(relax, steps=4)(torch.ones(2), horizon=-1.0) | profile_order(3) | fit() | mittag_leffler() |
 torch.jit.trace(FDEBlock(relax, steps=4), torch.ones(2))
 """
+
+
+def of_fields() -> Iterator[str]:
+    """A text, a negative number and a list for every number that a public object of the solver is made of."""
+    for name in neuralfde.__all__:
+        kind = getattr(neuralfde, name)
+        if is_dataclass(kind) and issubclass(kind, CHOICES):  # type: ignore[arg-type]
+            numbers = [f.name for f in fields(kind) if f.init and NUMBER.fullmatch(str(f.type))]
+            yield from (f"{name}({field}={bad})" for field in numbers for bad in ("'x'", "-1", "[]"))
