@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import tempfile
@@ -15,7 +14,7 @@ import torch
 from .. import bad_inputs, bad_options
 from ..case import REMEDY, TYPED, Case, Failed, Part
 
-#: Seconds that a refusal may take.
+#: Seconds of work that a refusal may take; other programs do not count.
 SOON = 3.0
 CALLS = bad_inputs.inputs()
 COMMANDS = [shlex.join(line) for line in bad_options.lines()]
@@ -23,10 +22,10 @@ COMMANDS = [shlex.join(line) for line in bad_options.lines()]
 
 def check(case: Case) -> float:
     """A call, or a command that begins with ``$``."""
-    began = time.perf_counter()
+    began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         said = _command(case["input"][2:]) if case["input"].startswith("$ ") else _call(case["input"])
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     if took > SOON:
         raise Failed(f"slow: refused after {took:.1f} s")
     if not REMEDY.search(said):
@@ -60,8 +59,7 @@ def _command(line: str) -> str:
 
     from neuralfde.cli.app import app
 
-    os.environ["COLUMNS"] = "200"
-    done = CliRunner().invoke(app, shlex.split(line))
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, shlex.split(line))
     if isinstance(done.exception, Failed):  # the time was up
         raise done.exception
     if done.exception is not None and not isinstance(done.exception, SystemExit):
