@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ def pattern(text: str) -> str:
     """The beginning of a refusal without its numbers and names: what refusals of one kind share."""
     text = re.sub(r"'[^']*'", "'…'", text.split(". ")[0])
     text = re.sub(r"=[^\s,;:]+", "=…", text)
-    return re.sub(r"(?<![A-Za-z])-?\d[\d.e+-]*", "…", text)[:120]
+    return textwrap.shorten(re.sub(r"(?<![A-Za-z])-?\d[\d.e+-]*", "…", text), 120, placeholder=" …")
 
 
 def campaign(
