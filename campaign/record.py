@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +24,6 @@ def record(tallies: dict[str, Tally], command: str) -> None:
             "share": round(tally.share, 3),
             "seconds": round(tally.seconds, 1),
             "refusals": dict(tally.refusals.most_common()),
-            "failures": {str(seed): said for seed, said in tally.failures.items()},
+            "failures": {str(seed): re.sub(r"/tmp[^\s'\"]*", "…", said) for seed, said in tally.failures.items()},
         }
         put("campaign", name, [row], **here(), command=f"{command} --part {name} --cases {tally.cases}")
