@@ -242,5 +242,5 @@ def points(case: Case) -> list[float]:
     span, n, r = case["span"], case["steps"], case["grading"]
     if r != "grid":
         return [span * (k / n) ** r for k in range(n + 1)]
-    ends = [0.0, *itertools.accumulate(1 + 0.8 * math.sin(3 * k + 1) for k in range(n))]
+    ends = [0.0, *itertools.accumulate(1 + 0.4 * math.sin(3 * k + 1) for k in range(n))]
     return [span * (x / ends[-1]) for x in ends]
