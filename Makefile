@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-lowest check lint types docs build smoke clean bench-accuracy
+.PHONY: setup demo test test-lowest check lint types docs build smoke clean campaign bench-accuracy
 
 setup: $(STAMP)
 
@@ -61,6 +61,11 @@ types: setup
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+
+# Random cases against the library, for so many minutes; docs/promises.md says what is tried. Ends with 1 where one failed.
+MINUTES ?= 10
+campaign: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaign --minutes $(MINUTES)
 
 bench-accuracy: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pycaputo FDEint matplotlib

@@ -68,6 +68,11 @@ QUESTIONS = {
         "`python benchmarks/modules.py`",
         "performance.md#what-a-reader-opens",
     ),
+    "campaign": Question(
+        "Does any random case come out wrong in silence?",
+        "`python -m campaign --cases 20000 --record`, then `python benchmarks/render.py`",
+        "promises.md#what-the-campaign-found",
+    ),
     "scaling": Question(
         "What do several processes gain?", "`python benchmarks/scaling.py`", "scaling.md#what-to-expect"
     ),

@@ -1,7 +1,8 @@
 """Product integration by its definition: ``1/Γ(β) ∫ (t_n - s)^{β-1} φ_j(s) ds`` of the basis function of each slope.
 
-Next to the row the integrals are written in closed form; farther away the integrand is smooth and a Gauss rule of
-sixteen points has it to rounding, where a difference of powers would lose half of its digits.
+Next to the row the integrals are written in closed form; farther away the integrand is smooth and a Gauss rule of 24
+points has it to rounding, where a difference of powers would lose half of its digits; no cell may be
+more than ten times as long as its distance from the row.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .series import gamma
 
-_X, _W = np.polynomial.legendre.leggauss(16)
+_X, _W = np.polynomial.legendre.leggauss(24)
 GAUSS = [((x + 1) / 2, w / 2) for x, w in zip(_X.tolist(), _W.tolist(), strict=True)]
 
 

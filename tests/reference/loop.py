@@ -54,7 +54,11 @@ def implicit(f: Callable[[Tensor], Tensor], c: Tensor, local: Tensor) -> Tensor:
     v = f(z)
 
     def pull(grad: Tensor) -> Tensor:
-        return _still(lambda mu: grad + torch.autograd.grad(v, z, local.detach() * mu, retain_graph=True)[0], grad)
+        def transposed(mu: Tensor) -> Tensor:
+            (found,) = torch.autograd.grad(v, z, local.detach() * mu, retain_graph=True, allow_unused=True)
+            return torch.zeros_like(mu) if found is None else found  # a func of time and parameters alone
+
+        return _still(lambda mu: grad + transposed(mu), grad)
 
     found = c + local * v
     if found.requires_grad and v.requires_grad:  # a func of time alone has no stage

@@ -1,0 +1,41 @@
+"""The campaign: how many cases, what came of them, and why some were refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .markdown import measured, table
+from .record import rows, runs
+
+WHAT = {
+    "reference": ("random problems against the independent textbook solver: values and all gradients", "≥ 20,000"),
+    "steppers": ("every stepper, forced, against `single`: values and all gradients", "≥ 10,000"),
+    "laws": ("scale, batch, causality, hooks, resuming, functions that keep, write or draw something", "—"),
+    "transforms": ("`torch.func`, double backward, `torch.compile`, checkpoints: the right number or an error", "—"),
+    "inputs": ("bad inputs to every public call and to the command line: a typed error with a remedy in 3 s", "≥ 300"),
+    "special": ("`mittag_leffler` and its derivative against mpmath", "—"),
+    "concurrency": ("threads, interleaved, fork, spawn, loaders, compiled, deterministic: equal to serial", "—"),
+    "leak": ("1,000 training steps in a process of their own: growth of at most 1 MiB", "≤ 1 MiB"),
+}
+
+
+def campaign() -> str:
+    """A line for each part."""
+    lines = []
+    for name, (what, target) in WHAT.items():
+        (r,) = rows("campaign", name)
+        counts = [f"{r[kind]:,}" for kind in ("cases", "checked", "refused", "failed")]
+        lines.append([f"`{name}`", what, target, *counts, f"{100 * r['share']:.0f} %"])
+    head = ["part", "what is tried", "target", "cases", "right", "refused", "wrong", "most used of what is allowed"]
+    return f"{table(head, lines, right=3)}\n\n{measured(*runs('campaign'))}"
+
+
+def refusals() -> str:
+    """What random problems were refused for, most frequent first."""
+    found: Counter[str] = Counter()
+    for name in ("reference", "steppers"):
+        found.update(rows("campaign", name)[0]["refusals"])
+    return table(["what the error says", "cases"], [[text, f"{n:,}"] for text, n in found.most_common()], right=1)
+
+
+PLACES = {"campaign": campaign, "campaign-refusals": refusals}

@@ -1,0 +1,10 @@
+"""The parts of the campaign, by name."""
+
+from __future__ import annotations
+
+from ..case import Part
+from . import concurrency, inputs, laws, leak, reference, special, steppers, transforms
+
+PARTS: dict[str, Part] = {
+    m.PART.name: m.PART for m in (reference, steppers, laws, transforms, inputs, special, concurrency, leak)
+}
