@@ -23,7 +23,7 @@ def whole(name: str, value: Any, least: int = 1, most: float = math.inf, hint: s
 
 def real(name: str, value: Any, above: float = -math.inf, below: float = math.inf, hint: str = "") -> float:
     """A finite number between these two, which are not allowed themselves."""
-    kind = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind and above < value < below:
         return float(value)
     sign = "positive, finite" if above == 0 else "finite"
@@ -45,11 +45,13 @@ def function(name: str, value: Any, call: str) -> None:
 
 def number(name: str, value: Any, hint: str = "For a list of numbers use torch.tensor.") -> None:
     """A real number, or a tensor of some."""
-    if isinstance(value, bool) or not isinstance(value, Tensor | int | float):
-        raise InputTypeError(f"{name} must be a real number or a tensor of them, got {type(value).__name__}. {hint}")
-    if isinstance(value, Tensor) and not value.is_floating_point():
+    if not isinstance(value, Tensor):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            got = type(value).__name__
+            raise InputTypeError(f"{name} must be a real number or a tensor of real numbers, got {got}. {hint}")
+    elif not value.is_floating_point():
         raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}. Use float32 or float64.")
-    if isinstance(value, Tensor) and value.numel() == 0:
+    elif value.numel() == 0:
         raise InputError(f"{name} has shape {tuple(value.shape)} and holds no numbers; at least one is needed.")
 
 

@@ -27,7 +27,7 @@ class _Sum(Operator):
 
     def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:
         """See ``Operator``."""
-        _check_terms(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
+        _check_orders(stacked(numbers, "orders"), scheme, mesh)
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
         """See ``Operator``."""
@@ -124,8 +124,8 @@ class DistributedOrder(_Sum):
         return self.terms().numbers()
 
 
-def _check_terms(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> None:
-    """Raise unless ``Σ_i c_i D^{β_i}`` can be solved, orders and factors (terms, groups)."""
+def _check_orders(orders: Tensor, scheme: Scheme, mesh: Mesh) -> None:
+    """Raise unless a sum of derivatives of these orders, (terms, groups), can be solved."""
     if not isinstance(scheme, GrunwaldLetnikov) or not mesh.uniform:
         raise InputError(
             f"a sum of derivatives of several orders cannot be solved with {type(scheme).__name__}"
@@ -137,24 +137,20 @@ def _check_terms(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) ->
     check_order(orders, scheme, mesh.velocity, lowest=-1e-300, name="orders")
     if bool((value_of(orders).amax(0) <= 0).any()):
         raise InputError("MultiTerm needs at least one order above 0; with order 0 alone nothing is differentiated.")
-    if bool((value_of(_gains(orders, factors, mesh)).sum(0) == 0).any()):
+
+
+def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
+    """The kernel of ``Σ_i c_i D^{β_i}``, orders and factors (terms, groups)."""
+    count = mesh.steps + 1
+    # the smallest power is taken out by hand: its reciprocal is known without error growing with the lag
+    least = orders.detach().amin(0)
+    gains = factors * torch.exp(-orders * torch.log(mesh.step))
+    series = (gains * binomial_series(least - orders, count)).sum(1)
+    if bool((value_of(series[0]) == 0).any()):
         raise InputError(
             "the terms of MultiTerm cancel: Σ c_i h^{-β_i} = 0. Use weights of which at least one is not 0, or "
             "another step."
         )
-
-
-def _gains(orders: Tensor, factors: Tensor, mesh: Mesh) -> Tensor:
-    """``c_i h^{-β_i}``, (terms, groups)."""
-    return factors * torch.exp(-orders * torch.log(mesh.step))
-
-
-def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
-    """The kernel of ``Σ_i c_i D^{β_i}``."""
-    count = mesh.steps + 1
-    # the smallest power is taken out by hand: its reciprocal is known without error growing with the lag
-    least = orders.detach().amin(0)
-    series = (_gains(orders, factors, mesh) * binomial_series(least - orders, count)).sum(1)
     kernel = convolution(series_product(series_reciprocal(series), binomial_series(least, count)), scheme.implicit)
     return _with_initial_values(kernel, orders, factors, mesh)
 

@@ -48,20 +48,13 @@ class Host(Storage):
             return PinnedTape(count, shape, stored, dtype, device, rows)
         if self.path is None:
             return DeviceTape(torch.empty(count, *shape, dtype=stored, device=device), dtype)
-        return FileTape(self.path, shape, stored, dtype, rows)
+        return FileTape(os.fspath(self.path), shape, stored, dtype, rows)
 
 
 class FileTape:
     """A temporary file of rows; it has no name and goes away with the tape."""
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        shape: tuple[int, ...],
-        stored: torch.dtype,
-        dtype: torch.dtype,
-        rows: int,
-    ) -> None:
+    def __init__(self, folder: str, shape: tuple[int, ...], stored: torch.dtype, dtype: torch.dtype, rows: int) -> None:
         self.rows, self.dtype = rows, dtype
         self.row_bytes = torch.Size(shape).numel() * stored.itemsize
         self.memory = bytearray(rows * self.row_bytes)
@@ -70,7 +63,7 @@ class FileTape:
             self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         except OSError as error:
             raise InputError(
-                f"Host(path={str(folder)!r}) takes no file: {error.strerror}. Give a folder that exists and can be "
+                f"Host(path={folder!r}) takes no file: {error.strerror}. Give a folder that exists and can be "
                 "written to."
             ) from error
         self.close = weakref.finalize(self, self.file.close)
