@@ -44,7 +44,7 @@ from report import record  # noqa: E402
 from report.work_precision import all_errors, summary  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from neuralfde import ABM, FixedPoint, NewtonKrylov, fdeint, mittag_leffler  # noqa: E402
+from neuralfde import ABM, FixedPoint, Newton, fdeint, mittag_leffler  # noqa: E402
 from neuralfde.problems import problem  # noqa: E402
 
 REFERENCES = Path(__file__).parent / "references.json"
@@ -124,7 +124,7 @@ def with_references(name: str, members: int, equation: Callable[..., tuple[Any, 
     return Case(name, p.order, p.t, equation, z0, end)
 
 
-def ours(method: str | ABM, solver: type[FixedPoint | NewtonKrylov] | None = None) -> Callable[[Case, int], Tensor]:
+def ours(method: str | ABM, solver: type[FixedPoint | Newton] | None = None) -> Callable[[Case, int], Tensor]:
     def run(case: Case, n: int) -> Tensor:
         # the method's own error falls like 1/n², so stages need not be solved much closer than that
         stages = solver and solver(tol=5e-3 / n**2)
@@ -165,7 +165,7 @@ SOLVERS: dict[str, dict[str, Callable[[Case, int], Tensor]]] = {
     "neuralfde": {
         **{f"abm {k}": ours(ABM(corrections=k)) for k in (1, 2, 3)},
         "flmm-trapezoid": ours("flmm-trapezoid", FixedPoint),
-        "flmm-trapezoid, newton": ours("flmm-trapezoid", NewtonKrylov),
+        "flmm-trapezoid, newton": ours("flmm-trapezoid", Newton),
     },
     "pycaputo": {f"PECE {k}": with_pycaputo(k) for k in (1, 2, 3)},
     "FDEint": {"PECE 1": with_fdeint},

@@ -72,6 +72,7 @@ class NewtonStages(Stages):
     def __init__(self, solver: Newton) -> None:
         self.solver, self.linear, self.flowed = solver, solver.linear, 0
         self.factor: Factor | None = None
+        self.divisor: tuple[Tensor, Tensor] | None = None  # w0, and w0 without zeros
         self.reached = math.inf  # updates of the worst sample of the last iteration, relative to its state
 
     @property
@@ -125,7 +126,9 @@ class NewtonStages(Stages):
 
         found = self._iterate(residual, z, at, c, lambda z: Jacobian(f, z), w0)
         # the slope with which z = c + w0 v holds to rounding: that of func is as rough as func is stiff
-        return found.x, torch.addcdiv(found.v, found.d - found.r, w0), found.failed
+        if self.divisor is None or self.divisor[0] is not w0:
+            self.divisor = w0, torch.where(w0 == 0, 1.0, w0)  # where w0 is 0, d is r
+        return found.x, torch.addcdiv(found.v, found.d - found.r, self.divisor[1]), found.failed
 
     # ---- one iteration for both -------------------------------------------------------------------------------------
 
