@@ -240,7 +240,9 @@ def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> li
     """The tensors that get gradients: those given, or the parameters of ``func``."""
     if params is None:
         params = func.parameters() if isinstance(func, nn.Module) else ()
-    return list({id(p): p for p in given_params(params) if p.requires_grad}.values())
+    else:
+        params = given_params(params)
+    return list({id(p): p for p in params if p.requires_grad}.values())
 
 
 def given_params(params: Any) -> list[Tensor]:
