@@ -97,7 +97,7 @@ def _solution(f: Slope, z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
 
 def _newton(f: Slope, z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
     one = torch.eye(z.numel(), dtype=z.dtype, device=z.device)
-    jacobian = torch.func.jacfwd(f)(z).reshape(one.shape)
+    jacobian = torch.func.jacrev(f)(z).reshape(one.shape)  # forward mode may be what is asked for, and does not nest
     weights = (w0 * torch.ones_like(z)).reshape(-1, 1)
     residual = (c + w0 * f(z) - z).reshape(-1, 1)
     return z + torch.linalg.solve(one - weights * jacobian, residual).reshape(z.shape)

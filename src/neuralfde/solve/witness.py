@@ -59,7 +59,7 @@ class Witness:
 
 def _tolerances(plan: Plan) -> tuple[float, float]:
     """How far slopes may differ, relative to them and to states per step: rows are summed again in another order."""
-    if plan.field.autocast is not None:
+    if plan.field.autocast is not None or plan.storage.dtype is not None:  # in a lower precision
         return 0.1, 1e-2
     rough, fine = (1e-8, 1e-12) if plan.field.structure.dtype == torch.float64 else (5e-3, 1e-5)
     return rough, 1e-2 * rough**0.5 if plan.scheme.implicit else fine  # slopes of a stiff func are as rough as it is
