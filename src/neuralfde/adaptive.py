@@ -10,8 +10,9 @@ from torch import Tensor
 
 from .base.grid import read_times
 from .base.structure import all_finite, structure_of
+from .base.torch_private import derivatives_are_watched
 from .door.validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
-from .errors import ConvergenceError, InputError
+from .errors import ConvergenceError, InputError, UnsupportedError
 from .orders import read_order
 from .orders.caputo import check_order
 from .rhs.field import Field
@@ -64,7 +65,16 @@ def adapted(
         return field.at(torch.tensor([times[0] + time]).to(row0), field.args)(0, z)
 
     calls, gain = [1], known.get("horizon", torch.ones_like(beta)).detach() ** beta
-    found = find_mesh(Equation(slope, field.shape, beta, gain, row0), scheme, times[-1] - times[0], tolerance, jumps)
+    equation = Equation(slope, field.shape, beta, gain, row0)
+    try:
+        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps)
+    except RuntimeError as error:
+        if not derivatives_are_watched() or "vmap" not in str(error):
+            raise
+        raise UnsupportedError(
+            "steps to a tolerance depend on values, which vmap cannot look at. Pass steps=, or grid= with the grid of an "
+            "earlier solution; a batch axis of z0 needs no vmap."
+        ) from error
     steps = given._replace(grid=times[0] + found.times, method=scheme, solver=None, rtol=None, atol=None)
     return steps, Adapted(found, calls[0])
 

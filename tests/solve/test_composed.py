@@ -21,6 +21,7 @@ WAYS = [
     {"history": nf.Exponentials(block=2, tol=1e-3), "storage": "checkpoint", "method": "abm"},
     {"adjoint": "direct"},
     {"method": "abm", "grading": 2.0},
+    {"method": "trapezoid", "grading": 2.0, "history": "exponentials"},
 ]
 
 
@@ -173,6 +174,16 @@ def test_many_gradients_at_once():
     y = solved(z, A, BETA)
     (found,) = torch.autograd.grad(y, z, torch.eye(2, dtype=F64), is_grads_batched=True)
     torch.testing.assert_close(found, torch.func.jacrev(lambda z: solved(z, A, BETA))(Z), rtol=1e-12, atol=1e-13)
+
+
+def test_steps_to_a_tolerance_compose_on_the_mesh_that_was_found():
+    grid = nf.solve(field, Z, 1.0, 0.7, args=(A,), rtol=1e-2).grid
+    found = torch.func.hessian(lambda z: (nf.fdeint(field, z, 1.0, 0.7, args=(A,), rtol=1e-2) ** 2).sum())(Z)
+    frozen = {"grid": grid, "method": "trapezoid", "history": "exponentials"}
+    expected = torch.func.hessian(lambda z: (nf.fdeint(field, z, 1.0, 0.7, args=(A,), **frozen) ** 2).sum())(Z)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)  # the kernel is that of another tolerance
+    with pytest.raises(nf.UnsupportedError, match="grid="):
+        torch.func.vmap(lambda z: nf.fdeint(field, z, 1.0, 0.7, args=(A,), rtol=1e-2))(torch.stack([Z, -Z]))
 
 
 def test_noise_is_the_same_in_the_second_derivative():

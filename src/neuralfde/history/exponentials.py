@@ -14,7 +14,7 @@ from ..base.checks import real, whole
 from ..base.policy import CHECKED_LAGS, MOST_TERMS
 from ..base.torch_private import is_constant, value_of
 from ..errors import InputError
-from .base import History, Memory
+from .base import Block, History, Memory
 from .fading_mesh import FadingOnMesh, Mesh
 from .sum_of_exponentials import SumOfExponentials
 
@@ -110,6 +110,10 @@ class Exponentials(History):
 
     def lags(self, weights: Tensor, steps: int) -> Tensor:
         """See :class:`History`."""
+        if self.mesh is not None:
+            whole, row = Block(0, steps + 1), weights.new_zeros(weights.shape[2], 1)
+            inner = FadingOnMesh(self.mesh, weights, row, whole.count, False, False).inner(whole)
+            return inner[..., 0].permute(2, 1, 3, 0)
         near, c = weights[:, : min(2 * self.block, steps + 1)], weights[:, 2 * self.block :]
         if c.shape[1] == 0:
             return near

@@ -61,7 +61,7 @@ def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
         for key, value in (*entries[:COMPARED_ENTRIES], *entries[-COMPARED_ENTRIES:]):
             if not isinstance(value, bool | int | float | complex | str | bytes):
                 yield from _held(value, f"{name}[{key}]", depth - 1)
-    elif type(thing).__module__ not in ("builtins", "torch") and hasattr(thing, "__dict__"):
+    elif "__module__" in vars(type(thing)) and type(thing).__module__ != "torch" and hasattr(thing, "__dict__"):
         for key, value in list(vars(thing).items()):
             yield from _held(value, f"{name}.{key}", depth)
 
