@@ -72,8 +72,8 @@ def adapted(
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise
         raise UnsupportedError(
-            "steps to a tolerance depend on values, which vmap cannot look at. Pass steps=, or grid= with the grid of an "
-            "earlier solution; a batch axis of z0 needs no vmap."
+            "steps to a tolerance depend on values, which vmap cannot look at. Pass steps=, or grid= with the grid of "
+            "an earlier solution; a batch axis of z0 needs no vmap."
         ) from error
     steps = given._replace(grid=times[0] + found.times, method=scheme, solver=None, rtol=None, atol=None)
     return steps, Adapted(found, calls[0])
