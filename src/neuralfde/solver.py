@@ -216,6 +216,8 @@ def _field(
     # which no cache would know again, nor inside a graph of the caller's
     watch = problem.structure.device.type == "cuda" and given.horizon is None and not capturing()
     field.first_evaluation(row0, [*trained, *owned, *cut], watch and not problem.adjoint.stores_graph)
+    if problem.scheme.implicit and field.impure is not None:
+        field.refuse_state(row0)
     return field, cut
 
 

@@ -17,8 +17,6 @@ EXCEPTIONS = {
     ("models/graph.py", "_version"): "the same, of a kept attention",
     ("rhs/purity.py", "_version"): "the same, of what func can reach",
     ("rhs/purity.py", "_buffers"): "buffers by their own names; named_buffers() walks all submodules again",
-    ("rhs/called.py", "_buffers"): "by name in each module, in one walk",
-    ("rhs/called.py", "_parameters"): "the same",
     ("rhs/field.py", "_sequence_nr"): "a method of a node: which came first",
     ("rhs/field.py", "_version"): "whether a tensor was written to; there is no public question",
     ("solve/steppers/base.py", "_forward_hooks"): "whether a module has any; there is no public question",

@@ -159,6 +159,28 @@ class Field:
         elif known is not None:
             self.first_slope = self.structure.pack(out).detach().to(row.dtype).view(self.shape)
 
+    def refuse_state(self, row: Tensor) -> None:
+        """Raise if ``func`` keeps something from call to call that its values depend on: a stage calls it many times.
+
+        A number or a buffer that is written to, as by a counter or batch normalisation, may be of no importance: a
+        second call at the same point shows that.
+        """
+        changed = dict(held_by(self.func)).get(self.impure or "")
+        harmless = isinstance(changed, int | float) or (isinstance(changed, Tensor) and not changed.requires_grad)
+        if harmless and not self.noise.active:
+            with torch.no_grad():
+                again = self._first(self.times[0], row.detach().clone(), False)
+                self.evaluations += 1
+                once = self.first_slope
+                if once is not None and torch.equal(self.structure.pack(again).view(self.shape), once):
+                    return
+        elif self.noise.active:
+            return
+        raise InputError(
+            f"func changes {self.impure} when it is called, and an implicit method calls it as often as a stage takes: "
+            "its result would depend on that number. Let func depend on (t, z, *args) alone, or use an explicit method."
+        )
+
     def _first(self, start: Tensor, own: Tensor, watch: bool) -> Any:
         """The first call of ``func``; what it does is written down, where that is asked for."""
         with contextlib.ExitStack() as around:

@@ -88,21 +88,21 @@ class _Iteration(Stages):
             return torch.addcmul(c, w0, slopes[0])
 
         # from the sum and not from the state before: the iteration contracts, or it does not
-        z = self._iterate(once, c, c, f"fixed-point iteration of {where}")
+        z = self._iterate(once, c, c, f"fixed-point iteration of {where}", self.solver.max_iter)
         return z, slopes[0]
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""
         first = by(torch.zeros_like(jacobian.z))
-        return self._iterate(by, first, first, f"adjoint fixed-point iteration of {where}")
+        return self._iterate(by, first, first, f"adjoint fixed-point iteration of {where}", 2 * self.solver.max_iter)
 
-    def _iterate(self, once: Map, x: Tensor, known: Tensor, what: str) -> Tensor:
+    def _iterate(self, once: Map, x: Tensor, known: Tensor, what: str, most: int) -> Tensor:
         """``x ← once(x)`` until every number stands still, next to itself and to what is ``known`` of it."""
         solver, known = self.solver, known.abs()
         tol, change, least, since, unseen = solver.tolerance(x), math.inf, math.inf, 0, 0
-        for k in range(solver.max_iter):
+        for k in range(most):
             new = once(x)
-            if unseen > 0 and k + 1 < solver.max_iter:  # looking at a change costs as much as a small func
+            if unseen > 0 and k + 1 < most:  # looking at a change costs as much as a small func
                 x, unseen = new, unseen - 1
                 continue
             moved, size = (new - x).abs_(), torch.maximum(new.abs(), known)
@@ -133,4 +133,4 @@ def rounding_of(x: Tensor) -> Tensor:
 def _far_from(tol: float, before: float, now: float) -> int:
     """How many changes in a row are larger than ``tol`` if they go on to shrink as the last two did, less one."""
     ratio = now / before
-    return max(0, int(math.log(tol / now) / math.log(ratio)) - 1) if 0 < ratio < 1 else 0
+    return max(0, int(math.log(tol / now) / math.log(ratio)) - 1) if 0 < ratio < 0.9 else 0
