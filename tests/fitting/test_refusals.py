@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuralfde import InputError, InputTypeError
-from neuralfde.fitting import fit, fit_curve, profile_order
+from neuralfde.fitting import LBFGS, Adam, LevenbergMarquardt, fit, fit_curve, profile_order
 
 
 def decay(t, z, rate):
@@ -113,6 +113,16 @@ def test_a_state_of_another_search_is_refused():
         profile_order(found, [0.5], 3)
     with pytest.raises(InputTypeError, match="what fit"):
         profile_order(3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [(Adam, {"lr": -1.0}), (Adam, {"epochs": 0}), (Adam, {"batch_size": "x"}), (LBFGS, {"memory": 0}),
+     (LevenbergMarquardt, {"iterations": 1.5}), (LevenbergMarquardt, {"tolerance": math.nan})],
+)  # fmt: skip
+def test_optimisers_check_their_numbers(kind, given):
+    with pytest.raises((InputError, InputTypeError), match=rf"{kind.__name__}.{next(iter(given))}=.* must be"):
+        kind(**given)
 
 
 def test_a_curve_in_closed_form():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from ..base.checks import real, whole
 from ..errors import InputError, NonFiniteError
 from .problem import Problem
 
@@ -89,6 +90,10 @@ class LevenbergMarquardt:
 
     iterations: int = 50
     tolerance: float = 1e-9
+
+    def __post_init__(self) -> None:
+        whole("LevenbergMarquardt.iterations", self.iterations)
+        real("LevenbergMarquardt.tolerance", self.tolerance)
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See ``Optimiser``."""
@@ -179,6 +184,11 @@ class LBFGS:
     tolerance: float = 1e-9
     memory: int = 10
 
+    def __post_init__(self) -> None:
+        whole("LBFGS.iterations", self.iterations)
+        real("LBFGS.tolerance", self.tolerance)
+        whole("LBFGS.memory", self.memory)
+
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See ``Optimiser``."""
         begin, path = Path.begin(free, state, "optimiser")
@@ -232,6 +242,12 @@ class Adam:
     seed: int = 0
     stop_below: float = 0.0
     group: Any = None
+
+    def __post_init__(self) -> None:
+        whole("Adam.epochs", self.epochs)
+        real("Adam.lr", self.lr, above=0)
+        if self.batch_size is not None:
+            whole("Adam.batch_size", self.batch_size)
 
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See ``Optimiser``."""
