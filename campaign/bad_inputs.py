@@ -50,7 +50,7 @@ ANSWERS = _each("""
 """)
 STATE = _each("""
     1.0 | None | [1.0, 2.0] | 'x' | torch.ones(2, dtype=torch.int64) | torch.ones(2, dtype=torch.bfloat16) |
-    torch.ones(2, dtype=torch.float16) | torch.ones(2, dtype=torch.complex64) | torch.ones(2, dtype=torch.bool) |
+    torch.ones(2, dtype=torch.float16) | torch.ones(2, dtype=torch.bool) |
     torch.ones(0) | () | {} | torch.tensor([1.0, nan]) | torch.tensor([-inf, 1.0]) | numpy.ones(2) |
     (torch.ones(2), torch.ones(2, dtype=torch.float64)) | (torch.ones(2), torch.ones(2, device='meta')) |
     (torch.ones(2), None) | {'a': torch.ones(2), 'b': 1.0} | (torch.ones(2), torch.ones(0)) | torch.ones(2).to_sparse()
@@ -70,7 +70,9 @@ ORDER = _each("""
     CustomKernel([0.0, 1.0]) | CustomKernel([1.0] * 9) | CustomKernel('x') | CustomKernel([0.0] * 4 + [nan]) |
     CustomKernel(lambda order, h, n: None)
 """)
+#: What no name can be; method=None is the default, which depends on how steps are chosen.
 NAMES = ["'nonsense'", "''", "3", "None", "[]", "b'x'"]
+METHODS = [name for name in NAMES if name != "None"]
 
 #: A call as it should be, with its arguments by name; and for each argument, what it cannot be.
 CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
@@ -81,10 +83,10 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
             "z0": STATE,
             "t": TIME,
             "order": ORDER,
-            "steps": ["0", "-3", "2.5", "None", "True", "'4'", "nan", "torch.tensor(4)", "10**15"],
+            "steps": ["0", "-3", "2.5", "True", "'4'", "nan", "torch.tensor(4)", "10**15"],
             "steps=None, step": ["0.3", "-0.1", "0.0", "nan", "inf", "3.0", "'0.1'", "True", "torch.tensor(0.1)", "1j"],
             "step": ["0.25"],
-            "method": [*NAMES, "'predictr'", "'dopri5'", "'rk4'", "'corrector'", "'gl-f'", "'glmulti'", "Predictor"],
+            "method": [*METHODS, "'predictr'", "'dopri5'", "'rk4'", "'corrector'", "'gl-f'", "'glmulti'", "Predictor"],
             "adjoint": [*NAMES, "'exct'", "Exact"],
             "history": [*NAMES, "'window'", "'fulll'", "Full", "Window"],
             "storage": [*NAMES, "'disk'", "Device"],
@@ -112,7 +114,7 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
     "solve": (
         {"func": "relax", "z0": "torch.ones(2)", "t": "1.0", "order": "0.5", "steps": "4"},
         {
-            "func": FUNC, "z0": STATE[:6], "t": TIME[:8], "order": ORDER[:8], "method": NAMES,
+            "func": FUNC, "z0": STATE[:6], "t": TIME[:8], "order": ORDER[:8], "method": METHODS,
             "estimate_error": ["'embeded'", "3", "None"],
             "steps=3, estimate_error": ["True", "'embedded'"],
             "resume": ["3", "'x'", "solve(relax, torch.ones(2), 1.0, 0.5, steps=4, resume=True)"],
@@ -128,23 +130,23 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
     ),
     "plan": (
         {"func": "relax", "z0": "torch.ones(2)", "t": "1.0", "order": "0.5", "steps": "4"},
-        {"func": FUNC, "z0": STATE[:6], "t": TIME[:8], "order": ORDER[:8], "method": NAMES, "history": NAMES[:3],
+        {"func": FUNC, "z0": STATE[:6], "t": TIME[:8], "order": ORDER[:8], "method": METHODS, "history": NAMES[:3],
          "x": ["1"]},
     ),
     "FDEBlock": (
         {"func": "relax", "order": "0.5", "t": "1.0", "steps": "4"},
         {
-            "func": FUNC, "order": [*ORDER[:10], *ORDER[11:13], "{'a': 0.5}"], "t": TIME[:10], "method": NAMES,
+            "func": FUNC, "order": [*ORDER[:10], *ORDER[11:13], "{'a': 0.5}"], "t": TIME[:10], "method": METHODS,
             "learn_order": ["'yes'", "1", "None", "torch.ones(2)"],
             "learn_order=True, order": ["1.0", "1.5", "Tempered(0.5, 0.1)"],
             "history": NAMES[:3], "storage": NAMES[:3], "adjoint": NAMES[:3], "stepper": NAMES[:3], "stps": ["4"],
-            "args": ["(1.0,)"], "steps": ["0", "2.5", "None"], "grading": ["0.5", "'2'"],
+            "args": ["(1.0,)"], "steps": ["0", "2.5"], "grading": ["0.5", "'2'"],
         },
     ),
     "suggest_step": (
         {"func": "relax", "z0": "torch.ones(2)", "t": "1.0", "order": "0.5", "tol": "1e-2"},
         {
-            "func": FUNC, "z0": STATE[:5], "t": TIME[:8], "order": ORDER[:8], "method": NAMES[:4],
+            "func": FUNC, "z0": STATE[:5], "t": TIME[:8], "order": ORDER[:8], "method": METHODS,
             "tol": ["0.0", "-1.0", "nan", "'x'", "None", "True"],
             "max_steps=64, tol": ["1e-300"], "max_steps": ["0", "-4", "'x'", "None", "2.5"],
             "steps": ["4"], "rtol": ["1e-3"],
@@ -198,13 +200,15 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
             "stages": ["(1.0, 0.5)", "()", "(2.0,)", "3"],
             "validation": ["1.0", "-0.1", "nan", "'x'"], "patience": ["0", "-1", "'x'"],
             "intervals='bootstrap', resamples": ["0", "-3", "'x'"],
-            "observe": ["[0, 0]", "'x'", "7"], "callback": ["3"], "resume": ["3", "{}"],
-            "metod": ["'abm'"], "method": NAMES[:4],
+            "observe": ["[0, 0]", "'x'", "7"], "callback": ["3"], "resume": ["3", "{}", "'x'"],
+            "robust": ["0.0", "'x'", "nan"], "starts": ["0", "'x'", "2.5", "[3]", "[{'rate': 'x'}]"], "seed": ["'x'"],
+            "variables": ["3", "'ab'"], "velocity": ["'x'"],
+            "metod": ["'abm'"], "method": METHODS,
         },
     ),
     "fit_curve": (
-        {"curve": "lambda x, a: a * x", "x": "[1.0, 2.0]", "y": "[2.0, 4.0]", "params": "{'a': 1.0}"},
-        {"curve": ["3", "None"], "x": ["[1.0]", "'x'", "[nan, 1.0]"], "y": ["[1.0]", "[nan, 1.0]", "None"],
+        {"function": "lambda x, a: a * x", "x": "[1.0, 2.0]", "y": "[2.0, 4.0]", "params": "{'a': 1.0}"},
+        {"function": ["3", "None"], "x": ["[1.0]", "'x'", "[nan, 1.0]"], "y": ["[1.0]", "[nan, 1.0]", "None"],
          "params": ["{}", "None", "{'b': 1.0}"]},
     ),
 }  # fmt: skip

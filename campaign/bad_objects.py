@@ -53,6 +53,12 @@ fdeint(torch.ones(2), relax, 1.0, 0.5, steps=4) | solve(relax, torch.ones(2), 1.
 FDEBlock() | FDEBlock(relax, steps=4)('x') | FDEBlock(relax, steps=4)() | FDEBlock(relax, 0.5, torch.ones(2)) |
 FDEBlock(relax, steps=4)(torch.ones(2), velocity=torch.ones(2)) |
 FDEBlock(relax, steps=4)(torch.ones(2), horizon=-1.0) | profile_order(3) | fit() | mittag_leffler() |
+Newton(linear=3) | Newton(linear='dense') | neuralfde.schemes.Dense(most=0) | neuralfde.schemes.Dense(most='x') |
+neuralfde.schemes.Krylov(size=0) | neuralfde.schemes.Krylov(restarts='x') |
+neuralfde.schemes.Krylov(preconditioner='x') | neuralfde.schemes.Given(3, relax) |
+neuralfde.special.binomial_series('x', 3) | neuralfde.special.binomial_series(0.5, 2.5) |
+neuralfde.special.l1_weights(None, 3) | neuralfde.special.series_product('x', torch.ones(2)) |
+neuralfde.special.series_reciprocal([1.0, 2.0]) | neuralfde.special.binomial_remainder('x', torch.ones(2), 2) |
 torch.jit.trace(FDEBlock(relax, steps=4), torch.ones(2))
 """
 

@@ -16,11 +16,13 @@ from neuralfde import (
     DistributedOrder,
     Exponentials,
     FDEBlock,
+    FixedPoint,
     Full,
     Host,
     InputError,
     InputTypeError,
     MultiTerm,
+    Newton,
     Tempered,
     Trapezoid,
     VariableOrder,
@@ -29,6 +31,14 @@ from neuralfde import (
     plan,
     solve,
     suggest_step,
+)
+from neuralfde.schemes import Dense, Given, Krylov
+from neuralfde.special import (
+    binomial_series,
+    mittag_leffler,
+    mittag_leffler_matrix,
+    reciprocal_gamma,
+    series_product,
 )
 from tests.stubs import OPERATORS, Net
 
@@ -55,6 +65,8 @@ def stepped(t=1.0, tol=1e-2, **options):
 
 
 ON_DISK = {"z0": torch.ones(2, requires_grad=True), "history": "exponentials"}
+SOLUTION = solve(relax, Z, 1.0, 0.5, steps=4, resume=True)
+STATE = SOLUTION.state
 SUM = partial(door, method="gl")
 
 #: what is called, with what, and what the refusal says
@@ -106,6 +118,13 @@ VALUES = [
     (DistributedOrder, {"nodes": [0.5], "weights": []}, "needs one of both"),
     (DistributedOrder, {"density": torch.exp, "interval": (1.0, 0.5)}, "must lie within"),
     (SUM, {"order": DistributedOrder(lambda b: b[:3])}, "one number for each"),
+    *((kind, {"tol": tol}, "must be a positive") for kind in (Newton, FixedPoint) for tol in (0.0, -1.0, math.nan)),
+    (Newton, {"max_iter": 0}, "Newton.max_iter=0 must be a whole number of at least 1"),
+    (Dense, {"most": 0}, "Dense.most=0"),
+    (Krylov, {"size": 0}, "Krylov.size=0"),
+    (Krylov, {"restarts": -1}, "Krylov.restarts=-1"),
+    (mittag_leffler, {"z": torch.ones(2, 3), "alpha": torch.ones(4)}, "do not broadcast"),
+    (partial(door, solve), {"z0": torch.ones(3), "t": 2.0, "steps": None, "resume": STATE}, "z0 differs"),
 ]
 KINDS = [
     (door, {"params": 3}, "module.parameters"),
@@ -158,6 +177,21 @@ KINDS = [
     (DistributedOrder, {"density": torch.exp, "interval": ("a", 1)}, "finite number"),
     (SUM, {"order": MultiTerm([0.5], ["x"])}, "must be a real number"),
     (SUM, {"order": DistributedOrder(lambda b: None)}, "must be a tensor of real numbers"),
+    *((kind, {"tol": "x"}, "must be a positive") for kind in (Newton, FixedPoint)),
+    *((kind, {"max_iter": bad}, "must be a whole number") for kind in (Newton, FixedPoint) for bad in (1.5, "x", [])),
+    (Newton, {"linear": Dense}, r"such as Dense\(\)"),
+    (Krylov, {"preconditioner": "dense"}, r"such as Dense\(\)"),
+    (Given, {"solve": 3, "solve_transposed": relax}, r"solve\(w0, r\)"),
+    *((mittag_leffler, {"z": z, "alpha": 0.5}, "z must be numbers") for z in (None, "x", {})),
+    *((mittag_leffler, {"z": -1.0, "alpha": a}, "alpha must be numbers") for a in (None, "x", 1j)),
+    (mittag_leffler, {"z": -1.0, "alpha": 0.5, "beta": torch.tensor(1j)}, "beta is complex"),
+    *((mittag_leffler_matrix, {"matrix": m, "alpha": 0.5}, "must be a tensor") for m in (3, None, "x")),
+    (mittag_leffler_matrix, {"matrix": torch.eye(2), "alpha": "x"}, "alpha must be numbers"),
+    *((reciprocal_gamma, {"x": x}, "Use") for x in ("x", None, torch.tensor(3), torch.tensor(1j))),
+    (binomial_series, {"order": "x", "count": 3}, "order must be numbers"),
+    (binomial_series, {"order": 0.5, "count": 2.5}, "must be a whole number"),
+    (series_product, {"a": "x", "b": Z}, "must be a tensor"),
+    *((partial(door, solve), {"resume": bad}, "the .state of a solution") for bad in (3, "x", SOLUTION)),
 ]
 
 

@@ -108,3 +108,12 @@ def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path):
         result = CliRunner().invoke(app, ["run", "images", "--save", str(place)])
         assert result.exit_code == 2
         assert "Choose another place" in result.stderr
+
+
+def test_an_empty_list_and_a_folder_that_is_not_there_are_refused_at_once():
+    config = load("graphs").config
+    with pytest.raises(InputError, match="--orders '' cannot be used: it must be numbers joined by commas"):
+        config(orders="")
+    with pytest.raises(InputError, match="--data '/nonexistent': there is no such folder"):
+        config(data="/nonexistent")
+    assert load("images").config(coarse="").coarse == ""  # which means: none

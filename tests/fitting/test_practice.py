@@ -157,7 +157,7 @@ def test_files_that_hold_no_fit_and_fits_that_no_file_holds(tmp_path):
     ("changes", "words"),
     [
         ({"robust": 0.0}, "positive"),
-        ({"starts": 0}, "from 1 on"),
+        ({"starts": 0}, "at least 1"),
         ({"starts": [{"rat": 1.0}]}, "Did you mean 'rate'"),
         ({"starts": [{"rate": -1.0}], "bounds": {"rate": (0.0, None)}}, "strictly inside"),
         ({"order_bounds": (0.5, 1.5)}, "velocity="),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuralfde import InputError, InputTypeError
-from neuralfde.fitting import fit, fit_curve
+from neuralfde.fitting import LBFGS, Adam, LevenbergMarquardt, fit, fit_curve, profile_order
 
 
 def decay(t, z, rate):
@@ -39,6 +39,31 @@ VALUES = [3.0, 2.0, 1.0]
         ({"metod": "abm"}, InputTypeError, "Did you mean 'method'"),
         ({"stages": (1.0, 0.5)}, InputError, "increasing"),
         ({"observe": [0, 0]}, InputError, "observe="),
+        ({"observe": 7}, InputError, "use indices from 0 to 0"),
+        ({"observe": "x"}, InputTypeError, "an index"),
+        ({"params": 3}, InputTypeError, "a dictionary"),
+        ({"params": {"rate": "x"}}, InputTypeError, "must be numbers"),
+        ({"params": {"rte": 1.0}}, InputError, "names that follow t and z"),
+        ({"order": "x"}, InputTypeError, "order='x' must be"),
+        ({"order": math.nan}, InputError, "order=nan must be"),
+        ({"order_bounds": 3}, InputTypeError, "a pair"),
+        ({"initial": "x"}, InputTypeError, "initial must be numbers"),
+        ({"bounds": 3}, InputTypeError, "a dictionary"),
+        ({"bounds": {"rate": 3}}, InputTypeError, "a pair"),
+        ({"intervals": 3}, InputError, "Known names"),
+        ({"stages": 3}, InputTypeError, "a list of fractions"),
+        ({"validation": "x"}, InputTypeError, "fraction"),
+        ({"patience": 0}, InputError, "patience=0"),
+        ({"patience": "x"}, InputTypeError, "patience='x'"),
+        ({"resamples": 1}, InputError, "at least 2"),
+        ({"robust": "x"}, InputTypeError, "robust='x'"),
+        ({"starts": "x"}, InputTypeError, "starts='x'"),
+        ({"starts": [{"rate": torch.ones(2)}]}, InputError, "or a number"),
+        ({"variables": 3}, InputError, "1 names are needed"),
+        ({"callback": 3}, InputTypeError, "callback"),
+        ({"seed": "x"}, InputTypeError, "seed='x'"),
+        ({"resume": 3}, InputTypeError, "the .state of a Progress"),
+        ({"resume": {}}, InputError, "the .state of a Progress"),
     ],
 )
 def test_arguments_that_make_no_sense(changes, error, words):
@@ -74,6 +99,32 @@ def test_things_that_are_not_models_or_numbers():
         fit(decay, ["a", "b"], VALUES, params={"rate": 1.0})
 
 
+def test_a_state_of_another_search_is_refused():
+    common = {"params": {"rate": 1.0}, "steps": 10, "intervals": None}
+    seen = []
+    found = fit(decay, TIMES, VALUES, learn_order=True, callback=seen.append, check_order=False, **common)
+    for changes in ({}, {"learn_order": True, "optimiser": "lbfgs"}):  # one unknown less; another optimiser
+        with pytest.raises(InputError, match="another optimiser"):
+            fit(decay, TIMES, VALUES, resume=seen[0].state, **common, **changes)
+    for bad, error in (("x", InputTypeError), ([math.nan], InputError), ([2.5], InputError)):
+        with pytest.raises(error, match="orders"):
+            profile_order(found, bad)
+    with pytest.raises(InputTypeError, match="optimiser"):
+        profile_order(found, [0.5], 3)
+    with pytest.raises(InputTypeError, match="what fit"):
+        profile_order(3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [(Adam, {"lr": -1.0}), (Adam, {"epochs": 0}), (Adam, {"batch_size": "x"}), (LBFGS, {"memory": 0}),
+     (LevenbergMarquardt, {"iterations": 1.5}), (LevenbergMarquardt, {"tolerance": math.nan})],
+)  # fmt: skip
+def test_optimisers_check_their_numbers(kind, given):
+    with pytest.raises((InputError, InputTypeError), match=rf"{kind.__name__}.{next(iter(given))}=.* must be"):
+        kind(**given)
+
+
 def test_a_curve_in_closed_form():
     x = torch.linspace(0.1, 3, 40, dtype=torch.float64)
     found = fit_curve(lambda x, a, b: a * x**b, x, 2 * x**-0.3, {"a": 1.0, "b": 0.5}, {"a": (0.0, None)})
@@ -81,3 +132,7 @@ def test_a_curve_in_closed_form():
     assert found.r_squared == pytest.approx(1.0)
     with pytest.raises(InputError, match="two rows"):
         fit_curve(lambda x, a: a * x, x, x[1:], {"a": 1.0})
+    with pytest.raises(InputTypeError, match="callable as function"):
+        fit_curve(3, x, x, {"a": 1.0})
+    with pytest.raises(InputTypeError, match="a dictionary"):
+        fit_curve(lambda x, a: a * x, x, x, None)

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from neuralfde.cli.experiment import ADJOINTS, Options, Report, Row, device_option, option
 from neuralfde.errors import InputError
 
+from .data.files import existing_root
 from .data.samplers import NodeSampler, RandomWalkSampler
 from .graph_settings import TABLES, Settings, canonical, settings_for
 from .graph_synthetic import named_graph
@@ -68,7 +69,9 @@ class Config(Options):
     evaluate_every: int = option(1, "epochs between evaluations", least=1)
     seed: int = option(0, "seed of the split, the weights and the batches")
     device: str = device_option()
-    data: str | None = option(None, "data folder; default: the environment variable NEURALFDE_DATA")
+    data: str | None = option(
+        None, "data folder; default: the environment variable NEURALFDE_DATA", reads=existing_root
+    )
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:

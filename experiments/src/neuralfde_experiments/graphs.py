@@ -19,6 +19,7 @@ from functools import partial
 from neuralfde.cli.experiment import ADJOINTS, Options, Report, Row, device_option, numbers, option
 from neuralfde.errors import InputError
 
+from .data.files import existing_root
 from .graph_settings import TABLES, Settings, candidates, canonical, settings_for
 from .graph_training import OPTIMISERS, graph_of, side_by_side, train_splits
 from .processes import Processes
@@ -94,7 +95,9 @@ class Config(Options):
     evaluate_every: int = option(4, "epochs between evaluations", least=1)
     device: str = device_option()
     together: int = option(0, "splits trained side by side; default: as many as fit into memory")
-    data: str | None = option(None, "data folder; default: the environment variable NEURALFDE_DATA")
+    data: str | None = option(
+        None, "data folder; default: the environment variable NEURALFDE_DATA", reads=existing_root
+    )
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:

@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
@@ -53,6 +54,30 @@ def number(name: str, value: Any, hint: str = "For a list of numbers use torch.t
         raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}. Use float32 or float64.")
     elif value.numel() == 0:
         raise InputError(f"{name} has shape {tuple(value.shape)} and holds no numbers; at least one is needed.")
+
+
+def tensor(name: str, value: Any, also_complex: bool = False) -> None:
+    """A tensor of floating-point numbers."""
+    if not isinstance(value, Tensor):
+        raise InputTypeError(f"{name} must be a tensor, got {type(value).__name__}. Use torch.tensor.")
+    if not (value.is_floating_point() or (also_complex and value.is_complex())):
+        raise InputTypeError(f"{name} must not be a tensor of dtype {value.dtype}. Use float32 or float64.")
+
+
+def numbers(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """A number, nested lists of them, an array or a tensor, as a tensor; Python's numbers get this dtype."""
+    try:
+        return torch.as_tensor(value, dtype=None if hasattr(value, "dtype") else dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(f"{name} must be numbers (a tensor, an array or a list): {error}") from error
+
+
+def reals(name: str, value: Any, hint: str = "Give a real number.") -> Tensor:
+    """The same of real numbers; Python's are of double precision, which the default dtype would round."""
+    found = numbers(name, value, torch.float64)
+    if found.is_complex():
+        raise InputTypeError(f"{name} is complex and must be real. {hint}")
+    return found
 
 
 @functools.cache

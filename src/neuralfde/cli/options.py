@@ -105,7 +105,10 @@ def numbers(kind: type[int] | type[float] = float, **ends: float) -> Callable[[s
     allowed = Range(**ends)
 
     def read(text: str) -> list[Any]:
-        found = [kind(part) for part in text.split(",")]
+        try:
+            found = [kind(part) for part in text.split(",")]
+        except ValueError:
+            raise ValueError("it must be numbers joined by commas") from None
         if not all(value in allowed for value in found):
             raise ValueError(f"each number must be {allowed}")
         return found
@@ -184,7 +187,7 @@ def _check_value(field: dataclasses.Field[Any], value: Any) -> None:
         raise InputError(f"{flag(field)} {value!r} is unknown. {nearest(value, taken['choices'])}")
     if "\0" in value:
         raise _refused(field, value, "it holds a NUL character")
-    if taken["reads"] is not None and value:
+    if taken["reads"] is not None:
         _read(field, value)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, nearest
+from ..base.checks import function, reals
+from ..errors import InputError, InputTypeError
 from .data import Data, Observe, observer, read_data, variable_names
 from .diagnostics import IdentifiabilityWarning, StepWarning, diagnose, warn_of
 from .intervals import Uncertainty, bootstrap, gauss_newton
@@ -20,8 +21,8 @@ from .optimisers import Optimiser, Path, Progress
 from .problem import Problem
 from .profile import RESOLUTION, Profile, profile
 from .result import Fit
-from .search import SMALL, search
-from .setup import check_options, module_of, problem_of
+from .search import SMALL, check_optimiser, search
+from .setup import check_options, check_search, module_of, problem_of
 from .starts import Starts, all_starts
 from .unknowns import ORDER, Bounds
 
@@ -103,6 +104,7 @@ def fit(
     """
     began = time.perf_counter()
     check_options(options, fit.__kwdefaults__ or {})
+    check_search(intervals, resamples, patience, callback, seed)
     module = module_of(model, params)
     data = read_data(times, observations, noise, weights)
     names = variable_names(variables, data)
@@ -170,8 +172,18 @@ def profile_order(
     progress: Callable[[int, int], None] | None = None,
 ) -> Profile:
     """The least loss over all other unknowns as a function of the order, around a fit with ``learn_order=True``."""
+    if not isinstance(found, Fit):
+        raise InputTypeError(f"found must be what fit() returned, got {type(found).__name__}.")
     if ORDER not in found.problem.unknowns.shapes:
         raise InputError("profile_order needs a fit with learn_order=True; in this one the order was given.")
+    if orders is not None:
+        orders = reals("orders", orders).reshape(-1).tolist()
+        if not all(0 < order <= 2 for order in orders):
+            raise InputError(f"orders={orders} must lie inside (0, 2].")
+    if optimiser is not None:
+        check_optimiser(optimiser)
+    if progress is not None:
+        function("progress", progress, "progress(done, total)")
     return profile(found.problem, found.flat, orders, optimiser, progress)
 
 
@@ -182,9 +194,7 @@ def _uncertainty(problem: Problem, flat: Tensor, how: str | None, resamples: int
         return None
     if how == "gauss-newton":
         return gauss_newton(problem, flat, problem.finer())
-    if how == "bootstrap":
-        return bootstrap(problem, flat, resamples, seed)
-    raise InputError(f"unknown intervals {how!r}. {nearest(how, ['gauss-newton', 'bootstrap', 'auto'])}")
+    return bootstrap(problem, flat, resamples, seed)
 
 
 def _warn_of_the_step(found: Fit) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from .data import Data
+from ..base import checks
+from ..errors import InputError, InputTypeError
+from .data import Data, doubles
 from .intervals import gauss_newton
 from .optimisers import LevenbergMarquardt
 from .unknowns import Bounds, Unknowns, unknowns_from
@@ -60,10 +61,14 @@ def fit_curve(
 
     Parameters reach it as numbers or, for the Jacobian, as one number for each point.
     """
-    x, y = torch.as_tensor(x, dtype=torch.float64), torch.as_tensor(y, dtype=torch.float64)
+    checks.whole("iterations", iterations)
+    checks.function("function", function, "function(x, **params)")
+    x, y = doubles("x", x), doubles("y", y)
     if x.shape != y.shape or x.ndim != 1 or not bool((x.isfinite() & y.isfinite()).all()):
         raise InputError(f"x and y must be two rows of finite numbers, got {tuple(x.shape)} and {tuple(y.shape)}.")
-    values = {n: torch.tensor(float(v), dtype=torch.float64) for n, v in params.items()}
+    if not isinstance(params, Mapping) or not params:
+        raise InputTypeError(f"params={params!r:.60} must be a dictionary of first guesses such as {{'rate': 1.0}}.")
+    values = {n: doubles(f"params[{n!r}]", v).reshape(()) for n, v in params.items()}
     unknowns = unknowns_from(values, bounds or {})
     curve: Any = _Curve(function, x, Data(x, y, torch.ones_like(y), False), unknowns)
     path = LevenbergMarquardt(iterations=iterations).minimise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.checks import reals
 from ..errors import InputError, InputTypeError
 
 Observe = int | Sequence[int] | Callable[[Tensor], Tensor] | None
@@ -63,13 +65,16 @@ def read_data(times: Any, observations: Any, noise: Any, weights: Any) -> Data:
             )
     widths = {one.values.shape[-1] for one in series}
     if len(widths) > 1:
-        raise InputError(f"trajectories have different numbers of variables: {sorted(widths)}.")
+        raise InputError(
+            f"trajectories have different numbers of variables: {sorted(widths)}. Give all of "
+            "them the same ones, with NaN where one was not measured."
+        )
     union, values = _rectangle(series, [one.values for one in series])
     if bool(values.isinf().any()):
         raise InputError("observations contain infinity; mark missing values by NaN.")
     seen = ~values.isnan()
     if not bool(seen.any()):
-        raise InputError("every observation is NaN; there is nothing to fit.")
+        raise InputError("every observation is NaN; there is nothing to fit. NaN is only for what is missing.")
     if noise is not None and weights is not None:
         raise InputError("give noise= (standard deviations) or weights= (relative importance), not both.")
     scale = torch.ones_like(values)
@@ -120,7 +125,7 @@ def _all_series(times: Any, observations: Any) -> list[_Series]:
 
 
 def _series(times: Any, values: Any, k: int) -> _Series:
-    t, v = _tensor("times", times), _tensor("observations", values)
+    t, v = doubles("times", times), doubles("observations", values)
     if t.ndim != 1 or len(t) < 2:
         raise InputError(f"times of trajectory {k} must be one row of at least two numbers, got {tuple(t.shape)}.")
     if not bool(t.isfinite().all()) or not bool((t[1:] > t[:-1]).all()):
@@ -134,14 +139,9 @@ def _series(times: Any, values: Any, k: int) -> _Series:
     return _Series(t, v if v.ndim == 3 else v.reshape(len(t), 1, -1), v.ndim)
 
 
-def _tensor(name: str, given: Any) -> Tensor:
-    try:
-        # Python's numbers are of double precision: the default dtype of tensors would round them
-        found = torch.as_tensor(given) if hasattr(given, "dtype") else torch.as_tensor(given, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputTypeError(f"{name} must be numbers (a tensor, an array or a list): {error}") from error
-    if found.is_complex():
-        raise InputTypeError(f"{name} are complex, and a fit is real: make real and imaginary part two variables.")
+def doubles(name: str, given: Any) -> Tensor:
+    """Real numbers in the arithmetic of a fit."""
+    found = reals(name, given, hint="Make real and imaginary part two variables.")
     return found.detach().to(device="cpu", dtype=torch.float64)
 
 
@@ -159,7 +159,7 @@ def _alike(name: str, given: Any, series: Sequence[_Series], seen: Tensor) -> Te
 
 def _expanded(name: str, given: Any, one: _Series) -> Tensor:
     """A number, one for each variable, one for each time, or all of them, as (T, B, m)."""
-    array, shape = _tensor(name, given), one.values.shape
+    array, shape = doubles(name, given), one.values.shape
     if array.ndim == 1 and shape[2] == 1:
         array = array[:, None, None]
     elif array.ndim == 2:
@@ -177,10 +177,11 @@ def _expanded(name: str, given: Any, one: _Series) -> Tensor:
 def variable_names(given: Sequence[str] | None, data: Data) -> tuple[str, ...]:
     """What the observed variables are called."""
     count = data.values.shape[-1]
-    names = tuple(f"variable {k}" for k in range(count)) if given is None else tuple(given)
-    if isinstance(given, str) or len(names) != count:
+    if given is None:
+        return tuple(f"variable {k}" for k in range(count))
+    if not isinstance(given, list | tuple) or len(given) != count:
         raise InputError(f"variables={given!r}: {count} names are needed, one for each observed variable, in a list.")
-    return names
+    return tuple(given)
 
 
 def observer(observe: Observe) -> Callable[[Tensor], Tensor]:
@@ -189,5 +190,17 @@ def observer(observe: Observe) -> Callable[[Tensor], Tensor]:
         return lambda z: z
     if callable(observe):
         return observe
-    index = [observe] if isinstance(observe, int) else list(observe)
-    return lambda z: z[..., index]
+    try:
+        index = [operator.index(k) for k in ([observe] if isinstance(observe, int) else observe)]
+    except TypeError:
+        raise InputTypeError(
+            f"observe={observe!r:.60} must be an index, a list of them, or a function of the state."
+        ) from None
+
+    def observed(z: Tensor) -> Tensor:
+        count = z.shape[-1]
+        if not all(-count <= k < count for k in index):
+            raise InputError(f"observe={observe}: the state has {count} variables; use indices from 0 to {count - 1}.")
+        return z[..., index]
+
+    return observed

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..base.checks import reals
 from ..base.torch_private import places, tables
 from ..errors import InputTypeError
 
@@ -21,7 +22,7 @@ class Named(nn.Module):
         super().__init__()
         self.func = func
         for name, value in params.items():
-            setattr(self, name, nn.Parameter(torch.as_tensor(value, dtype=torch.float64).clone()))
+            setattr(self, name, nn.Parameter(reals(f"params[{name!r}]", value).detach().double().clone()))
 
     def forward(self, t: Tensor, z: Tensor) -> Tensor:
         """The function with the parameters filled in."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..errors import NonFiniteError
+from ..base.checks import real, whole
+from ..errors import InputError, NonFiniteError
 from .problem import Problem
 
 
@@ -45,9 +46,16 @@ class Path:
     message: str = "the iterations were used up"
 
     @classmethod
-    def begin(cls, free: Tensor, state: dict[str, Any] | None) -> tuple[int, Path]:
-        """The iterations done and the way so far: none, or those of a saved ``state``."""
-        return (0, cls(free)) if state is None else (state["iteration"], cls(state["free"], [*state["history"]]))
+    def begin(cls, free: Tensor, state: dict[str, Any] | None, *own: str) -> tuple[int, Path]:
+        """The iterations done and the way so far: none, or those of a saved ``state``, which holds its ``own`` too."""
+        if state is None:
+            return 0, cls(free)
+        if state.keys() != {"iteration", "free", "history", *own} or state["free"].shape != free.shape:
+            raise InputError(
+                "resume= is no state of this fit: another optimiser wrote it, or there were other unknowns. Pass the "
+                ".state of a Progress, which callback= gets, to a fit with the same arguments."
+            )
+        return state["iteration"], cls(state["free"], [*state["history"]])
 
     def ends(self, done: int, total: int, watch: Watch, **own: Any) -> bool:
         """Show the way so far and what else the optimiser goes on from; whether it ends here."""
@@ -83,9 +91,13 @@ class LevenbergMarquardt:
     iterations: int = 50
     tolerance: float = 1e-9
 
+    def __post_init__(self) -> None:
+        whole("LevenbergMarquardt.iterations", self.iterations)
+        real("LevenbergMarquardt.tolerance", self.tolerance)
+
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See ``Optimiser``."""
-        begin, path = Path.begin(free, state)
+        begin, path = Path.begin(free, state, "damping", "values", "scale")
         damping = 1e-3 if state is None else state["damping"]
         values = problem.unknowns.to_value(path.free) if state is None else state["values"]
         residual, matrix = self._begin(problem, values, None if state is None else state["scale"])
@@ -172,9 +184,14 @@ class LBFGS:
     tolerance: float = 1e-9
     memory: int = 10
 
+    def __post_init__(self) -> None:
+        whole("LBFGS.iterations", self.iterations)
+        real("LBFGS.tolerance", self.tolerance)
+        whole("LBFGS.memory", self.memory)
+
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See ``Optimiser``."""
-        begin, path = Path.begin(free, state)
+        begin, path = Path.begin(free, state, "optimiser")
         u = path.free.clone().requires_grad_()
         inner = torch.optim.LBFGS(
             [u], lr=1.0, max_iter=1, max_eval=25, history_size=self.memory, line_search_fn="strong_wolfe",
@@ -226,9 +243,15 @@ class Adam:
     stop_below: float = 0.0
     group: Any = None
 
+    def __post_init__(self) -> None:
+        whole("Adam.epochs", self.epochs)
+        real("Adam.lr", self.lr, above=0)
+        if self.batch_size is not None:
+            whole("Adam.batch_size", self.batch_size)
+
     def minimise(self, problem: Problem, free: Tensor, watch: Watch, state: dict[str, Any] | None) -> Path:
         """See ``Optimiser``."""
-        begin, path = Path.begin(free, state)
+        begin, path = Path.begin(free, state, "optimiser", "generator")
         generator = torch.Generator().manual_seed(self.seed)
         u = path.free.clone().requires_grad_()
         inner = torch.optim.Adam([u], lr=self.lr)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..base.checks import real
 from ..errors import InputError, InputTypeError, NonFiniteError, nearest
 from .data import Data
 from .optimisers import OPTIMISERS, Optimiser, Path, Progress
@@ -26,6 +27,9 @@ def search(
 ) -> Path:  # fmt: skip
     """From the first guesses to the best minimum: early data first where stages are asked for, then all of them."""
     chosen = _optimiser(optimiser, problem.unknowns.size)
+    if not isinstance(resume, Mapping | None):
+        got = type(resume).__name__
+        raise InputTypeError(f"resume must be the .state of a Progress, which callback= gets; got {got}.")
     trained, held = _hold_out(problem, validation, seed)
     judge, best, failure = held or trained, None, None
     for flat in guesses if resume is None else guesses[:1]:
@@ -53,13 +57,19 @@ def _optimiser(given: str | Optimiser, size: int) -> Optimiser:
         if given not in OPTIMISERS:
             raise InputError(f"unknown optimiser {given!r}. {nearest(given, [*OPTIMISERS, 'auto'])}")
         return OPTIMISERS[given]
-    if not hasattr(given, "minimise"):
-        raise InputTypeError(f"optimiser must be a name or an object, got {type(given).__name__}.")
+    check_optimiser(given)
     return given
 
 
+def check_optimiser(given: Any) -> None:
+    """Raise unless this is an optimiser."""
+    if not callable(getattr(given, "minimise", None)) or isinstance(given, type):
+        got = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise InputTypeError(f"optimiser must be a name or an object such as Adam(), got {got}.")
+
+
 def _hold_out(problem: Problem, fraction: float, seed: int) -> tuple[Problem, Problem | None]:
-    if not 0 <= fraction < 1:
+    if not 0 <= real("validation", fraction, hint="It is a fraction in [0, 1).") < 1:
         raise InputError(f"validation={fraction:g} must be a fraction in [0, 1).")
     if fraction == 0:
         return problem, None
@@ -74,6 +84,9 @@ def _hold_out(problem: Problem, fraction: float, seed: int) -> tuple[Problem, Pr
 
 def _early(problem: Problem, stages: Sequence[float]) -> list[Problem]:
     """The problem cut off after each fraction of the time span but the whole."""
+    if not isinstance(stages, list | tuple):
+        raise InputTypeError(f"stages={stages!r:.60} must be a list of fractions, such as (0.25, 0.5, 1.0).")
+    stages = [real("stages", fraction) for fraction in stages]
     if not stages or list(stages) != sorted(stages) or not stages[0] > 0 or stages[-1] != 1:
         raise InputError(f"stages={tuple(stages)} must be increasing fractions that end with 1.")
     data, found = problem.data, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..api import fdeint
+from ..base.checks import function, real, whole
 from ..door.migration import refuse
-from ..errors import InputError, InputTypeError
-from .data import Data
+from ..errors import InputError, InputTypeError, nearest
+from .data import Data, doubles
 from .modules import Named, double
 from .problem import Problem, default_steps
-from .unknowns import INITIAL, ORDER, Bounds, unknowns_from
+from .unknowns import INITIAL, ORDER, Bounds, bound_of, unknowns_from
 
 
 def module_of(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Module:
@@ -26,10 +28,28 @@ def module_of(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Mod
         return model
     if not callable(model):
         raise InputTypeError(f"model must be an nn.Module or a function (t, z, **params), got {type(model).__name__}.")
+    if not isinstance(params, Mapping | None):
+        raise InputTypeError(f"params={params!r:.60} must be a dictionary of first guesses such as {{'rate': 1.0}}.")
     taken = set(dir(nn.Module())) & set(params or ())
     if taken:
         raise InputError(f"params uses the reserved names {sorted(taken)}; rename them.")
+    if params and not {INITIAL, ORDER} & params.keys():
+        _check_names(model, params)
     return Named(model, params or {})
+
+
+def _check_names(model: Callable[..., Tensor], params: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):  # a built-in function does not say what it takes
+        return
+    try:
+        signature.bind(None, None, **params)
+    except TypeError as error:
+        raise InputError(
+            f"model{signature} cannot be called as model(t, z, {', '.join(params)}): {error}. Give in params= the "
+            "names that follow t and z there."
+        ) from None
 
 
 def problem_of(
@@ -38,16 +58,18 @@ def problem_of(
     robust: float | None, options: dict[str, Any],
 ) -> tuple[Problem, Tensor]:  # fmt: skip
     """What is fitted to what, and where the unknowns start."""
+    order = real("order", order.item() if getattr(order, "ndim", 1) == 0 else order)  # type: ignore[attr-defined]
     if order_bounds is None:
         order_bounds = (0.02, 1.0) if order <= 1 else (1.0, 2.0)
-    if not (0 < order_bounds[0] < order_bounds[1] <= 1 or 1 <= order_bounds[0] < order_bounds[1] <= 2):
+    ends = bound_of("order_bounds", order_bounds)
+    if not (0 < ends.low < ends.high <= 1 or 1 <= ends.low < ends.high <= 2):
         raise InputError(f"order_bounds={order_bounds} must lie inside (0, 1], or inside [1, 2] with velocity=.")
-    if robust is not None and not robust > 0:
-        raise InputError(f"robust={robust:g} must be positive: the residual from which on errors count linearly.")
+    if robust is not None:
+        real("robust", robust, above=0, hint="It is the residual from which on errors count linearly.")
     z0 = _initial(initial, data, learn_initial)
     extra = {INITIAL: z0} if learn_initial else {}
     if learn_order:
-        extra[ORDER] = torch.tensor(float(order), dtype=torch.float64)
+        extra[ORDER] = torch.tensor(order, dtype=torch.float64)
         bounds = {ORDER: order_bounds, **(bounds or {})}
     values = _starting_values(module, extra)
     unknowns = unknowns_from(values, bounds or {})
@@ -56,7 +78,7 @@ def problem_of(
     kept = {n: double(n, b) for n, b in module.named_buffers()}
     kept |= {n: double(n, p) for n, p in module.named_parameters() if not p.requires_grad}
     velocity = options.pop("velocity", None)
-    problem = Problem(module, data, unknowns, z0, float(order), observe, _solver_options(options, data), kept)
+    problem = Problem(module, data, unknowns, z0, order, observe, _solver_options(options, data), kept)
     problem = replace(
         problem, robust=robust, velocity=None if velocity is None else _states("velocity", velocity, data)
     )
@@ -71,6 +93,19 @@ def _starting_values(module: nn.Module, extra: Mapping[str, Tensor]) -> dict[str
     if not values and not extra:
         raise InputError("there is nothing to fit: no parameter requires grad. Pass params=, or learn_order=True.")
     return {**values, **extra}
+
+
+def check_search(intervals: Any, resamples: Any, patience: Any, callback: Any, seed: Any) -> None:
+    """Refuse what would stop the search on its way, or after it."""
+    known = ("auto", "gauss-newton", "bootstrap")
+    if intervals is not None and intervals not in known:
+        raise InputError(f"unknown intervals {intervals!r}. {nearest(str(intervals), known)}")
+    whole("resamples", resamples, least=2, hint="Intervals are taken from so many fits.")
+    if patience is not None:
+        whole("patience", patience, hint="It is a number of iterations; leave it out to go on to the end.")
+    if callback is not None:
+        function("callback", callback, "callback(progress)")
+    whole("seed", seed, least=0)
 
 
 def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -106,7 +141,7 @@ def _initial(initial: Any, data: Data, learn: bool) -> Tensor:
 
 def _states(name: str, given: Any, data: Data) -> Tensor:
     """One state for each trajectory, (trajectories, variables), from a number, a row or a table."""
-    states = torch.as_tensor(given, dtype=torch.float64)
+    states = doubles(name, given)
     states = states.reshape(1, 1) if states.ndim == 0 else states[None] if states.ndim == 1 else states
     count = data.values.shape[1]
     if states.ndim != 2 or states.shape[0] not in (1, count):

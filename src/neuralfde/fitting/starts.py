@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.checks import reals, whole
 from ..errors import InputError, nearest
 from .unknowns import Bound, Unknowns
 
@@ -17,11 +18,10 @@ Starts = int | Sequence[Mapping[str, Any]]
 
 def all_starts(unknowns: Unknowns, flat: Tensor, starts: Starts, seed: int) -> list[Tensor]:
     """The first guess, and those that were asked for beside it: a number of random ones, or given ones."""
-    if isinstance(starts, int):
-        if starts < 1:
-            raise InputError(f"starts={starts}: the number of first guesses, from 1 on, or a list of dictionaries.")
+    if not (isinstance(starts, list | tuple) and all(isinstance(start, Mapping) for start in starts)):
+        count = whole("starts", starts, hint="It is the number of first guesses, or a list of dictionaries.")
         generator = torch.Generator().manual_seed(seed)
-        return [flat, *(_random(unknowns, flat, generator) for _ in range(starts - 1))]
+        return [flat, *(_random(unknowns, flat, generator) for _ in range(count - 1))]
     return [flat, *(_given(unknowns, flat, start) for start in starts)]
 
 
@@ -45,7 +45,12 @@ def _given(unknowns: Unknowns, flat: Tensor, start: Mapping[str, Any]) -> Tensor
     for name, given in start.items():
         if name not in values:
             raise InputError(f"starts= names {name!r}, which is not an unknown of this fit. {nearest(name, values)}")
-        value = torch.as_tensor(given, dtype=torch.float64).expand(values[name].shape)
+        value, shape = reals(f"starts[{name!r}]", given).double(), values[name].shape
+        if value.ndim > 0 and value.shape != shape:
+            raise InputError(
+                f"a start of {name!r} has shape {tuple(value.shape)}; it must be {tuple(shape)}, or a number."
+            )
+        value = value.expand(shape)
         if not unknowns.bounds[name].inside(value):
             raise InputError(f"a start of {name!r}, {value.tolist()}, is not strictly inside its bounds.")
         values = {**values, name: value}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError, nearest
+from ..errors import InputError, InputTypeError, nearest
 
 #: The name of the order among the unknowns.
 ORDER = "order"
@@ -103,17 +104,29 @@ class Unknowns:
         return torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)
 
 
+def bound_of(name: str, given: Any) -> Bound:
+    """A pair ``(low, high)``, with None for an open side."""
+    try:
+        low, high = given
+        return Bound(-math.inf if low is None else float(low), math.inf if high is None else float(high))
+    except (TypeError, ValueError, RuntimeError):
+        raise InputTypeError(f"{name}: {given!r:.60} must be a pair (low, high), with None for an open side.") from None
+
+
 def unknowns_from(values: Mapping[str, Tensor], bounds: Mapping[str, Bounds]) -> Unknowns:
     """Check the bounds against the starting values and lay the unknowns out."""
+    if not isinstance(bounds, Mapping):
+        raise InputTypeError(f"bounds={bounds!r:.60} must be a dictionary such as {{'rate': (0, None)}}.")
     for name in bounds:
         if name not in values:
             raise InputError(f"bounds name {name!r}, which is not an unknown of this fit. {nearest(name, values)}")
     kept = {}
     for name, value in values.items():
-        low, high = bounds.get(name, (None, None))
-        bound = Bound(-math.inf if low is None else float(low), math.inf if high is None else float(high))
+        bound = bound_of(f"bounds of {name!r}", bounds.get(name, (None, None)))
         if not bound.low < bound.high:
-            raise InputError(f"bounds of {name!r} are empty: ({bound.low:g}, {bound.high:g}).")
+            raise InputError(
+                f"bounds of {name!r} are empty: ({bound.low:g}, {bound.high:g}). Give the smaller one first."
+            )
         if not bound.inside(value.detach()):
             raise InputError(
                 f"the initial value of {name!r}, {value.detach().tolist()}, is not strictly inside its bounds "

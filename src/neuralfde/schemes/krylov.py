@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.checks import whole
 from .jacobian import Jacobian
-from .linear import Factor, Linear
+from .linear import Factor, Linear, check_linear
 
 
 def gmres(apply: Callable[[Tensor], Tensor], rhs: Tensor, tol: float, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,6 +71,12 @@ class Krylov(Linear):
     size: int = 30
     restarts: int = 10
     preconditioner: Linear | None = None
+
+    def __post_init__(self) -> None:
+        whole("Krylov.size", self.size)
+        whole("Krylov.restarts", self.restarts)
+        if self.preconditioner is not None:
+            check_linear("Krylov.preconditioner", self.preconditioner)
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """See :class:`Linear`."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.checks import function, whole
 from ..base.policy import DENSE_MEMORY, DENSE_NUMBERS
+from ..errors import InputTypeError
 from .jacobian import Jacobian, agrees, irregular
 
 
@@ -57,6 +59,12 @@ class Linear(ABC):
     @abstractmethod
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
         """A factor of ``I - w_0 J``; None if the Jacobian has not the structure."""
+
+
+def check_linear(name: str, value: object) -> None:
+    """Raise unless this says how linear systems are solved."""
+    if not isinstance(value, Linear):
+        raise InputTypeError(f"{name}={value!r:.60} must be an object such as Dense(), Banded() or Krylov().")
 
 
 class _Inverse(Factor):
@@ -101,6 +109,9 @@ class Dense(Linear):
     """
 
     most: int = DENSE_NUMBERS
+
+    def __post_init__(self) -> None:
+        whole("Dense.most", self.most)
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
         """See :class:`Linear`."""
@@ -151,6 +162,10 @@ class Given(Linear):
 
     solve: Callable[[Tensor, Tensor], Tensor]
     solve_transposed: Callable[[Tensor, Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        function("Given.solve", self.solve, "solve(w0, r)")
+        function("Given.solve_transposed", self.solve_transposed, "solve_transposed(w0, r)")
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """See :class:`Linear`."""

@@ -15,7 +15,7 @@ from ..errors import ConvergenceError
 from .banded import Banded
 from .jacobian import Jacobian
 from .krylov import Krylov
-from .linear import Dense, Factor, Linear
+from .linear import Dense, Factor, Linear, check_linear
 from .stage_solvers import Map, Stages, StageSolver, rounding_of
 
 
@@ -50,6 +50,10 @@ class Newton(StageSolver):
     """
 
     linear: Linear = Auto()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_linear("Newton.linear", self.linear)
 
     def open(self) -> Stages:
         """See :class:`StageSolver`."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.checks import real, whole
 from ..base.policy import STAGE_ROUNDING
-from ..errors import ConvergenceError, InputError
+from ..errors import ConvergenceError
 from .jacobian import Jacobian
 
 Map = Callable[[Tensor], Tensor]
@@ -50,10 +51,10 @@ class StageSolver(ABC):
     max_iter: int = 30
 
     def __post_init__(self) -> None:
-        if self.tol is not None and not self.tol > 0:
-            raise InputError(f"{type(self).__name__}(tol={self.tol:g}): the tolerance must be positive.")
-        if self.max_iter < 1:
-            raise InputError(f"{type(self).__name__}(max_iter={self.max_iter}): at least one iteration is needed.")
+        name = type(self).__name__
+        if self.tol is not None:
+            real(f"{name}.tol", self.tol, above=0, hint="It is the largest relative error of a state.")
+        whole(f"{name}.max_iter", self.max_iter)
 
     def tolerance(self, like: Tensor) -> float:
         """The tolerance in force for states of this dtype."""

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from neuralfde.errors import InputError, InputTypeError
+from neuralfde.base.checks import reals, tensor
+from neuralfde.errors import InputError
 from neuralfde.special.mittag_leffler import mittag_leffler
 
 # On a circle the trapezoidal rule leaves out 2^-n when eigenvalues keep a factor two away on both sides.
@@ -26,12 +27,12 @@ def mittag_leffler_matrix(matrix: Tensor, alpha: float | Tensor, beta: float | T
     block with α = 0.5 and eigenvalue 5; a strongly non-normal matrix loses more. Meant for small
     systems: 60 inverses per cluster.
     """
-    if not (matrix.is_floating_point() or matrix.is_complex()):
-        raise InputTypeError(f"matrix of dtype {matrix.dtype}; a floating-point or complex tensor is needed.")
+    tensor("matrix", matrix, also_complex=True)
     if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise InputError(f"matrix of shape {tuple(matrix.shape)}; the last two axes must be square.")
+    alpha, beta = reals("alpha", alpha), reals("beta", beta)
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if isinstance(value, Tensor) and value.numel() != 1:
+        if value.numel() != 1:
             raise InputError(f"{name} has shape {tuple(value.shape)}; a matrix function takes one number.")
     wide = matrix.to(torch.complex128).reshape(-1, *matrix.shape[-2:])
     parts = [_one_matrix(single, alpha, beta) for single in wide.unbind(0)]
@@ -39,7 +40,7 @@ def mittag_leffler_matrix(matrix: Tensor, alpha: float | Tensor, beta: float | T
     return result.to(matrix.dtype) if matrix.is_complex() else result.real.to(matrix.dtype)
 
 
-def _one_matrix(matrix: Tensor, alpha: float | Tensor, beta: float | Tensor) -> Tensor:
+def _one_matrix(matrix: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     with torch.no_grad():
         circles = _circles(torch.linalg.eigvals(matrix.detach()).tolist(), float(alpha))
     centres = torch.tensor([c for c, _ in circles], dtype=torch.complex128, device=matrix.device)

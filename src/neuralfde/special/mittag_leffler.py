@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from neuralfde.errors import InputError, InputTypeError
+from neuralfde.base.checks import numbers, reals
+from neuralfde.errors import InputError
 from neuralfde.special.contour import Contour, choose_contour
 from neuralfde.special.gamma import reciprocal_gamma_split, split_integer
 
@@ -48,7 +49,7 @@ def mittag_leffler(z: float | complex | Tensor, alpha: float | Tensor, beta: flo
     z, alpha, beta = _tensors(z, alpha, beta)
     dtype = z.dtype
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    shape = torch.broadcast_shapes(z.shape, alpha.shape, beta.shape)
+    shape = _common_shape(z=z, alpha=alpha, beta=beta)
     kinds = (wide, torch.float64, torch.float64)
     flat = [t.to(kind).expand(shape).reshape(-1) for t, kind in zip((z, alpha, beta), kinds, strict=True)]
     tracked = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
@@ -65,20 +66,23 @@ def _recomputed(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
 
 
 def _tensors(z: float | complex | Tensor, alpha: float | Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    z = torch.as_tensor(z)
+    z = numbers("z", z)
     if not (z.is_floating_point() or z.is_complex()):
         z = z.to(torch.get_default_dtype())
-    orders = []
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-        if tensor.is_complex():
-            raise InputTypeError(f"{name} is complex; only real parameters are supported.")
-        orders.append(tensor.to(z.device))
-    _within("alpha", orders[0], _ALPHA, "For alpha > 2 use E_{α,β}(z) = Σ_r E_{α/n,β}(z^{1/n} e^{2πir/n}) / n.")
-    _within("beta", orders[1], _BETA, "E_{α,β}(z) = 1/Γ(β) + z E_{α,α+β}(z) leads to other beta.")
+    alpha, beta = reals("alpha", alpha).to(z.device), reals("beta", beta).to(z.device)
+    _within("alpha", alpha, _ALPHA, "For alpha > 2 use E_{α,β}(z) = Σ_r E_{α/n,β}(z^{1/n} e^{2πir/n}) / n.")
+    _within("beta", beta, _BETA, "E_{α,β}(z) = 1/Γ(β) + z E_{α,α+β}(z) leads to other beta.")
     if bool(z.detach().isinf().any()):
         raise InputError("z is infinite; the function has no value there.")
-    return z, orders[0], orders[1]
+    return z, alpha, beta
+
+
+def _common_shape(**given: Tensor) -> torch.Size:
+    try:
+        return torch.broadcast_shapes(*(x.shape for x in given.values()))
+    except RuntimeError:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+        raise InputError(f"the shapes of {shapes} do not broadcast. Give equal ones, or axes of length 1.") from None
 
 
 def _within(name: str, given: Tensor, bounds: tuple[float, float], remedy: str) -> None:

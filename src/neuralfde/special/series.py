@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neuralfde.base.checks import tensor, whole
 from neuralfde.base.torch_private import value_of
-from neuralfde.errors import InputError, InputTypeError
+from neuralfde.errors import InputError
 from neuralfde.special.powers import as_order, binomial_series, column, log_gamma_ratio
 
 # Products with a factor's first coefficients are summed directly; FFT blocks start at this size.
@@ -85,6 +86,12 @@ class _Product(torch.autograd.Function):
         return grad_a, grad_b
 
 
+def _check_series(a: Tensor) -> None:
+    tensor("a series", a)
+    if a.dim() == 0 or a.shape[0] == 0:
+        raise InputError("an empty series: pass at least the constant coefficient.")
+
+
 def series_product(a: Tensor, b: Tensor) -> Tensor:
     """The product of two power series along the first axis, truncated to their common length, in float64.
 
@@ -93,6 +100,8 @@ def series_product(a: Tensor, b: Tensor) -> Tensor:
     in one FFT, so the error of c_m is a few roundings of Σ |a_k| |b_{m-k}| when the factors vary like powers of the
     index. O(N log² N). Differentiable any number of times.
     """
+    _check_series(a)
+    _check_series(b)
     if a.shape[0] != b.shape[0]:
         raise InputError(f"series of lengths {a.shape[0]} and {b.shape[0]}; pad the shorter one with zeros.")
     return _Product.apply(a.to(torch.float64), b.to(torch.float64))
@@ -148,10 +157,7 @@ def series_reciprocal(a: Tensor) -> Tensor:
     error of each b_m is a few roundings times the conditioning of the problem, which for 1/(1-ξ)^β is m^β: where that
     matters, factor the zero out as ``l1_weights`` does.
     """
-    if not a.is_floating_point():
-        raise InputTypeError(f"series of dtype {a.dtype}; a real floating-point tensor is needed.")
-    if a.dim() == 0 or a.shape[0] == 0:
-        raise InputError("an empty series has no reciprocal; pass at least the constant coefficient.")
+    _check_series(a)
     if bool((value_of(a[0]) == 0).any()):
         raise InputError("the constant coefficient is zero, so the series has no reciprocal.")
     return _Reciprocal.apply(a.to(torch.float64))
@@ -201,8 +207,7 @@ def l1_weights(order: float | Tensor, count: int) -> Tensor:
     An order of shape S gives (count, *S), float64, differentiable in the order.
     """
     order = as_order(order)
-    if count < 1:
-        raise InputError(f"count={count}; a series needs at least one coefficient.")
+    whole("count", count, hint="It is the number of coefficients.")
     values = value_of(order)
     if bool(((values <= 0) | (values > 1)).any()):
         raise InputError(f"order={values.tolist()}; the L1 weights are defined for orders in (0, 1].")

@@ -28,6 +28,12 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
     return Path(chosen).expanduser()
 
 
+def existing_root(root: str) -> None:
+    """A reader of the option ``data``, which refuses a folder that is not there before anything starts."""
+    if not data_root(root).is_dir():
+        raise InputError("there is no such folder. Give one that exists, with the raw files below it.")
+
+
 def read_checked(path: Path, accepted: Iterable[str]) -> bytes:
     """The content of a file whose sha256 is one of ``accepted``; any other file is refused unread."""
     accepted = tuple(accepted)

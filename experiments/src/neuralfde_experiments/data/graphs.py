@@ -121,8 +121,7 @@ def _canonical(name: str) -> str:
 
 
 def _load_raw(key: str, root: Path, largest: bool) -> Data:
-    make = data_class()
-    raw = _read_raw(key, root)
+    raw, make = _read_raw(key, root), data_class()  # what is missing is said before torch_geometric is imported
     edges, nodes = undirected(raw.edge_index, len(raw.y)), len(raw.y)
     x, y = raw.x, raw.y
     if largest:
@@ -142,7 +141,7 @@ def _read_raw(key: str, root: Path) -> RawGraph:
     paths = {part: folder / files.pattern.format(part) for part in files.sums}
     absent = [path for path in paths.values() if not path.exists()]
     if absent:
-        raise missing(key, absent, f"Place the files of {files.source} there.")
+        raise missing(key, absent, f"Put the files of {files.source} there, or give another data folder.")
 
     def read(part: str) -> bytes:
         return read_checked(paths[part], files.sums[part])
