@@ -17,6 +17,8 @@ from .case import Failed
 ROUNDINGS = 32
 #: A gradient this much smaller than the largest one is a difference of numbers of its size.
 SMALL = 1e-3
+#: The parts of a state.
+STATE = ("x0", "y0")
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,23 @@ def allowed(dtype: torch.dtype, steps: int, implicit: bool) -> float:
 
 
 def distances(found: Result, right: Result) -> dict[str, float]:
-    """The largest difference in each tensor, relative to its largest number; a gradient of None counts as zeros."""
+    """The largest difference in each tensor, relative to its largest number; a gradient of None counts as zeros.
+
+    The parts of a nested state are one vector to the solver, whose sums are rounded as its largest numbers are.
+    """
     if not bool(torch.isfinite(found.ys).all()):
         raise Failed("not finite: the states")
     apart = {"states": _apart(found.ys, right.ys, 0.0)}
     sizes = [float(g.abs().max()) for g in right.grads.values() if g is not None]
     least = SMALL * max(sizes, default=0.0)
+    of_state = max((float(g.abs().max()) for name in STATE if (g := right.grads.get(name)) is not None), default=0.0)
     for name, right_grad in right.grads.items():
         one, other = found.grads[name], right_grad
         if one is None and other is None:
             continue
         one = torch.zeros_like(other) if one is None else one  # type: ignore[arg-type]
-        apart[f"gradient of {name}"] = _apart(one, torch.zeros_like(one) if other is None else other, least)
+        floor = max(least, of_state) if name in STATE else least
+        apart[f"gradient of {name}"] = _apart(one, torch.zeros_like(one) if other is None else other, floor)
     return apart
 
 

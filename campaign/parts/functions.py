@@ -219,7 +219,7 @@ right = outcome(fdeint(func, state, times, 0.6, params=[w], **options)["a"])
         """
 other = (swapped, reshaped, narrow)[numbers % 3]
 found = outcome(fdeint(other, state, times, 0.6, params=[w], **options)["a"])
-if other is not swapped:
+if other is not swapped and steps > 1:  # one step of an explicit method sees the start alone
     found = {name: None for name in found}
 """,
         may_refuse=True,

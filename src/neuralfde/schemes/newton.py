@@ -151,7 +151,7 @@ class NewtonStages(Stages):
         Updates are compared with what is ``known`` of the size of the sample, and with its ``x``.
         """
         tol = self.solver.tolerance(x)
-        if not transposed and self.solver.tol is None:
+        if self.solver.tol is None:
             tol /= 256  # the errors of slopes may all point one way, and add up
         start, fresh, before, least = (x, at), False, None, torch.finfo(x.dtype).tiny
         found, ahead = None, None  # what is there of samples that are done, and which are not
