@@ -152,7 +152,7 @@ class NewtonStages(Stages):
         """
         tol = self.solver.tolerance(x)
         if self.solver.tol is None:
-            tol /= 256  # the errors of slopes may all point one way, and add up
+            tol /= 16 if transposed else 256  # the errors of slopes may all point one way, and add up
         start, fresh, before, least = (x, at), False, None, torch.finfo(x.dtype).tiny
         found, ahead = None, None  # what is there of samples that are done, and which are not
         for _ in range(self.solver.max_iter):
@@ -172,7 +172,7 @@ class NewtonStages(Stages):
                 if found is None and bool(done.all()):
                     return _Found(new, d, *at, None)
                 done |= now <= torch.finfo(x.dtype).eps * size
-                near = ~done & (rate > 0.5) & (now < 1e-3 * size)
+                near = ~done & (rate > STAGE_STALE) & (now < 1e-3 * size)
                 if bool(near.any()):
                     noise = self._sizes(self._solved(residual(x + rounding_of(x))[0] - at[0], transposed))
                     done |= near & (now <= STAGE_ROUNDING * noise)  # as small as the rounding of x lets it be
