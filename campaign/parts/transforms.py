@@ -31,7 +31,7 @@ def textbook(func, z0, b, w):
         t = torch.tensor(n / steps, dtype=z0.dtype)
         lag = (lambda j: n - j) if implicit else (lambda j: n - 1 - j)
         z = c = z0 + sum(lags[lag(j)] * slopes[j] for j in range(int(implicit), n))
-        for _ in range(40 * implicit):  # a contraction: its derivatives of all orders converge with it
+        for _ in range(120 * implicit):  # a contraction: its derivatives of all orders converge with it
             z = c + lags[0] * func(t, z, w)
         states, slopes = [*states, z], [*slopes, func(t, z, w)]
     return states[-1]

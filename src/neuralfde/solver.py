@@ -34,7 +34,7 @@ from .door.validation import (
     refuse_resume,
     refuse_surroundings,
 )
-from .errors import InputError
+from .errors import InputError, UnsupportedError
 from .history import Block, History, Window
 from .orders import KNOWN, Caputo, CustomKernel, read_order
 from .rhs.called import Called
@@ -117,6 +117,11 @@ def _solve(
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
     refuse_surroundings(func)
+    if (resume or embedded) and derivatives_are_watched():
+        raise UnsupportedError(
+            "resume= and estimate_error='embedded' keep rows of a solve, which a transform of torch.func or forward mode"
+            " would take with it. Leave them out there."
+        )
     march = None
     if given.adaptive and before is None:
         given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
@@ -215,7 +220,8 @@ def _field(
     # what func does is written down where its steps may be captured: not for a function that is new at every call,
     # which no cache would know again, nor inside a graph of the caller's
     watch = problem.structure.device.type == "cuda" and given.horizon is None and not capturing()
-    field.first_evaluation(row0, [*trained, *owned, *cut], watch and not problem.adjoint.stores_graph)
+    keeps = problem.adjoint.stores_graph
+    field.first_evaluation(row0, [*trained, *owned, *cut], watch and not keeps, keeps)
     if problem.scheme.implicit and field.impure is not None:
         field.refuse_state(row0)
     return field, cut

@@ -46,6 +46,7 @@ class Field:
         self.evaluations = 0
         self.trace: tuple[Hashable, ...] | None = None  # what the first evaluation did, where that was watched
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
+        self.first_graph: tuple[Tensor, Tensor] | None = None  # z_0 and f(t_0, z_0) with its graph, likewise
         self.impure: str | None = None
         self.known: list[Tensor] = []
         self.outside: list[Tensor] = []
@@ -121,7 +122,9 @@ class Field:
         other.__dict__.pop("instants", None)
         return other
 
-    def first_evaluation(self, row: Tensor, known: Sequence[Tensor] | None, watch: bool = False) -> None:
+    def first_evaluation(
+        self, row: Tensor, known: Sequence[Tensor] | None, watch: bool = False, keep_graph: bool = False
+    ) -> None:
         """Call ``func`` once at the door: check what it returns, what it captures and whether it draws random numbers.
 
         With gradients enabled the call is traced, so that a captured tensor is found before any work is done; not
@@ -133,7 +136,7 @@ class Field:
                 "Leave the solve out of the CUDA graph, or pass the noise through args=."
             )
         traced = torch.is_grad_enabled() and known is not None
-        z = row.detach()
+        z = row.detach().view(self.shape)
         mark = sequence_number(z.requires_grad_()) if traced else 0
         start = self.times[0]
         kept, versions = marked(held_by(self.func)), _versions(self.args)
@@ -157,7 +160,8 @@ class Field:
             with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
                 _DRAWS.add(self.func)
         elif known is not None:
-            self.first_slope = self.structure.pack(out).detach().to(row.dtype).view(self.shape)
+            slope = self.structure.pack(out).to(row.dtype).view(self.shape)
+            self.first_slope, self.first_graph = slope.detach(), (z, slope) if traced and keep_graph else None
 
     def refuse_state(self, row: Tensor) -> None:
         """Raise if ``func`` keeps something from call to call that its values depend on: a stage calls it many times.
@@ -190,7 +194,7 @@ class Field:
             if self.autocast:
                 around.enter_context(torch.autocast(**self.autocast))
             try:
-                return self.func(start, self.structure.unpack(own), *self.args)
+                return self.func(start, self.structure.unpack(own.view(self.structure.row_shape)), *self.args)
             except Exception as error:
                 error.add_note(self._call())
                 raise

@@ -25,6 +25,7 @@ from torch import Tensor
 from ...errors import ConvergenceError
 from ...history import add_rows, ieee
 from ...rhs.demand import derivative_only, unvalued
+from ...rhs.field import Field
 from ...schemes.base import Pulled, Scheme
 from ...schemes.one_stage import explicit_pull
 from ...schemes.stage_solvers import Stages
@@ -164,8 +165,9 @@ def fill(
         work.add(k)
         x, slope = work.x[k], k not in task.idle
         if k == task.origin:
-            z, v = x[0], initial(n, x[0]) if slope else None
-            if traces is not None:
+            if traces is None:
+                z, v = x[0], initial(n, x[0]) if slope else None
+            else:
                 z, v = kept(traces, scheme, partial(field, n), x[:1], local[k], slope, start=True)
         else:
             f = partial(field, n)
@@ -266,11 +268,24 @@ def kept(
 ) -> tuple[Tensor, Tensor | None]:
     """State and slope of a step whose graph is kept; it holds no more than the graph needs."""
     own = tuple(part.detach().clone().requires_grad_() for part in x)  # a view would hold the sums of a whole block
+    known = take_first_graph(f) if start and slope else None
     with torch.enable_grad():
-        z, v = traced(scheme, f, own, w0, slope, start)
+        if known is None:
+            z, v = traced(scheme, f, own, w0, slope, start)
+        else:  # func is not evaluated a second time where it may keep something
+            own, z, v = known[:1], *known
         alone = v is not None and not w0.requires_grad
         traces.append(Trace(own, w0, z, _Graph.apply(v) if alone else v))  # type: ignore[no-untyped-call]
     return z.detach(), None if v is None else v.detach()
+
+
+def take_first_graph(f: Any) -> tuple[Tensor, Tensor] | None:
+    """The initial state and its slope with the graph of the check at the door, once, where there is one."""
+    field = f.func if isinstance(f, partial) else None
+    known = field.first_graph if isinstance(field, Field) else None
+    if isinstance(field, Field):
+        field.first_graph = field.first_slope = None
+    return known
 
 
 class _Graph(torch.autograd.Function):
