@@ -119,8 +119,8 @@ def _solve(
     refuse_surroundings(func)
     if (resume or embedded) and derivatives_are_watched():
         raise UnsupportedError(
-            "resume= and estimate_error='embedded' keep rows of a solve, which a transform of torch.func or forward mode"
-            " would take with it. Leave them out there."
+            "resume= and estimate_error='embedded' keep rows of a solve, which transforms and forward mode would take "
+            "with them. Leave them out there."
         )
     march = None
     if given.adaptive and before is None:

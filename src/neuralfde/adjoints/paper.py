@@ -14,7 +14,9 @@ from ..solve.function import COEFFICIENTS
 from ..solve.loop import Gradients, Record, backward_task, march, reader
 from ..solve.plan import Coefficients, Plan, Run
 from ..solve.steppers import Task, Totals
-from ..solve.steppers.single import SingleSteps, Work, leaves, local_weights
+from ..solve.steppers.single import SingleSteps
+from ..solve.steppers.trace import leaves
+from ..solve.steppers.work import Work, local_weights
 
 
 class Unseen(SingleSteps):

@@ -28,7 +28,8 @@ from ..storage import Tape
 from .plan import Coefficients, Plan, Run
 from .rows import SegmentRows, SlopeRows
 from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, choose
-from .steppers.single import leaves, local_weights, traced
+from .steppers.trace import leaves, traced
+from .steppers.work import local_weights
 from .witness import Witness
 
 #: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.

@@ -23,7 +23,8 @@ from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, Totals, why_single
 from .capture import CALLS, StreamLane, capture, capture_stream, new_leaves, own_leaves, refuse_second_holders
 from .graph_cache import forget, lease, release
-from .single import SingleSteps, Work, fill, local_weights, pull_back
+from .single import SingleSteps, fill, pull_back
+from .work import Work, local_weights
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""The rows of the block being filled, and what its earlier steps contribute to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...history import add_rows, ieee
+
+
+def local_weights(local: Tensor, groups: int, weigh: bool) -> list[Tensor]:
+    """(count, groups) as one tensor for each step that broadcasts to the state; leaves where they get a gradient."""
+    rows = local.detach()
+    if rows.stride(0) == 0:  # one weight for all steps
+        one = rows[0, 0] if groups == 1 else rows[0].unsqueeze(1)
+        return [one.requires_grad_(weigh)] * local.shape[0]
+    return [(row[0] if groups == 1 else row.unsqueeze(1)).requires_grad_(weigh) for row in rows.unbind(0)]
+
+
+class Work:
+    """The rows of the block being filled, and the product inside it: what its earlier steps contribute to the next.
+
+    ``past`` (groups, count, inputs, width) holds the rows that the steps give; ``slots[k]`` are those of step ``k``,
+    one for each input, and ``x[k]`` its sums, one for each output, all in the shape of the state. Views are made once,
+    or as each step is reached.
+    """
+
+    def __init__(self, inner: Tensor, sums: Tensor, shape: torch.Size, past: Tensor | None = None) -> None:
+        groups, count, outs, _, ins = inner.shape
+        self.inner, self.shape, self.groups, self.ins = inner, shape, groups, ins
+        self.past = sums.new_empty(groups, count, ins, sums.shape[-1]) if past is None else past
+        self.slots = per_step(self.past[0].view(-1, ins, *shape) if groups == 1 else self.past.permute(1, 2, 0, 3))
+        # contiguous, as the kernel reads it; where inner is, this is a view of it
+        table, flat = inner.contiguous().view(groups, count, outs, count * ins), self.past.flatten(1, 2)
+        self.weights = (table[0] if groups == 1 else table.transpose(0, 1)).unbind(0)
+        self.flat = flat[0] if groups == 1 else flat
+        self.terms: list[tuple[Tensor, Tensor]] = []  # for each step, the weights and the rows before it
+        self.x: Sequence[Sequence[Tensor]] = ()
+        self.lines: Sequence[Tensor] = ()
+        self.on_gpu = sums.device.type == "cuda"
+
+    def take(self, sums: Tensor) -> None:
+        """Begin a block with these sums, (count, outputs, groups, width)."""
+        count, outs, groups, width = sums.shape
+        if groups == 1:
+            self.lines, self.x = sums.view(count, outs, width).unbind(0), per_step(sums.view(count, outs, *self.shape))
+        else:
+            self.lines, self.x = sums.transpose(1, 2).unbind(0), per_step(sums)
+
+    def release(self) -> None:
+        """Let go of the sums: the next block makes its own."""
+        self.lines, self.x = (), ()
+
+    def add(self, k: int) -> None:
+        """Add what the first ``k`` steps of the block contribute to the sums of step ``k``."""
+        if k == 0:
+            return
+        while len(self.terms) < k:
+            terms = (len(self.terms) + 1) * self.ins
+            self.terms.append((self.weights[len(self.terms) + 1].narrow(-1, 0, terms), self.flat.narrow(-2, 0, terms)))
+        line, (weights, before) = self.lines[k], self.terms[k - 1]
+        if self.groups > 1:
+            with ieee(line):
+                line.baddbmm_(weights, before)
+        elif not self.on_gpu:
+            line.addmm_(weights, before)
+        else:
+            for own, weight in zip(line.split(1), weights.split(1), strict=True):
+                add_rows(own, weight, before)
+
+    def rows(self, count: int) -> Tensor:
+        """The rows of the first ``count`` steps, (count, inputs, groups, width)."""
+        return self.past[:, :count].permute(1, 2, 0, 3)
+
+
+def per_step(rows: Tensor) -> list[tuple[Tensor, ...]]:
+    """Rows (count, parts, …) as a tuple of parts for each step."""
+    if rows.shape[1] == 1:
+        return [(row,) for row in rows.squeeze(1).unbind(0)]
+    return [row.unbind(0) for row in rows.unbind(0)]
