@@ -12,7 +12,7 @@ from torch import nn
 import neuralfde as nf
 from neuralfde.history import Blocked, reduced
 from neuralfde.solve.steppers import graph_cache
-from neuralfde.solve.steppers.cuda_graph import Static
+from neuralfde.solve.steppers.static import Static
 from tests.stubs import relative
 
 pytestmark = [

@@ -19,7 +19,7 @@ from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.history import exponentials, panels
 from neuralfde.orders import caputo
 from neuralfde.rhs import field
-from neuralfde.solve.steppers import block, graph_cache
+from neuralfde.solve.steppers import graph_cache, newton_block
 from tests.caching import counted
 from tests.stubs import F64, Net, relative
 
@@ -33,7 +33,7 @@ CACHES = {
     "factors of fits": exponentials._SOLVERS,
     "weights": caputo._WEIGHTS,
     "small solves as they were read": solver._READ,
-    "unit matrices of Newton's method": block._UNITS,
+    "unit matrices of Newton's method": newton_block._UNITS,
 }
 
 
@@ -244,10 +244,10 @@ def test_unit_matrices_tell_steps_states_and_dtypes_apart(method):
         run(*runs[0])
     for given in (*runs, *runs[::-1]):
         assert torch.equal(run(*given), fresh(lambda: run(*given)))
-    before = {key: [x.clone() for x in pair] for key, pair in block._UNITS.entries.items()}
+    before = {key: [x.clone() for x in pair] for key, pair in newton_block._UNITS.entries.items()}
     run(*runs[0])
     for key, pair in before.items():
-        assert all(map(torch.equal, pair, block._UNITS.entries[key]))
+        assert all(map(torch.equal, pair, newton_block._UNITS.entries[key]))
 
 
 def test_panels_made_in_inference_mode_do_not_reach_a_training_step():

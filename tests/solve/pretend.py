@@ -10,7 +10,7 @@ import torch
 
 from neuralfde.rhs.field import Field
 from neuralfde.solve import steppers
-from neuralfde.solve.steppers import cuda_graph
+from neuralfde.solve.steppers import static
 from neuralfde.solve.steppers.capture import CALLS
 
 
@@ -43,11 +43,11 @@ def pretend_a_gpu(patch: pytest.MonkeyPatch) -> list[int]:
             call()
         return FakeGraph(call)
 
-    patch.setattr(cuda_graph, "capture", capture)
-    patch.setattr(cuda_graph, "capture_stream", lambda device, lane=0: FakeStream())
+    patch.setattr(static, "capture", capture)
+    patch.setattr(static, "capture_stream", lambda device, lane=0: FakeStream())
     patch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     patch.setattr(steppers.CudaGraph, "refusal", lambda self, plan, like: refusal(self, plan, on_gpu))
     patch.setattr(steppers, "_automatic", lambda plan, run, like, backward: automatic(plan, run, on_gpu, backward))
-    patch.setattr(Field, "first_evaluation", lambda self, row, known, watch=False: first(self, row, known, True))
+    patch.setattr(Field, "first_evaluation", lambda self, row, known, *more: first(self, row, known, True, *more[1:]))
     return captures

@@ -15,8 +15,8 @@ from neuralfde.base.policy import GRAPHS_KEPT
 from neuralfde.base.structure import structure_of
 from neuralfde.door.names import METHODS
 from neuralfde.rhs.field import Field as Right
-from neuralfde.solve.steppers import cuda_graph, graph_cache
-from neuralfde.solve.steppers.cuda_graph import Static
+from neuralfde.solve.steppers import graph_cache, static
+from neuralfde.solve.steppers.static import Static
 from neuralfde.storage import Device
 from tests.solve.pretend import pretend_a_gpu
 from tests.stubs import F64
@@ -372,7 +372,7 @@ def test_falls_back_with_one_line(captures, monkeypatch, caplog):
 
     func = Field()
     single = gradients(func, "single")
-    monkeypatch.setattr(cuda_graph, "capture", refuse)
+    monkeypatch.setattr(static, "capture", refuse)
     with caplog.at_level(logging.INFO, logger="neuralfde"):
         for _ in range(3):
             assert_close(gradients(func, "auto"), single)

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from ...base.policy import GRAPHS_AT_ONCE, GRAPHS_REPEATS
-from ...base.structure import replace_tensors, tensors_in
+from ...base.structure import tensors_in
 from ...errors import InputError
-from ...history import Block
-from ...rhs.field import Field
 from ...schemes import OneStage
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, Totals, why_single
-from .capture import CALLS, StreamLane, capture, capture_stream, new_leaves, own_leaves, refuse_second_holders
+from .capture import own_leaves
 from .graph_cache import forget, lease, release
-from .single import SingleSteps, fill, pull_back
-from .work import Work, local_weights
+from .single import SingleSteps
+from .static import Graph, Static
 
 
 @dataclass(frozen=True)
@@ -153,146 +149,3 @@ class CudaGraphSteps(Steps):
                 raise InputError(f"stepper='cuda-graph' cannot take these steps: {reason}.") from error
             self.run.stepper, self.run.why = "single", reason
             return None
-
-
-@dataclass
-class Graph:
-    """One captured block: its weights inside, and how often it evaluates ``func``."""
-
-    inner: Tensor
-    given: Tensor | None = None
-    captured: torch.cuda.CUDAGraph | None = None
-    evaluations: int = 0
-
-    def replay(self) -> None:
-        """Run the steps of the block."""
-        assert self.captured is not None
-        self.captured.replay()
-
-
-class Static:
-    """The static inputs and outputs of the graphs of one solve, and the graphs, by direction and length of the block.
-
-    Forward, ``rows`` are the sums of a block and become its rows, and ``past`` becomes its slopes. Backward, ``x`` are
-    the rows of the forward pass, ``rows`` the gradients of the slopes; ``past`` holds the gradients of the states from
-    outside and becomes the rows μ. Gradients of parameters add up in ``totals``. All graphs share one pool of memory;
-    they never run at once.
-    """
-
-    def __init__(self, plan: Plan, like: Tensor, size: int) -> None:
-        sums = plan.scheme.sums
-        self.size, self.shape, self.busy = size, like.shape, True
-        self.rows = like.new_empty(size, sums, *like.shape)
-        self.rows.copy_(like)  # warming up at a state that exists
-        self.flat = self.rows.new_zeros(self.rows.numel())
-        self.states = torch.empty_like(self.rows[:, 0]) if sums > 1 else self.rows[:, 0]
-        self.times, self.local = plan.field.times[:1].repeat(size), like.new_zeros(size, like.shape[0])
-        self.args = [a.detach().clone().requires_grad_(a.requires_grad) for a in tensors_in(plan.field.args)]
-        self.graphs: dict[tuple[bool, int], Graph] = {}
-        self.pool = torch.cuda.graph_pool_handle()
-        self.totals: Totals | None = None
-
-    @cached_property
-    def x(self) -> Tensor:
-        """The rows of the forward pass, in the order of the backward pass."""
-        return self.rows.clone()
-
-    @cached_property
-    def slopes(self) -> Tensor:
-        """The slopes of a block, in the order of the backward pass."""
-        return torch.zeros_like(self.rows[:, 0])
-
-    def past(self, inputs: int) -> Tensor:
-        """The rows that a block gives, (groups, size, inputs, width)."""
-        groups, width = self.shape
-        return self.flat[: self.size * inputs * groups * width].view(groups, self.size, inputs, width)
-
-    def room(self, count: int, backward: bool) -> Tensor:
-        """Where the sums of a block of so many steps go."""
-        if not backward:
-            return self.rows[:count]
-        return self.rows.view(-1)[: count * self.shape.numel()].view(count, 1, *self.shape)
-
-    def begin(self, plan: Plan) -> None:
-        """Take in what is new in this solve."""
-        with torch.no_grad():
-            for mine, given in zip(self.args, tensors_in(plan.field.args), strict=True):
-                mine.copy_(given)
-        for total in () if self.totals is None else self.totals.tensors:
-            if total is not None:
-                total.zero_()
-
-    def take(self, plan: Plan, task: Task, graph: Graph) -> None:
-        """Take in what is new in this block."""
-        count, steps = task.block.count, task.steps
-        low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1]) + 1
-        times = plan.field.times[low:high]
-        self.times[:count].copy_(times if steps.step > 0 else times.flip(0))
-        if not isinstance(plan.scheme, OneStage):
-            self.local[:count].copy_(task.local)
-            if task.origin is not None:
-                self.local[task.origin] = 0.0  # its state is given: c + 0 · f
-        if task.inner is not graph.given:
-            graph.inner.copy_(task.inner)
-            graph.given = task.inner
-        plan.field.evaluations += graph.evaluations
-
-    def graph(self, plan: Plan, task: Task, pull: Pull | None) -> Graph:
-        """The graph of blocks of this length, forward or (with ``pull``) backward."""
-        key = (pull is not None, task.block.count)
-        if key not in self.graphs:
-            graph, sums = Graph(task.inner.clone(memory_format=torch.contiguous_format)), task.sums.clone()
-            count = Block(0, task.block.count)
-            still = Task(count, range(task.block.count), self.room(*key[::-1]), graph.inner, self.local[: count.count],
-                         None, frozenset())  # fmt: skip
-            field = plan.field.at(self.times, replace_tensors(plan.field.args, self.args))
-            try:
-                if pull is None:
-                    graph.captured, graph.evaluations = self._capture_forward(plan, field, still)
-                else:
-                    graph.captured, graph.evaluations = self._capture_backward(plan, field, still, pull)
-            finally:
-                task.sums.copy_(sums)  # warming up has overwritten them, also where func cannot be captured
-            self.graphs[key] = graph
-        return self.graphs[key]
-
-    def _capture_forward(self, plan: Plan, field: Field, task: Task) -> tuple[torch.cuda.CUDAGraph, int]:
-        work = Work(task.inner, task.sums, field.shape, self.past(1))
-        work.take(task.sums)
-        local = local_weights(task.local, self.shape[0], weigh=False)
-
-        def call() -> None:
-            with torch.no_grad():
-                fill(plan.scheme, field, task, work, local, field, self.states[: task.block.count])
-
-        return capture(call, field.func, task.sums, self.pool), field.evaluations // CALLS
-
-    def _capture_backward(self, plan: Plan, field: Field, task: Task, pull: Pull) -> tuple[torch.cuda.CUDAGraph, int]:
-        refuse_second_holders(plan, self.args, field, self.x[0, 0].view(field.shape))
-        work = Work(task.inner, task.sums, field.shape, self.past(plan.scheme.sums))
-        work.take(task.sums)
-        streams = [capture_stream(task.sums.device, lane) for lane in (0, 1)]
-        pairs = zip(streams, reversed(streams), strict=True)
-        lanes = [StreamLane(field, new_leaves(plan, self.args)[0], stream, other) for stream, other in pairs]
-        if self.totals is None:
-            self.totals = Totals(lanes[0].wanted, self.local, pull.weigh)
-        totals = self.totals
-        before = [None if g is None else g.clone() for g in totals.tensors]
-        outside = [work.slots[k][0] for k in task.steps]
-        inside = Pull(self.x.__getitem__, outside, totals, pull.weigh)
-        slopes = self.slopes[: task.block.count] if pull.weigh else None
-
-        def call() -> None:
-            streams[1].wait_stream(streams[0])
-            if totals.local is not None:
-                totals.local.zero_()
-            local = local_weights(task.local, self.shape[0], pull.weigh)
-            with torch.enable_grad():
-                pull_back(plan.scheme, task, work, local, inside, lanes, slopes)
-            streams[0].wait_stream(streams[1])
-
-        graph = capture(call, field.func, task.sums, self.pool)
-        for total, then in zip(totals.tensors, before, strict=True):
-            if total is not None:
-                total.zero_() if then is None else total.copy_(then)  # warming up has added to them
-        return graph, sum(lane.rhs.evaluations for lane in lanes) // CALLS

@@ -38,7 +38,8 @@ from ...errors import InputError
 from ...schemes import Jacobian, Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
-from .block import BlockBackward, BlockOfSteps, most_iterations, newton
+from .block import BlockBackward, BlockOfSteps, most_iterations
+from .newton_block import newton
 from .single import SingleSteps
 from .stacked import largest, same
 

@@ -1,0 +1,55 @@
+"""Newton's method for few implicit steps of a tiny state at once."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...base.caches import Cache
+from ...base.policy import NEWTON_ITERATIONS, NEWTON_ROUGH
+from .block import BlockOfSteps
+from .stacked import largest
+
+_UNITS: Cache[tuple[Tensor, Tensor]] = Cache("unit matrices of Newton's method", 64)
+
+
+def newton(
+    block: BlockOfSteps, base: Tensor, weights: Tensor, times: Tensor, scale: Tensor, tol: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """Newton's method for ``v = f(t, base + W v)``, all steps at once; states, slopes, and a pair (put, got); or None.
+
+    The call of ``func`` that gives the slopes gives the differences, too, from which the Jacobians are made. Changes
+    are relative to the largest value of each number so far, which was ``scale`` before these steps.
+    """
+    count, width = base.shape
+    key = (count, width, base.dtype, base.device)
+    one, unit = _UNITS.get((*key, torch.is_inference_mode_enabled()), lambda: _units(*key))
+    slopes = block.evaluate(times[:count], torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
+    states = torch.addmm(base, weights, slopes)
+    top, size = states.abs().amax(0), 0.0
+    reach = torch.where(top > 0, top, largest(top) or 1.0) * math.sqrt(torch.finfo(base.dtype).eps)
+    probes, outer = unit * reach, weights[:, None, :, None]
+    for k in range(NEWTON_ITERATIONS):
+        found = block.evaluate(times, states + probes)
+        here = found[0]
+        jacobians = ((found[1:] - here).permute(1, 2, 0) / reach).unsqueeze(2)
+        matrix = torch.addcmul(one, jacobians, outer, value=-1.0).reshape(count * width, -1)
+        update, _ = torch.linalg.solve_ex(matrix, (here - slopes).reshape(-1, 1))
+        slopes = slopes + update.view(count, width)
+        before, states = states, torch.addmm(base, weights, slopes)
+        most = torch.maximum(states.abs().cummax(0).values, scale)
+        last, size = size, largest((states - before) / torch.where(most > 0, most, 1.0))
+        if not math.isfinite(size):
+            return None
+        # the change that would follow is the smaller the more this one is smaller than the last
+        if size == 0 or (k > 0 and size * max((size / last) ** 1.5, NEWTON_ROUGH) <= tol):
+            return states, slopes, before, here
+    return None
+
+
+def _units(count: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The unit matrix of all numbers of so many steps, and the directions in which a state is moved, the first none."""
+    one = torch.eye(count * width, dtype=dtype, device=device).view(count, width, count, width)
+    return one, torch.eye(width + 1, dtype=dtype, device=device)[:, 1:].unsqueeze(1)
