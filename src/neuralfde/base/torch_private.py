@@ -37,6 +37,7 @@ __all__ = [
     "uncompiled",
     "value_of",
     "vectorised",
+    "version_of",
     "vjp",
     "with_parameters",
     "with_tangent",
@@ -173,6 +174,11 @@ def with_tangent(x: Tensor | None) -> Tensor | None:
     if forward_ad.unpack_dual(x).tangent is not None:
         return x
     return forward_ad.make_dual(x, torch.zeros_like(x))  # type: ignore[no-any-return]
+
+
+def version_of(x: Tensor) -> int:
+    """How often a tensor has been written to; one made in inference mode does not say."""
+    return 0 if x.is_inference() else x._version
 
 
 def value_of(x: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..base.torch_private import hooks_at_rest, places, with_parameters
+from ..base.torch_private import hooks_at_rest, places, version_of, with_parameters
+from ..errors import ChangedFunctionError
 
 
 class Called:
@@ -25,6 +26,17 @@ class Called:
         modules = func.modules() if isinstance(func, nn.Module) else ()
         self.modes = [(module, module.training) for module in modules]
         self.owned = places(func)
+        self.versions = {name: version_of(x) for name, x in self.owned.items()}
+
+    def _refuse_changes(self) -> None:
+        """Raise if somebody has written to a buffer or a parameter since; what ``func`` itself writes is its own."""
+        for name, x in self.owned.items():
+            if version_of(x) != self.versions[name]:
+                raise ChangedFunctionError(
+                    f"{name} of func was changed in place between the forward and the backward pass, which evaluates "
+                    "func again. Call backward() before such changes, or use adjoint='direct', which keeps the graphs "
+                    "of the forward pass."
+                )
 
     @contextlib.contextmanager
     def restored(self, keeps_state: bool) -> Iterator[None]:
@@ -34,6 +46,8 @@ class Called:
         func that ``keeps_state`` writes to copies of its buffers, so that they are updated once, in the forward pass.
         Hooks on tensors stay aside: autograd calls them with the total.
         """
+        if not keeps_state:
+            self._refuse_changes()
         now, frozen = places(self.func), [x for x in self.wanted if not x.requires_grad]
         swapped = {name: x for name, x in self.owned.items() if now.get(name) is not x}
         if keeps_state:

@@ -111,7 +111,7 @@ class Solve(torch.autograd.Function):
             return (None, None, None, *_differentiable(plan, adjoint, inputs, (grad_out, grad_between)))
         z0 = inputs[COEFFICIENTS].detach()
         c = _numbers(inputs, z0)
-        again = plan.called.restored(plan.field.impure is not None)
+        again = plan.called.restored(plan.field.impure is not None or adjoint.stores_graph)
         with _without_autocast(plan, z0), torch.no_grad(), again, _advised(plan):
             if ctx.record.spent:
                 _, _, ctx.record = loop.forward(plan, run, c, z0, adjoint.stores_graph)
