@@ -124,7 +124,7 @@ def test_combinations_that_make_no_sense():
         Trapezoid(implicit=False)
     with pytest.raises(InputError, match="correction"):
         ABM(corrections=0)
-    with pytest.raises(InputError, match="tolerance"):
+    with pytest.raises(InputError, match="relative error of a state"):
         Newton(tol=-1.0)
     with pytest.raises(InputTypeError, match="'adjoint'"):
         solve(relax, Z, 1.0, 0.5, steps=4, adjont="exact")
