@@ -64,7 +64,8 @@ def _tolerances(plan: Plan) -> tuple[float, float]:
     """How far slopes may differ, relative to them and to states per step: rows are summed again in another order."""
     if plan.field.autocast is not None or plan.storage.dtype is not None:  # in a lower precision
         return 0.1, 1e-2
-    rough, fine = (1e-8, 1e-12) if plan.field.structure.dtype == torch.float64 else (2e-5, 1e-5)
-    if plan.field.structure.device.type != "cpu" and rough > 1e-8:
-        rough = 5e-3  # products of a GPU may be rounded to ten bits, and otherwise for other sizes
-    return rough, 1e-2 * rough**0.5 if plan.scheme.implicit else fine  # slopes of a stiff func are as rough as it is
+    structure, implicit = plan.field.structure, plan.scheme.implicit  # slopes of a stiff func are as rough as it is
+    if structure.dtype == torch.float64:
+        return 1e-8, 1e-6 if implicit else 1e-12
+    # products of a GPU may be rounded to ten bits, and otherwise for other sizes
+    return 2e-5 if structure.device.type == "cpu" else 5e-3, 1e-3 if implicit else 1e-5
