@@ -44,7 +44,7 @@ PICARD_EXTRA = 16
 STANDSTILL = 256
 #: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix.
 NEWTON_NUMBERS = 64
-#: Its iterations, and how exact its differences are.
+#: Its iterations, and how exact its differences are, at best.
 NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 
 # ---- implicit stages ------------------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ def newton(
     slopes = block.evaluate(times[:count], torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
     states = torch.addmm(base, weights, slopes)
     top, size = states.abs().amax(0), 0.0
-    reach = torch.where(top > 0, top, largest(top) or 1.0) * math.sqrt(torch.finfo(base.dtype).eps)
+    root = math.sqrt(torch.finfo(base.dtype).eps)
+    reach, rough = torch.where(top > 0, top, largest(top) or 1.0) * root, max(NEWTON_ROUGH, 4 * root)
     probes, outer = unit * reach, weights[:, None, :, None]
     for k in range(NEWTON_ITERATIONS):
         found = block.evaluate(times, states + probes)
@@ -44,7 +45,7 @@ def newton(
         if not math.isfinite(size):
             return None
         # the change that would follow is the smaller the more this one is smaller than the last
-        if size == 0 or (k > 0 and size * max((size / last) ** 1.5, NEWTON_ROUGH) <= tol):
+        if size == 0 or (k > 0 and size * max((size / last) ** 1.5, rough) <= tol):
             return states, slopes, before, here
     return None
 
