@@ -79,7 +79,10 @@ def fdeint(
             float64, complex64 or complex128.
         t: a number T integrates from 0 and returns z(T); a 1-D increasing tensor returns the states at its times,
             stacked first, with ``t[0]`` the initial time. Times between grid points come from the scheme's own
-            continuous output.
+            continuous output, all of them in one product. A 2-D tensor (batch, times) has the times of each sample,
+            for one tensor ``z0`` with the batch along its first axis: rows begin with the one initial time, do not
+            decrease, and NaN fills those of shorter series, whose last state is then repeated; state ``k`` of sample
+            ``b`` is ``result[k, b]``.
         order: β in (0, 2], a number, a tensor that broadcasts to the state (one order per channel, or per sample as
             ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
@@ -178,8 +181,8 @@ def solve(
     solved = run(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
-    times = [wanted.grid.at(p) for p in wanted.positions]
-    ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
+    times = wanted.grid.start + wanted.grid.at(wanted.all_positions)
+    ts = times.to(dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
     if pair is True:

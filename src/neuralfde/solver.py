@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -11,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .base.grid import Request
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, pytree, without_compiler
 from .base.transfer import capturing
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.names import ADJOINTS
+from .door.output import assembled
 from .door.resume import State, read_state, settings_of, weights_of_past
 from .door.validation import (
     Options,
@@ -139,7 +138,7 @@ def _solve(
     field.refuse_late_noise(plan.train)
     if march is not None:
         march.check(at_nodes[-1])
-    rows = _assemble(wanted, weights.nodes, at_nodes, between, problem.scheme.dense_meets_nodes)
+    rows = assembled(wanted, structure, problem.scheme, weights.nodes, at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
         # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
@@ -148,7 +147,7 @@ def _solve(
     if embedded:
         by = gain(problem.scheme, order)
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
-        error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
+        error = structure.unpack(assembled(wanted, structure, problem.scheme, weights.nodes, errors, None))
     state = None
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
@@ -296,32 +295,3 @@ def gain(scheme: Scheme, order: Any) -> float:
         return 1.0
     values = [float(torch.as_tensor(x).detach().min()) for x in pytree.tree_leaves(operator.order)]
     return max(1.0, 2.0 ** scheme.expected_order(min(values), smooth=False) - 1)
-
-
-def _assemble(
-    wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None, meets_nodes: bool = True
-) -> Tensor:
-    """The states in the order of the requested times; linear between nodes where the scheme's own output is.
-
-    Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
-    """
-    if wanted.nodes == nodes:
-        return at_nodes
-    place = {n: k for k, n in enumerate(nodes)}
-    rows, seen = [], 0
-    for node, p in zip(wanted.nodes, wanted.positions, strict=True):
-        if node >= 0:
-            rows.append(at_nodes[place[node]])
-            continue
-        low = math.floor(p)
-        if between is not None and meets_nodes:
-            rows.append(between[seen])
-            seen += 1
-        elif between is not None:
-            here, left, right = between[seen : seen + 3]
-            gap = torch.lerp(at_nodes[place[low]] - left, at_nodes[place[low + 1]] - right, p - low)
-            rows.append(here + gap)
-            seen += 3
-        else:
-            rows.append(torch.lerp(at_nodes[place[low]], at_nodes[place[low + 1]], p - low))
-    return torch.stack(rows)

@@ -125,6 +125,8 @@ JUMP_LENGTH = 1e-12
 
 # ---- what is found again --------------------------------------------------------------------------------------------
 
+#: Weights of output between grid points that are computed at once: some ten times as many numbers are alive by then.
+OUTPUT_NUMBERS = 1 << 20
 #: Small tables are compared by their contents; larger ones are made anew, which takes no longer than comparing.
 TABLE_NUMBERS = 1 << 14
 #: Numbers in all states of a solve whose reading is found again.

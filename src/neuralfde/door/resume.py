@@ -55,6 +55,8 @@ class State:
     def request(self, t: float | Tensor, step: float | None, steps: int | None) -> Request:
         """The grid of the continuation; ``t`` is the new end, or times that begin where the last solve stopped."""
         several = isinstance(t, Tensor) and t.ndim > 0
+        if isinstance(t, Tensor) and t.ndim > 1:
+            raise InputError("a resumed solve takes one row of times for the whole batch, on its grid.")
         first, last = (float(t[0]), float(t[-1])) if isinstance(t, Tensor) and several else (self.time, float(t))
         if abs(first - self.time) > 1e-6 * max(1.0, abs(self.time)):
             raise InputError(f"t begins at {first:g}, but the solve to be resumed stopped at {self.time:g}.")

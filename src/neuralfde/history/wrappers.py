@@ -236,18 +236,21 @@ class StartingGradient(Wrapped):
 
 
 class Between(Wrapped):
-    """States between nodes: slopes weighted by ``dense`` (times, steps + 1, groups) add up in ``states``.
+    """States between nodes: slopes weighted by ``dense`` (times, steps + 1, parts) add up in ``states``.
 
-    These, (times, groups, width), begin with what the initial values contribute there.
+    These, (times, groups, width), begin with what the initial values contribute there. The parts of a row are its
+    groups, or pieces of one length that each group is cut into.
     """
 
     def __init__(self, memory: Memory, dense: Tensor, states: Tensor) -> None:
         super().__init__(memory)
         self.dense, self.states = dense, states
+        self.parts = states.view(states.shape[0], dense.shape[2], -1)
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
-        self.states += torch.einsum("ong,ngm->ogm", self.dense[:, block.start : block.stop], rows[:, 0])
+        weights, parts = self.dense[:, block.start : block.stop], in_parts(rows[:, 0], self.dense)
+        self.parts += torch.einsum("ong,ngm->ogm", weights, parts)
         super().record(block, rows, slopes)
 
 
@@ -263,7 +266,8 @@ class BetweenGradient(Wrapped):
         """See :class:`Memory`."""
         found = self.memory.recall(block, out)
         steps = slice(self.steps + 1 - block.stop, self.steps + 1 - block.start)
-        direct = torch.einsum("ong,ogm->ngm", self.dense[:, steps].flip(1), self.grads)[:, None]
+        direct = torch.einsum("ong,ogm->ngm", self.dense[:, steps].flip(1), in_parts(self.grads, self.dense))
+        direct = direct.reshape(block.count, 1, *self.grads.shape[1:])
         if found is not None:
             return found.add_(direct)
         return direct if out is None else out.copy_(direct)
@@ -272,8 +276,14 @@ class BetweenGradient(Wrapped):
         """See :class:`Memory`."""
         if self.dense_grad is not None and slopes is not None:
             steps = slice(self.steps + 1 - block.stop, self.steps + 1 - block.start)
-            self.dense_grad[:, steps] = torch.einsum("ogm,ngm->ong", self.grads, slopes.flip(0))
+            grads, parts = in_parts(self.grads, self.dense), in_parts(slopes.flip(0), self.dense)
+            self.dense_grad[:, steps] = torch.einsum("ogm,ngm->ong", grads, parts)
         super().record(block, rows, slopes)
+
+
+def in_parts(rows: Tensor, dense: Tensor) -> Tensor:
+    """Rows (n, groups, width) as (n, parts, …), with the parts of ``dense`` (times, steps + 1, parts)."""
+    return rows.reshape(rows.shape[0], dense.shape[2], -1)
 
 
 class Tabled(Wrapped):
@@ -324,7 +334,7 @@ def assembled(
     if dense is not None:
         times, steps = dense.shape[:2]
         if base is None:
-            states = initial.expand(times, *initial.shape).clone()
+            states = initial.expand(times, *initial.shape).clone(memory_format=torch.contiguous_format)
         else:
             states = torch.einsum("iog,igm->ogm", base[:, steps:], initial)
         memory = between = Between(memory, dense, states)

@@ -25,7 +25,8 @@ class FDEBlock(nn.Module):
         order: β in (0, 1], a number or a tensor that broadcasts to the state, or an operator such as ``MultiTerm``;
             with ``learn_order`` its initial value, inside (0, 1). Parameters inside an operator belong to the block.
         learn_order: train the order too. It is kept inside (0, 1] as a sigmoid of an unconstrained parameter.
-        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times.
+        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times, (batch, times) for
+            series with times of their own. A call may give others: ``block(z0, t=times)``.
         step: as in ``fdeint``; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise.
 
     Shape:
@@ -130,13 +131,16 @@ class FDEBlock(nn.Module):
             return self.fixed_order
         return torch.sigmoid(self.raw_order.double()).reshape(self.order_shape)
 
-    def forward(self, z: Any, *args: Any, velocity: Any = None, horizon: Any = None) -> Any:
+    def forward(
+        self, z: Any, *args: Any, t: float | Tensor | None = None, velocity: Any = None, horizon: Any = None
+    ) -> Any:
         """Solve from ``z``; further arguments are passed on to ``func`` and get gradients.
 
-        ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
+        ``t``, ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
         """
         given = {k: v for k, v in (("velocity", velocity), ("horizon", horizon)) if v is not None}
-        return fdeint(self.func, z, self.t, self.order, args=args, **{**self.options, **given})
+        times = self.t if t is None else t
+        return fdeint(self.func, z, times, self.order, args=args, **{**self.options, **given})
 
     def extra_repr(self) -> str:
         """Order, time and options, as given."""

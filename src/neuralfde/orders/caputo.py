@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,10 +95,11 @@ class Tempered(Operator):
 
         if own is not None:
 
-            def dense(p: float) -> Tensor:
-                here, right = mesh.at(p), mesh.at(min(math.floor(p) + 1.0, float(mesh.steps)))
+            def dense(p: Tensor) -> Tensor:
+                here, right = mesh.at(p), mesh.at((p.floor() + 1).clamp(max=mesh.steps))
                 # slopes beyond the right-hand node have no weight: their factor only has to be finite
-                return own(p) * torch.exp(-rate * torch.maximum(here - t, here - right))
+                lag = torch.maximum(here[:, None] - t, (here - right)[:, None])
+                return own(p) * torch.exp(-rate * lag)
 
         def line(s: Tensor) -> Tensor:
             one = torch.exp(-rate * s)

@@ -101,18 +101,13 @@ class ABM(Scheme):
 
 
 def _hats(order: Tensor, step: float | Tensor, steps: int):  # type: ignore[no-untyped-def]
-    """Weights of the slopes at a position between nodes: the integral of the piecewise linear slope up to it."""
+    """Weights of the slopes at positions between nodes: the integral of the piecewise linear slope up to each."""
 
-    def row(position: float) -> Tensor:
+    def rows(positions: Tensor) -> Tensor:
         a = order + 1
-        j = torch.arange(steps + 1, dtype=torch.float64)[:, None]
+        power = uniform.powers_of_lags(positions, range(steps + 2), a)
+        before, here, after = power[:, :-2], power[:, 1:-1], power[:, 2:]
+        first = power[:, 1] - power[:, 0] + a * uniform.powers_of_lags(positions, range(1), order)[:, 0]
+        return uniform.scale(order, step, 2.0) * torch.cat([first[:, None], before - 2 * here + after], dim=1)
 
-        def power(x: Tensor) -> Tensor:
-            return uniform.power_or_zero(x.clamp(min=0), a)
-
-        inner = power(position - j + 1) - 2 * power(position - j) + power(position - j - 1)
-        x = torch.tensor(position, dtype=torch.float64)
-        first = power(x - 1) - x**a + a * x**order
-        return uniform.scale(order, step, 2.0) * torch.cat([first.reshape(1, -1), inner[1:]])
-
-    return row
+    return rows

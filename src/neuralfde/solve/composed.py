@@ -17,6 +17,7 @@ from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
 from ..base.torch_private import derivatives_are_watched
 from ..errors import UnsupportedError
 from ..history import Block
+from ..history.wrappers import in_parts
 from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
@@ -119,7 +120,7 @@ def _between(c: Coefficients, z0: Tensor, slopes: Tensor) -> Tensor:
     assert c.dense is not None
     steps = c.dense.shape[1]
     first = z0 if c.base is None else torch.einsum("iog,igm->ogm", c.base[:, steps:], z0)
-    return first + torch.einsum("ong,ngm->ogm", c.dense, slopes)
+    return first + torch.einsum("ong,ngm->ogm", c.dense, in_parts(slopes, c.dense)).reshape(-1, *slopes.shape[1:])
 
 
 class _Matrix:

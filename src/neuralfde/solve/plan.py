@@ -19,9 +19,9 @@ from ..storage import Storage
 class Coefficients(NamedTuple):
     """The numbers of the scheme; see :class:`~neuralfde.weights.kernel.Kernel`.
 
-    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, groups). Where ``base``
-    is given, the initial values are a stack (initials, groups, width), and the rows of ``base`` beyond the last step
-    belong to those output times: (initials, steps + 1 + times, groups).
+    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, parts): for each group,
+    or for each sample of it. Where ``base`` is given, the initial values are a stack (initials, groups, width), and
+    the rows of ``base`` beyond the last step belong to those output times: (initials, steps + 1 + times, groups).
     """
 
     weights: Tensor
