@@ -250,7 +250,7 @@ class Between(Wrapped):
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
         weights, parts = self.dense[:, block.start : block.stop], in_parts(rows[:, 0], self.dense)
-        self.parts += torch.einsum("ong,ngm->ogm", weights, parts)
+        self.parts.transpose(0, 1).baddbmm_(weights.permute(2, 0, 1), parts.transpose(0, 1))
         super().record(block, rows, slopes)
 
 
@@ -266,7 +266,7 @@ class BetweenGradient(Wrapped):
         """See :class:`Memory`."""
         found = self.memory.recall(block, out)
         steps = slice(self.steps + 1 - block.stop, self.steps + 1 - block.start)
-        direct = torch.einsum("ong,ogm->ngm", self.dense[:, steps].flip(1), in_parts(self.grads, self.dense))
+        direct = torch.einsum("ong,ogm->ngm", self.dense[:, steps], in_parts(self.grads, self.dense)).flip(0)
         direct = direct.reshape(block.count, 1, *self.grads.shape[1:])
         if found is not None:
             return found.add_(direct)
