@@ -132,15 +132,21 @@ class FDEBlock(nn.Module):
         return torch.sigmoid(self.raw_order.double()).reshape(self.order_shape)
 
     def forward(
-        self, z: Any, *args: Any, t: float | Tensor | None = None, velocity: Any = None, horizon: Any = None
+        self,
+        z: Any,
+        *args: Any,
+        t: float | Tensor | None = None,
+        steps: int | None = None,
+        velocity: Any = None,
+        horizon: Any = None,
     ) -> Any:
         """Solve from ``z``; further arguments are passed on to ``func`` and get gradients.
 
-        ``t``, ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
+        ``t``, ``steps``, ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
         """
-        given = {k: v for k, v in (("velocity", velocity), ("horizon", horizon)) if v is not None}
-        times = self.t if t is None else t
-        return fdeint(self.func, z, times, self.order, args=args, **{**self.options, **given})
+        own = {"steps": steps, "velocity": velocity, "horizon": horizon}
+        given = self.options | {k: v for k, v in own.items() if v is not None}
+        return fdeint(self.func, z, self.t if t is None else t, self.order, args=args, **given)
 
     def extra_repr(self) -> str:
         """Order, time and options, as given."""
