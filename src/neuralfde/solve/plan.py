@@ -31,6 +31,10 @@ class Coefficients(NamedTuple):
     base: Tensor | None = None
 
 
+#: How many tensors a solve passes before the initial values.
+COEFFICIENTS = len(Coefficients._fields)
+
+
 @dataclass(frozen=True)
 class Plan:
     """One solve: the right-hand side, the scheme and how its history and its rows are kept.
