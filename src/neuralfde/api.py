@@ -16,6 +16,7 @@ from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.resume import State
+from .door.semilinear import joined
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
 from .errors import InputError
 from .history import History
@@ -70,6 +71,7 @@ def fdeint(
     atol: float | None = None,
     max_steps: int = 100_000,
     jumps: tuple[Any, Any] | None = None,
+    linear: Any = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -125,13 +127,19 @@ def fdeint(
         jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
             axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``. Values get gradients. The state
             at a jump is the one after it. Each jump adds two points to the grid.
+        linear: ``A`` in ``D z = A z + func(t, z)``: a matrix that acts on the last axis of the state (a batch of them
+            for samples of their own), a sparse tensor, an object of ``neuralfde.linear`` or one with ``matvec(z)``,
+            ``solve(w0, r)`` and ``solve_transposed(w0, r)`` for ``I - w0 A``, or a function without arguments that
+            returns one. Its tensors get gradients. It is part of the equation, and ``method=`` says how it is solved:
+            ``'imex'`` (the default with it, order 2) is implicit in ``A`` and explicit in ``func``, other methods take
+            the sum of both.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, linear,
     )  # fmt: skip
     if not is_complex(z0):
         return run(func, z0, t, order, given).ys
@@ -207,6 +215,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     given = _options("plan", options)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
+    func, given = joined(func, z0, given)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)

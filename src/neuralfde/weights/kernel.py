@@ -17,7 +17,8 @@ class Kernel:
             Or (sums, steps + 1, steps + 1, groups): row ``n``, slope ``j``, where the weights depend on both.
         local: (groups,), the weight ``w_0`` of the slope at the new point, zero for explicit schemes; or one for each
             row, (steps + 1, groups).
-        start: (starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the first sum.
+        start: (started, starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the
+            first so many sums.
         first: the first slope that enters the history: 1 where ``v_0`` does not.
         dense: row weights of the scheme's own continuous output, or None where it is linear between nodes.
         base: (initials, steps + 1, groups) or None; ``base_n = Σ_i base[i, n] z_0^{(i)}`` of the initial values
