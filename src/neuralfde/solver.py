@@ -39,6 +39,7 @@ from .rhs.field import Field
 from .schemes import Scheme
 from .solve.function import solved
 from .solve.plan import Plan, Run
+from .solve.steppers import Stepper
 from .storage import Storage
 from .weights.embedded import step_errors
 from .weights.kernel import Kernel
@@ -129,13 +130,13 @@ def _solve(
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     if given.horizon is not None:
         func, args = in_own_time(func, given.horizon, structure, args)
-    given = given._replace(stepper=read_stepper(given.stepper, problem.adjoint))
+    stepper = read_stepper(given.stepper, problem.adjoint)
     field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.values])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    plan = _plan(problem, weights, given, field, inputs, (*trained, *cut), bool(resume or embedded))
+    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), bool(resume or embedded))
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
@@ -168,6 +169,7 @@ def _plan(
     weights: Weights,
     given: Options,
     field: Field,
+    stepper: Stepper | None,
     inputs: tuple[Tensor | None, ...],
     leaves: tuple[Tensor, ...],
     keep_slopes: bool,
@@ -192,7 +194,7 @@ def _plan(
         backward_weights=paper_weights(problem),
         leaves=leaves,
         called=Called(field.func, leaves) if train else None,
-        stepper=given.stepper,
+        stepper=stepper,
         known=weights.past_rows,
         advice=lambda: less_memory(
             problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph
