@@ -19,6 +19,7 @@ from .door.resume import State
 from .door.semilinear import joined
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
 from .errors import InputError
+from .exact import needs_no_steps, solved_exactly, stats_of
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
@@ -132,7 +133,8 @@ def fdeint(
             ``solve(w0, r)`` and ``solve_transposed(w0, r)`` for ``I - w0 A``, or a function without arguments that
             returns one. Its tensors get gradients. It is part of the equation, and ``method=`` says how it is solved:
             ``'imex'`` (the default with it, order 2) is implicit in ``A`` and explicit in ``func``, other methods take
-            the sum of both.
+            the sum of both. ``func`` may then be None or a tensor, a constant source; without steps, method and
+            tolerance the solution is the Mittag-Leffler function of ``A``, to rounding.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
@@ -141,6 +143,9 @@ def fdeint(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
         horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, linear,
     )  # fmt: skip
+    if needs_no_steps(func, given):
+        _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
+        return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
     if not is_complex(z0):
         return run(func, z0, t, order, given).ys
     func, z0, order, given = in_real_numbers(func, z0, order, given)
@@ -173,6 +178,11 @@ def solve(
             past is cut off from gradients, as truncated training wants it.
     """
     given = _options("solve", options)
+    if needs_no_steps(func, given) and not resume:
+        times, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
+        some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
+        off = None if exact.error is None else exact.error[some]
+        return Solution(torch.tensor(times).to(z0)[some], exact.states[some], stats_of(exact), off)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
         found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
