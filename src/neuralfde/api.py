@@ -47,7 +47,7 @@ class Solution:
 
 @explained
 def fdeint(
-    func: Callable[..., Any],
+    func: Callable[..., Any] | Tensor | None,
     z0: Any,
     t: float | Tensor,
     order: float | Tensor | Operator | Any,
@@ -148,13 +148,13 @@ def fdeint(
         return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
     if not is_complex(z0):
         return run(func, z0, t, order, given).ys
-    func, z0, order, given = in_real_numbers(func, z0, order, given)
+    func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
     return again_complex(run(func, z0, t, order, given).ys)
 
 
 @explained
 def solve(
-    func: Callable[..., Any],
+    func: Callable[..., Any] | Tensor | None,
     z0: Any,
     t: float | Tensor,
     order: Any,
@@ -184,7 +184,7 @@ def solve(
         off = None if exact.error is None else exact.error[some]
         return Solution(torch.tensor(times).to(z0)[some], exact.states[some], stats_of(exact), off)
     if is_complex(z0):
-        func, z0, order, given = in_real_numbers(func, z0, order, given)
+        func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
         found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
         off = None if found.error is None else pytree.tree_map(torch.abs, again_complex(found.error))
         return replace(found, ys=again_complex(found.ys), error=off)
