@@ -37,9 +37,12 @@ class Bands(LinearPart):
 
     def matvec(self, z: Tensor) -> Tensor:
         """See :class:`LinearPart`."""
-        b = self.bands.shape[-1] // 2
-        around = torch.nn.functional.pad(z, (b, b)).unfold(-1, 2 * b + 1, 1)
-        return (self.bands * around).sum(-1)
+        b, n = self.bands.shape[-1] // 2, z.shape[-1]
+        around, columns = torch.nn.functional.pad(z, (b, b)), self.bands.unbind(-1)
+        found = columns[0] * around[..., :n]
+        for k in range(1, 2 * b + 1):
+            found = torch.addcmul(found, columns[k], around[..., k : k + n])
+        return found
 
     @cached_property
     def matrix(self) -> Tensor:
