@@ -69,6 +69,15 @@ def test_transforms():
         assert relative(row, torch.autograd.grad(value(one), one)[0]) < 1e-10
 
 
+def test_steps_come_to_the_same():
+    """Of order 2 however stiff it is, with a start that is not smooth."""
+    for rate in (1.0, 1e4):
+        part, z0, b = torch.tensor([[-rate]], dtype=F64), torch.ones(1, dtype=F64), torch.full((1,), 2.0, dtype=F64)
+        exact = nf.fdeint(b, z0, 1.0, 0.7, linear=part)
+        off = [float((nf.fdeint(b, z0, 1.0, 0.7, steps=n, linear=part) - exact).abs()) for n in (50, 100)]
+        assert 3.7 < off[0] / off[1] < 4.3
+
+
 def test_what_is_refused():
     one = torch.arange(600)
     part = linear.Sparse(one, (one + 1) % 600, torch.ones(600, dtype=F64), 600)  # no symmetric matrix, and large

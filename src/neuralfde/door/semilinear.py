@@ -56,8 +56,7 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
         given = given._replace(params=[*given_params(given.params), *part.tensors])
     if not given.adaptive:  # a tolerance takes its own default
         scheme = read_scheme(given.method, given.solver, "imex")
-        fixed = func is None or func is constant
-        method = replace(scheme, part=held, extrapolate=not fixed) if isinstance(scheme, IMEX) else scheme
+        method = replace(scheme, part=held) if isinstance(scheme, IMEX) else scheme
         given = given._replace(method=method, solver=None)
     return Joined(func, held), given
 

@@ -78,6 +78,10 @@ class Scheme(ABC):
         """The scheme with tensors that it takes from the arguments of ``func``, where it uses any."""
         return self
 
+    def explicit_part(self, f: Slope) -> Slope:
+        """What of ``f`` limits the step of an explicit scheme."""
+        return f
+
     def open_stages(self) -> Stages | None:
         """Implicit schemes: what solves the stages of one solve, forward and backward."""
         return None

@@ -25,19 +25,13 @@ class IMEX(Scheme):
     ``t^β`` and damps fast modes. Order 2 if ``f`` is linear or the solution smooth, otherwise min(2, 1 + 2β) (Wang and
     Zhou 2020). On meshes the sum is that of the trapezoid rule: order 2 if the slope is smooth, 1 + β otherwise.
 
-    ``p_n`` is a second sum over the same slopes, so that its gradient is exact like that of any sum. Where ``f`` does
-    not depend on the state, ``extrapolate=False`` takes ``p = c`` and does without that sum.
+    ``p_n`` is a second sum over the same slopes, so that its gradient is exact like that of any sum.
     """
 
-    extrapolate: bool = True
     part: Any = field(default=None, compare=False, repr=False)
     systems: Any = field(default=None, compare=False, repr=False)
     implicit = False
-
-    @property
-    def sums(self) -> int:  # type: ignore[override]
-        """See :class:`Scheme`."""
-        return 2 if self.extrapolate else 1
+    sums = 2
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
@@ -46,13 +40,12 @@ class IMEX(Scheme):
         start = torch.cat([-w[:1], w[:-1] / 2 - w[1:]])
         both = torch.stack([torch.cat([zero, x])[: steps + 1] for x in (w, start)])  # one row earlier
         ahead = 2 * both - torch.cat([torch.zeros_like(both[:, :1]), both], 1)[:, : steps + 1]
-        some = slice(self.sums)
-        return Kernel(torch.stack([w, ahead[0]])[some], w[0], torch.stack([start, ahead[1]])[some, None])
+        return Kernel(torch.stack([w, ahead[0]]), w[0], torch.stack([start, ahead[1]])[:, None])
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
         """See :class:`Scheme`."""
         matrix = meshes.trapezoid(order, times)
-        return meshes.kernel_of(*(matrix, meshes.extrapolated(matrix, times))[: self.sums])
+        return meshes.kernel_of(matrix, meshes.extrapolated(matrix, times))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -64,13 +57,17 @@ class IMEX(Scheme):
             return self
         return replace(self, systems=self.part.with_tensors(args[-1] or self.part.tensors).systems())
 
+    def explicit_part(self, f: Slope) -> Slope:
+        """See :class:`Scheme`."""
+        return f if self.systems is None else lambda z: f(z) - self.systems.part.matvec(z)
+
     def open_stages(self) -> Any:
         """The systems with ``I - w_0 A``, which are counted."""
         return self.systems
 
     def evaluate(self, f: Slope, x: Sequence[Tensor], w0: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
         """See :class:`Scheme`."""
-        c, p = x[0], x[-1]
+        c, p = x
         v = f(p)
         if self.systems is None:
             return torch.addcmul(c, w0, v), v
