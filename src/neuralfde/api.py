@@ -16,8 +16,10 @@ from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.resume import State
+from .door.semilinear import joined
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
 from .errors import InputError
+from .exact import needs_no_steps, solved_exactly, stats_of
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
@@ -45,7 +47,7 @@ class Solution:
 
 @explained
 def fdeint(
-    func: Callable[..., Any],
+    func: Callable[..., Any] | Tensor | None,
     z0: Any,
     t: float | Tensor,
     order: float | Tensor | Operator | Any,
@@ -70,6 +72,7 @@ def fdeint(
     atol: float | None = None,
     max_steps: int = 100_000,
     jumps: tuple[Any, Any] | None = None,
+    linear: Any = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -128,23 +131,33 @@ def fdeint(
         jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
             axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``. Values get gradients. The state
             at a jump is the one after it. Each jump adds two points to the grid.
+        linear: ``A`` in ``D z = A z + func(t, z)``: a matrix that acts on the last axis of the state (a batch of them
+            for samples of their own), a sparse tensor, an object of ``neuralfde.linear`` or one with ``matvec(z)``,
+            ``solve(w0, r)`` and ``solve_transposed(w0, r)`` for ``I - w0 A``, or a function without arguments that
+            returns one. Its tensors get gradients. It is part of the equation, and ``method=`` says how it is solved:
+            ``'imex'`` (the default with it, order 2) is implicit in ``A`` and explicit in ``func``, other methods take
+            the sum of both. ``func`` may then be None or a tensor, a constant source; without steps, method and
+            tolerance the solution is the Mittag-Leffler function of ``A``, to rounding.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, linear,
     )  # fmt: skip
+    if needs_no_steps(func, given):
+        _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
+        return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
     if not is_complex(z0):
         return run(func, z0, t, order, given).ys
-    func, z0, order, given = in_real_numbers(func, z0, order, given)
+    func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
     return again_complex(run(func, z0, t, order, given).ys)
 
 
 @explained
 def solve(
-    func: Callable[..., Any],
+    func: Callable[..., Any] | Tensor | None,
     z0: Any,
     t: float | Tensor,
     order: Any,
@@ -168,8 +181,13 @@ def solve(
             past is cut off from gradients, as truncated training wants it.
     """
     given = _options("solve", options)
+    if needs_no_steps(func, given) and not resume:
+        instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
+        some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
+        off = None if exact.error is None else exact.error[some]
+        return Solution(torch.tensor(instants).to(z0)[some], exact.states[some], stats_of(exact), off)
     if is_complex(z0):
-        func, z0, order, given = in_real_numbers(func, z0, order, given)
+        func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
         found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
         off = None if found.error is None else pytree.tree_map(torch.abs, again_complex(found.error))
         return replace(found, ys=again_complex(found.ys), error=off)
@@ -210,6 +228,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     given = _options("plan", options)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
+    func, given = joined(func, z0, given)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)

@@ -18,6 +18,7 @@ from .door.cost import less_memory
 from .door.names import ADJOINTS
 from .door.output import assembled
 from .door.resume import State, read_state, settings_of, weights_of_past
+from .door.semilinear import joined, refuse_orders
 from .door.validation import (
     Options,
     Problem,
@@ -107,6 +108,7 @@ def _solve(
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
+    func, given = joined(func, z0, given)
     refuse_surroundings(func)
     if (resume or embedded) and derivatives_are_watched():
         raise UnsupportedError(
@@ -118,6 +120,7 @@ def _solve(
         given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
     problem, weights = weighed(structure_of(z0), t, order, given, before, resume, embedded)
     structure, wanted = problem.structure, problem.request
+    refuse_orders(problem)
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
     row0 = structure.pack(z0) if before is None else before.last
@@ -176,7 +179,7 @@ def _plan(
     structure, grid = problem.structure, problem.request.grid
     return Plan(
         field=field,
-        scheme=problem.scheme,
+        scheme=problem.scheme.bound(field.args),
         history=problem.history,
         storage=problem.storage,
         steps=grid.steps,

@@ -54,6 +54,7 @@ class Options(NamedTuple):
     atol: float | None
     max_steps: int
     jumps: Any
+    linear: Any = None
 
     @property
     def adaptive(self) -> bool:

@@ -22,13 +22,14 @@ from .problem import Problem
 from .profile import RESOLUTION, Profile, profile
 from .result import Fit
 from .search import SMALL, check_optimiser, search
+from .semilinear import parted
 from .setup import check_options, check_search, module_of, problem_of
 from .starts import Starts, all_starts
 from .unknowns import ORDER, Bounds
 
 
 def fit(
-    model: nn.Module | Callable[..., Tensor],
+    model: nn.Module | Callable[..., Tensor] | None,
     times: Any,
     observations: Any,
     *,
@@ -94,6 +95,8 @@ def fit(
         seed: of everything random.
         resume: the ``state`` of a ``Progress``, to go on from there.
         options: as in ``fdeint``: ``step`` or ``steps``, ``method`` (here ``'abm'`` by default), ``adjoint``, …
+            ``linear=`` may be a function of the unknowns that it names, ``linear=lambda k: diffusion(k, dx)`` with
+            ``params={"k": ...}``; ``model`` gets those that it names, or is None.
 
     Returns:
         A ``Fit``. Where intervals are given, an ``IdentifiabilityWarning`` is issued if the data do not determine the
@@ -105,6 +108,8 @@ def fit(
     began = time.perf_counter()
     check_options(options, fit.__kwdefaults__ or {})
     check_search(intervals, resamples, patience, callback, seed)
+    if options.get("linear") is not None:
+        model, options["linear"] = parted(model, params, options["linear"])
     module = module_of(model, params)
     data = read_data(times, observations, noise, weights)
     names = variable_names(variables, data)

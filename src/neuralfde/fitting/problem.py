@@ -15,8 +15,9 @@ from torch.func import jvp, vmap
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
-from .differences import columns_by_differences, offsets
+from .differences import columns_by_differences, offsets, small_offsets
 from .modules import Named, call, names_at
+from .semilinear import Unknown
 from .unknowns import INITIAL, ORDER, Unknowns
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
@@ -52,6 +53,11 @@ class Problem:
         """The unknowns that belong to the model."""
         return [n for n in self.unknowns.shapes if n not in (INITIAL, ORDER)]
 
+    @property
+    def semilinear(self) -> bool:
+        """Whether there is a linear part."""
+        return self.options.get("linear") is not None
+
     def field_of(self, t: Tensor, z: Tensor, *values: Tensor) -> Tensor:
         """The right-hand side with the model's unknowns as arguments."""
         named = dict(zip(self.names, values, strict=True))
@@ -70,6 +76,8 @@ class Problem:
         times = self.data.times if times is None else times
         values = tuple(named[n] for n in self.names)
         options = {**self.options, **changes, "velocity": velocity}
+        if isinstance(options.get("linear"), Unknown):
+            options["linear"] = options["linear"].at(named)
         states: Tensor = fdeint(self.field_of, z0, times, order, args=values, **options)
         return states
 
@@ -102,20 +110,24 @@ class Problem:
         Columns of the model and of the initial state solve the sensitivity equation
         ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the same scheme, which gives the derivative of
         the discrete solution itself. The column of the order is a central difference. With the ``lengths`` of the
-        columns nearby all of them are differences where that does, to some 1e-8.
+        columns nearby all of them are differences where that does, to some 1e-8, and so they are with ``linear=``.
         """
         with torch.no_grad():
             named = self.unknowns.split(flat)
             moves = None if lengths is None else offsets(self, flat, lengths)
+            if moves is None and self.semilinear:  # which the sensitivity equation is not
+                moves = small_offsets(self, flat)
             quick = None if moves is None else columns_by_differences(self, flat, moves)
             if quick is not None:
                 predicted, columns = quick
-                last = [columns[-1:]] if ORDER in named else []
+                last = [columns[-1:]] if ORDER in named and not self.semilinear else []
             else:
                 states, directions = self._sensitivities(named)
                 columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
                 predicted = self.observed(states)
-                last = [self._order_column(named, predicted)[None]] if ORDER in named else []
+                last = []
+            if ORDER in named and not last:
+                last = [self._order_column(named, predicted)[None]]
             matrix = torch.cat([*self._arrange(named, columns), *last]) * self.data.scale
             seen = self.data.seen
             plain = (self.data.scale * (predicted - self.data.values))[seen]

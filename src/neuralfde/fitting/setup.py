@@ -126,7 +126,7 @@ def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:
     if options.get("step") is None and options.get("steps") is None:
         options = {**options, "steps": default_steps(data.times)}
-    return {"method": "abm", **options}
+    return {"method": "abm" if options.get("linear") is None else "imex", **options}
 
 
 def _initial(initial: Any, data: Data, learn: bool) -> Tensor:

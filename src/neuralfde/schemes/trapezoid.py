@@ -36,7 +36,7 @@ class Trapezoid(OneStage):
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
         w, s = uniform.trapezoid(order, step, steps)
-        return Kernel(w[None], w[0], s[None], dense=_hats(order, step, steps))
+        return Kernel(w[None], w[0], s[None, None], dense=_hats(order, step, steps))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
@@ -72,7 +72,7 @@ class ABM(Scheme):
             raise InputError("ABM(ahead=True) is for meshes: pass grid=, grading= or a tolerance, or use method='abm'.")
         w, s = uniform.trapezoid(order, step, steps)
         both = torch.stack([w, uniform.rectangle(order, step, steps)])
-        return Kernel(both, w[0], s[None], dense=_hats(order, step, steps))
+        return Kernel(both, w[0], s[None, None], dense=_hats(order, step, steps))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""

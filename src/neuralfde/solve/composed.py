@@ -138,8 +138,10 @@ class _Matrix:
             found = self.lags[:, (n - j).clamp(min=0)]
         else:
             found = self.lags[:, block.start : block.stop, a:b]
-        if self.start is not None and a < self.start.shape[0]:
-            extra = self.start[a:b, block.start : block.stop].transpose(0, 1)  # (count, starts from a on, groups)
-            extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[1]))
-            found = torch.cat([(found[0] + extra)[None], found[1:]])
+        if self.start is not None and a < self.start.shape[1]:
+            extra = self.start[:, a:b, block.start : block.stop].transpose(
+                1, 2
+            )  # sums, count, starts from a on, groups
+            extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[2]))
+            found = torch.cat([found[: len(extra)] + extra, found[len(extra) :]])
         return torch.where(earlier, found, 0.0)

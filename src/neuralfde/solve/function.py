@@ -72,7 +72,7 @@ def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Te
     func = plan.field.func
     own = {name: y for name, x in places(func).items() if (y := with_tangent(x)) is not x}
     with _without_autocast(plan, z0), with_parameters(func, own):  # type: ignore[arg-type]
-        found = composed(replace(plan, field=field), c, z0)
+        found = composed(replace(plan, field=field, scheme=plan.scheme.bound(field.args)), c, z0)
     plan.field.evaluations += field.evaluations
     return found
 

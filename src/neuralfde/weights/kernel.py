@@ -17,7 +17,8 @@ class Kernel:
             Or (sums, steps + 1, steps + 1, groups): row ``n``, slope ``j``, where the weights depend on both.
         local: (groups,), the weight ``w_0`` of the slope at the new point, zero for explicit schemes; or one for each
             row, (steps + 1, groups).
-        start: (starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the first sum.
+        start: (started, starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the
+            first so many sums.
         first: the first slope that enters the history: 1 where ``v_0`` does not.
         dense: weights of the slopes in the scheme's own continuous output at positions (times, 1 or groups), counted
             in steps: (times, steps + 1, groups); None where output is linear between nodes.

@@ -92,6 +92,14 @@ def ahead(order: Tensor, times: Tensor) -> Tensor:
     return matrix.permute(2, 0, 1).tril(-1).add(extra).permute(1, 2, 0)
 
 
+def extrapolated(matrix: Tensor, times: Tensor) -> Tensor:
+    """From the matrix of all states that of their straight lines through the two before; the first stays as it is."""
+    length = times[1:] - times[:-1]
+    share = torch.cat([torch.zeros_like(length[:1]), length[1:] / length[:-1]])[:, None]
+    before = torch.cat([torch.zeros_like(matrix[:1]), matrix[:-2]])
+    return torch.cat([torch.zeros_like(matrix[:1]), (1 + share) * matrix[:-1] - share * before])
+
+
 def l1(order: Tensor, times: Tensor) -> Tensor:
     """The inverse of the L1 matrix ``Σ_j (z_{j+1}-z_j)/τ_j · [(t_n-t_j)^{1-β} - (t_n-t_{j+1})^{1-β}]/Γ(2-β)``."""
     cells = _on_points(1 - order, times)[0][1:] * torch.exp(-torch.lgamma(2 - order))[-times.shape[0] + 1 :, None]
