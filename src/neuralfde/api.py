@@ -12,6 +12,7 @@ from torch import Tensor
 from .adjoints import Adjoint
 from .base.structure import structure_of, tensors_in
 from .base.torch_private import pytree
+from .course import follow
 from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
@@ -24,6 +25,7 @@ from .schemes import Scheme, StageSolver
 from .solve.steppers import Stepper
 from .solver import Stats, gain, refuse_estimate, run
 from .storage import Storage
+from .time import Event
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Solution:
     ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=`` asked for it.
     ``state``, where ``resume=True`` asked for it, is what a later ``solve(..., resume=state)`` goes on from.
     ``grid`` are the times at which the steps ended, float64; a later solve takes them as ``grid=``.
+    ``event_times``, with ``event=``, are the times at which it happened, with their gradients: of the shape that
+    ``event`` returns where it ends the solve, several stacked first where not, infinite where it did not happen.
     """
 
     ts: Tensor
@@ -41,6 +45,7 @@ class Solution:
     error: Any = None
     state: State | None = None
     grid: Tensor | None = None
+    event_times: Tensor | None = None
 
 
 @explained
@@ -70,6 +75,7 @@ def fdeint(
     atol: float | None = None,
     max_steps: int = 100_000,
     jumps: tuple[Any, Any] | None = None,
+    event: Event | Callable[..., Any] | None = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -123,20 +129,26 @@ def fdeint(
         atol: the absolute part of it, by default as large as ``rtol``.
         max_steps: where to give up, with ``ConvergenceError``.
         jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
-            axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``. Values get gradients. The state
-            at a jump is the one after it. Each jump adds two points to the grid.
+            axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``; or a function from the state
+            before a jump to its value, which takes a solve for each jump. Values get gradients, and so do times, with
+            ``history='full'``. The state at a jump is the one after it. Each jump adds two points to the grid, and each
+            time of ``t`` is one.
+        event: a function ``event(t, z, *args)`` that ends the solve where it crosses zero, or an ``Event`` that says
+            more: the direction, or a ``reset`` by which the solve goes on. It returns one number, or one for each
+            sample of a batch, (batch,), each of which then ends by itself: its state stays what it was at the event.
+            ``solve(...).event_times`` are the times; they and all states have exact gradients.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event,
     )  # fmt: skip
     if not is_complex(z0):
-        return run(func, z0, t, order, given).ys
+        return follow(func, z0, t, order, given).ys
     func, z0, order, given = in_real_numbers(func, z0, order, given)
-    return again_complex(run(func, z0, t, order, given).ys)
+    return again_complex(follow(func, z0, t, order, given).ys)
 
 
 @explained
@@ -175,7 +187,9 @@ def solve(
         raise InputError(
             "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=."
         )
-    solved = run(func, z0, t, order, given, resume, pair == "embedded")
+    if (pair or resume) and given.event is not None:
+        raise InputError("estimate_error= and resume= go through to the end: leave event= out, or them.")
+    solved = follow(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
     times = [wanted.grid.at(p) for p in wanted.positions]
@@ -189,7 +203,7 @@ def solve(
             half = run(func, z0, t, order, given._replace(step=None, **longer)).ys
         half = structure.unpack(structure.pack(half)[None]) if wanted.terminal else half
         error = difference(ys, half, gain(stats.method, order))
-    return Solution(ts, ys, stats, error, solved.state, wanted.grid.start + wanted.grid.elapsed)
+    return Solution(ts, ys, stats, error, solved.state, wanted.grid.start + wanted.grid.elapsed, solved.event_times)
 
 
 def difference(fine: Any, coarse: Any, by: float) -> Any:

@@ -22,6 +22,7 @@ from .door.resume import State, read_state, settings_of, weights_of_past
 from .door.validation import (
     Options,
     Problem,
+    in_moving_time,
     in_own_time,
     read_args,
     read_params,
@@ -84,11 +85,14 @@ class Solved(NamedTuple):
     state: State | None
     error: Any
     march: Adapted | None = None
+    event_times: Tensor | None = None
+    spent: int = 0
 
     @property
     def stats(self) -> Stats:
-        """What the solve cost and how it was done."""
-        return _stats(self.plan, self.run, self.problem, self.march)
+        """What the solve cost and how it was done; ``spent`` evaluations were made before, to find an event."""
+        found = _stats(self.plan, self.run, self.problem, self.march)
+        return replace(found, evaluations=found.evaluations + self.spent) if self.spent else found
 
 
 def run(*given: Any, **more: Any) -> Solved:
@@ -126,11 +130,13 @@ def _solve(
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     if given.horizon is not None:
         func, args = in_own_time(func, given.horizon, structure, args)
+    if wanted.grid.moving is not None:
+        func, args = in_moving_time(func, wanted.grid, row0, args)
     given = given._replace(stepper=read_stepper(given.stepper, problem.adjoint))
     field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
-        row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.values])
+        row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
     plan = _plan(problem, weights, given, field, inputs, (*trained, *cut), bool(resume or embedded))
     went = Run()

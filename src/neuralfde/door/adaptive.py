@@ -36,9 +36,18 @@ class Adapted(NamedTuple):
 
 
 def adapted(
-    func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, more: bool
+    func: Callable[..., Any],
+    z0: Any,
+    t: Any,
+    order: Any,
+    given: Options,
+    more: bool,
+    until: Callable[[float, Any], bool] | None = None,
 ) -> tuple[Options, Adapted]:
-    """The options with the mesh that the tolerance asks for; ``more``: to be resumed, or with an error of each step."""
+    """The options with the mesh that the tolerance asks for.
+
+    ``more``: to be resumed, or with an error of each step. The mesh ends where ``until`` says so of a time and a state.
+    """
     scheme, operator = read_scheme(given.method, given.solver, "trapezoid"), read_order(order)
     structure, known = read_numbers(structure_of(z0), operator, given.horizon)
     tolerance = Tolerance.read(given.rtol, given.atol, given.max_steps, structure.dtype)
@@ -64,10 +73,13 @@ def adapted(
         calls[0] += 1
         return field.at(torch.tensor([times[0] + time]).to(row0), field.args)(0, z)
 
+    def ended(time: float, row: Tensor) -> bool:
+        return until is not None and until(times[0] + time, structure.unpack(row))
+
     calls, gain = [1], known.get("horizon", torch.ones_like(beta)).detach() ** beta
     equation = Equation(slope, field.shape, beta, gain, row0)
     try:
-        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps)
+        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps, ended)
     except RuntimeError as error:
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise

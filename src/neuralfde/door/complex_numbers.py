@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..base.structure import tensors_in
 from ..base.torch_private import pytree
 from ..errors import InputTypeError
 from ..orders import Caputo, Operator
+from ..time import Event
 from .validation import Options
 
 
@@ -52,8 +54,25 @@ def in_real_numbers(
     if not isinstance(order, Operator):
         order = pytree.tree_map(_beside_pairs, order)
     velocity = None if given.velocity is None else pytree.tree_map(_as_pairs, given.velocity)
-    given = given._replace(velocity=velocity, horizon=pytree.tree_map(_beside_pairs, given.horizon))
+    horizon, jumps, event = pytree.tree_map(_beside_pairs, given.horizon), given.jumps, given.event
+    if isinstance(jumps, tuple | list) and len(jumps) == 2:
+        jumps = (jumps[0], _pairwise(jumps[1]) if callable(jumps[1]) else pytree.tree_map(_as_pairs, jumps[1]))
+    if event is not None:
+        event = event if isinstance(event, Event) else Event(event)
+        reset = None if event.reset is None else _pairwise(event.reset)
+        event = replace(event, fn=_of_pairs(event.fn), reset=reset)
+    given = given._replace(velocity=velocity, horizon=horizon, jumps=jumps, event=event)
     return InRealNumbers(func), pytree.tree_map(_as_pairs, z0), order, given
+
+
+def _of_pairs(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a time and a complex state as one of pairs."""
+    return lambda t, z, *args: fn(t, again_complex(z), *args)
+
+
+def _pairwise(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function from complex states to complex states as one of pairs."""
+    return lambda z: pytree.tree_map(_as_pairs, fn(again_complex(z)))
 
 
 def _as_pairs(x: Any) -> Any:

@@ -54,6 +54,7 @@ class Options(NamedTuple):
     atol: float | None
     max_steps: int
     jumps: Any
+    event: Any
 
     @property
     def adaptive(self) -> bool:
@@ -85,7 +86,8 @@ class Problem:
             horizon = torch.ones(self.structure.groups, dtype=torch.float64)
         elif not bool((torch.isfinite(value_of(horizon)) & (value_of(horizon) > 0)).all()):
             raise InputError(f"horizon={float(value_of(horizon).min()):g} must be positive and finite.")
-        return Mesh(grid.steps, grid.elapsed, grid.start, grid.uniform, horizon, velocity, self.rates)
+        elapsed = grid.elapsed if grid.moving is None else grid.moving
+        return Mesh(grid.steps, elapsed, grid.start, grid.uniform, horizon, velocity, self.rates)
 
 
 def read(
@@ -116,6 +118,8 @@ def read(
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
     toeplitz = operator.toeplitz and wanted.grid.uniform
     against = None if toeplitz else why_not_fading(operator, known, scheme)
+    if wanted.grid.moving is not None:
+        against = "jumps at times that require grad need all weights"
     past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
     if not toeplitz:
         _refuse_history(past, operator, wanted, against)
@@ -291,6 +295,21 @@ def in_own_time(
 
     scaled.made_anew = True  # type: ignore[attr-defined]  # at every call: no cache of captured steps would know it
     return scaled, (scales, *args)
+
+
+def in_moving_time(
+    func: Callable[..., Any], grid: Grid, like: Tensor, args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``func`` of times some of which have gradients; these travel among the arguments."""
+    assert grid.moving is not None
+    fixed, instants = grid.times(like), (grid.start + grid.moving).to(like)
+
+    def moved(t: Tensor, z: Any, instants: Tensor, *rest: Any) -> Any:
+        place = torch.searchsorted(fixed, t.detach()).clamp(max=len(fixed) - 1)
+        return func(instants.index_select(0, place.reshape(1)).reshape(()), z, *rest)
+
+    moved.made_anew = True  # type: ignore[attr-defined]
+    return moved, (instants, *args)
 
 
 def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
