@@ -16,6 +16,7 @@ from .course import follow
 from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
+from .door.observed import initial_state
 from .door.resume import State
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
 from .errors import InputError
@@ -76,6 +77,7 @@ def fdeint(
     max_steps: int = 100_000,
     jumps: tuple[Any, Any] | None = None,
     event: Event | Callable[..., Any] | None = None,
+    past: tuple[Any, Any] | None = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -137,14 +139,20 @@ def fdeint(
             more: the direction, or a ``reset`` by which the solve goes on. It returns one number, or one for each
             sample of a batch, (batch,), each of which then ends by itself: its state stays what it was at the event.
             ``solve(...).event_times`` are the times; they and all states have exact gradients.
+        past: ``(times, states)``, an observed window to go on from in place of a point: times increasing up to the
+            initial one, states stacked along a first axis in the structure of ``z0``, which may be None and else is the
+            last of them. The state is taken to be linear between them and constant before: its slopes ``D^β φ`` enter
+            as a known sum, exactly. States get gradients. For orders up to 1; weights take a number for each sample
+            and each step.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past,
     )  # fmt: skip
+    z0 = initial_state(z0, past)
     if not is_complex(z0):
         return follow(func, z0, t, order, given).ys
     func, z0, order, given = in_real_numbers(func, z0, order, given)
@@ -177,6 +185,7 @@ def solve(
             past is cut off from gradients, as truncated training wants it.
     """
     given = _options("solve", options)
+    z0 = initial_state(z0, given.past)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
         found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
@@ -187,8 +196,10 @@ def solve(
         raise InputError(
             "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=."
         )
-    if (pair or resume) and given.event is not None:
-        raise InputError("estimate_error= and resume= go through to the end: leave event= out, or them.")
+    if (pair or resume) and not (given.event is given.past is None):
+        raise InputError(
+            "estimate_error= and resume= are for a solve from a point to its end, without event= or past=."
+        )
     solved = follow(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
@@ -219,6 +230,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     ``print(plan(...))`` reads as a short table.
     """
     given = _options("plan", options)
+    z0 = initial_state(z0, given.past)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]

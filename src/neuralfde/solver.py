@@ -136,6 +136,7 @@ def _solve(
     field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
+        row0 = row0 if problem.observed is None else torch.cat([row0, problem.observed.rows[:-1]])
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
     plan = _plan(problem, weights, given, field, inputs, (*trained, *cut), bool(resume or embedded))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from ..orders import read_order
 from ..orders.caputo import check_order
 from ..rhs.field import Field
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
+from .observed import read_past, refuse_past
 from .validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
 
 
@@ -57,6 +59,10 @@ def adapted(
     if given.jumps is not None:
         refuse_jumps(scheme, operator)
         jumps = read_jumps(given.jumps, structure, t)
+    window = None
+    if given.past is not None:
+        refuse_past(operator, known, given.velocity is not None)
+        window = read_past(given.past, structure, t)
     beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(given.args, structure)
     check_order(beta, scheme, velocity=False)
     if not all_finite(row0):
@@ -77,7 +83,8 @@ def adapted(
         return until is not None and until(times[0] + time, structure.unpack(row))
 
     calls, gain = [1], known.get("horizon", torch.ones_like(beta)).detach() ** beta
-    equation = Equation(slope, field.shape, beta, gain, row0)
+    before = None if window is None else partial(window.at, beta)
+    equation = Equation(slope, field.shape, beta, gain, row0, before)
     try:
         found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps, ended)
     except RuntimeError as error:

@@ -61,7 +61,8 @@ def in_real_numbers(
         event = event if isinstance(event, Event) else Event(event)
         reset = None if event.reset is None else _pairwise(event.reset)
         event = replace(event, fn=_of_pairs(event.fn), reset=reset)
-    given = given._replace(velocity=velocity, horizon=horizon, jumps=jumps, event=event)
+    past = None if given.past is None else (given.past[0], pytree.tree_map(_as_pairs, given.past[1]))
+    given = given._replace(velocity=velocity, horizon=horizon, jumps=jumps, event=event, past=past)
     return InRealNumbers(func), pytree.tree_map(_as_pairs, z0), order, given
 
 

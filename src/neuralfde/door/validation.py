@@ -25,6 +25,7 @@ from ..time import Jumps, read_jumps, with_jumps
 from ..weights.fading import Rates
 from .cost import Size, choose, exponentials_for
 from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
+from .observed import Observed, read_past, refuse_past
 from .resume import State
 
 _T = TypeVar("_T")
@@ -55,6 +56,7 @@ class Options(NamedTuple):
     max_steps: int
     jumps: Any
     event: Any
+    past: Any
 
     @property
     def adaptive(self) -> bool:
@@ -78,6 +80,7 @@ class Problem:
     size: Size
     rates: Rates | None = None
     jumps: Jumps | None = None
+    observed: Observed | None = None
 
     def mesh(self, velocity: bool, grid: Grid) -> Mesh:
         """The grid in the time of each group."""
@@ -114,6 +117,11 @@ def read(
         refuse_jumps(scheme, operator, before)
         jumps = read_jumps(given.jumps, structure, t)
         wanted = with_jumps(wanted, jumps, t)
+    known_past = None
+    if given.past is not None:
+        more = given.velocity is not None or before is not None
+        refuse_past(operator, known, more, read_history(given.history))
+        known_past = read_past(given.past, structure, t)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
     toeplitz = operator.toeplitz and wanted.grid.uniform
@@ -128,8 +136,8 @@ def read(
         past, rates = _on_mesh(past, scheme, wanted)
     beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
-    _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
-    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates, jumps)
+    _refuse_paper(how, operator, given, wanted)
+    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates, jumps, known_past)
 
 
 def read_numbers(structure: Structure, operator: Operator, horizon: Any) -> tuple[Structure, dict[str, Tensor]]:
@@ -230,13 +238,12 @@ def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Expon
     return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 
 
-def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
-    if isinstance(how, Paper) and (
-        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or not wanted.grid.uniform
-    ):
+def _refuse_paper(how: Adjoint, operator: Operator, given: Options, wanted: Request) -> None:
+    more = not (given.velocity is given.horizon is given.past is None)
+    if isinstance(how, Paper) and (not isinstance(operator, Caputo) or more or not wanted.grid.uniform):
         raise InputError(
-            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
-            "and velocity=. Use adjoint='exact'."
+            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon=, "
+            "velocity= and past=. Use adjoint='exact'."
         )
 
 

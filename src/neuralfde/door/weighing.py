@@ -85,9 +85,8 @@ def _typed(asked: tuple[Any, ...]) -> Hashable:
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    if given.args != () or not (
-        given.params is given.callback is given.velocity is given.horizon is given.grid is given.jumps is None
-    ):
+    others = (given.params, given.callback, given.velocity, given.horizon, given.grid, given.jumps, given.past)
+    if given.args != () or not all(x is None for x in others):
         return False
     numbers = type(t) is type(order) is float
     known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
@@ -139,11 +138,12 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
     if base is not None and dense is not None:
         assert kernel.dense_base is not None
         base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
+    elapsed = grid.elapsed if grid.moving is None else grid.moving
+    elapsed = torch.cat([elapsed, *[_elapsed(grid, p) for p in positions if dense is not None]])
+    if problem.observed is not None:
+        base = problem.observed.base(problem.known["order"], elapsed)
     if problem.jumps is not None:
-        after = problem.jumps.steps(
-            torch.cat([grid.elapsed, *[_elapsed(grid, p) for p in positions if dense is not None]])
-        )
-        after = after[..., None].expand(-1, -1, kernel.weights.shape[-1])
+        after = problem.jumps.steps(elapsed.detach())[..., None].expand(-1, -1, kernel.weights.shape[-1])
         base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
     return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
 

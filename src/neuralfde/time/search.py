@@ -27,6 +27,7 @@ class Equation:
         order: (groups,), float64.
         gain: (groups,), float64: a factor of all weights.
         initial: z_0, (groups, width).
+        known: from a time to what is known there before any slope, where that is not z_0.
     """
 
     slope: Callable[[float, Tensor], Tensor]
@@ -34,6 +35,7 @@ class Equation:
     order: Tensor
     gain: Tensor
     initial: Tensor
+    known: Callable[[float], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def find_mesh(
     length = min(end / 64, _first_length(equation, state, slope, tolerance))
     past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
     past.begin(slope)
+    jumped = torch.zeros_like(state)
     ahead = [] if jumps is None else list(enumerate(jumps.times))
     times, rejected, trial, stages = [0.0], 0, None, scheme.open_stages()
     while time < end:
@@ -75,10 +78,11 @@ def find_mesh(
         jumping = bool(ahead) and time >= stop
         if jumping and jumps is not None:
             k, stop = ahead.pop(0)
-            past.initial = past.initial + jumps.by(k, state)
+            jumped = jumped + jumps.by(k, state)
         length = stop - time if jumping else _fitting(length, stop - time)
         if len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
+        past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
         trial = _tried(equation, scheme, stages, past, time, length, state)
         excess = math.inf if trial is None else trial.excess(tolerance, state)
         if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
