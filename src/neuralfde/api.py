@@ -78,6 +78,7 @@ def fdeint(
     jumps: tuple[Any, Any] | None = None,
     event: Event | Callable[..., Any] | None = None,
     past: tuple[Any, Any] | None = None,
+    lags: float | Tensor | Sequence[float | Tensor] | None = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -144,13 +145,17 @@ def fdeint(
             last of them. The state is taken to be linear between them and constant before: its slopes ``D^β φ`` enter
             as a known sum, exactly. States get gradients. For orders up to 1; weights take a number for each sample
             and each step.
+        lags: delays τ, a positive number or tensor, or several of them: ``func(t, z, lagged, *args)`` then gets
+            ``z(t - τ)``, a tuple of states for several. The state is linear between steps, and before the initial time
+            it is that of ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph
+            of every step is kept, and the past is summed in full: O(N²).
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags,
     )  # fmt: skip
     z0 = initial_state(z0, past)
     if not is_complex(z0):

@@ -105,8 +105,8 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
             f"neither step=, steps= nor grid= is given, and a tolerance cannot choose the steps: {against}. Give one "
             "of them, or method='trapezoid' (implicit) or ABM(ahead=True) (explicit)."
         )
-    if given.grading != 1 or given.velocity is not None or more:
+    if given.grading != 1 or given.velocity is not None or given.lags is not None or more:
         raise InputError(
-            "grading=, velocity=, resume= and estimate_error= are for steps that are given: pass step=, steps= "
+            "grading=, velocity=, lags=, resume= and estimate_error= are for steps that are given: pass step=, steps= "
             "or grid= (that of an earlier solution, for example)."
         )

@@ -33,13 +33,14 @@ class InRealNumbers(nn.Module):
 
     made_anew = True  # at every call: no cache of captured steps would know it
 
-    def __init__(self, func: Callable[..., Any]) -> None:
+    def __init__(self, func: Callable[..., Any], lagged: bool = False) -> None:
         super().__init__()
-        self.func = func
+        self.func, self.lagged = func, lagged
 
     def forward(self, t: Any, z: Any, *args: Any) -> Any:
         """The derivative as pairs."""
         t = pytree.tree_map(lambda x: x.squeeze(-1) if x.ndim else x, t)
+        args = (again_complex(args[0]), *args[1:]) if self.lagged else args
         out = self.func(t, again_complex(z), *args)
         return pytree.tree_map(lambda x: torch.view_as_real(x if x.is_complex() else torch.complex(x, 0 * x)), out)
 
@@ -63,7 +64,7 @@ def in_real_numbers(
         event = replace(event, fn=_of_pairs(event.fn), reset=reset)
     past = None if given.past is None else (given.past[0], pytree.tree_map(_as_pairs, given.past[1]))
     given = given._replace(velocity=velocity, horizon=horizon, jumps=jumps, event=event, past=past)
-    return InRealNumbers(func), pytree.tree_map(_as_pairs, z0), order, given
+    return InRealNumbers(func, given.lags is not None), pytree.tree_map(_as_pairs, z0), order, given
 
 
 def _of_pairs(fn: Callable[..., Any]) -> Callable[..., Any]:

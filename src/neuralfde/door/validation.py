@@ -57,6 +57,7 @@ class Options(NamedTuple):
     jumps: Any
     event: Any
     past: Any
+    lags: Any
 
     @property
     def adaptive(self) -> bool:

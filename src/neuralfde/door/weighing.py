@@ -85,7 +85,16 @@ def _typed(asked: tuple[Any, ...]) -> Hashable:
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    others = (given.params, given.callback, given.velocity, given.horizon, given.grid, given.jumps, given.past)
+    others = (
+        given.params,
+        given.callback,
+        given.velocity,
+        given.horizon,
+        given.grid,
+        given.jumps,
+        given.past,
+        given.lags,
+    )
     if given.args != () or not all(x is None for x in others):
         return False
     numbers = type(t) is type(order) is float

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..base.structure import replace_tensors, tensors_in
+from ..base.structure import all_finite, replace_tensors, tensors_in
 from ..base.torch_private import are_batched, derivatives_are_watched, places, with_parameters, with_tangent
-from ..errors import UnsupportedError
+from ..errors import NonFiniteError, UnsupportedError
 from . import loop
 from .composed import composed
 from .loop import Gradients, Record
@@ -52,10 +52,15 @@ def _advised(plan: Plan) -> Iterator[None]:
 
 def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
-    if derivatives_are_watched():
-        return _composed(plan, inputs)
+    if derivatives_are_watched() or plan.delays is not None:
+        found = _composed(plan, inputs)
+        if plan.delays is not None:
+            run.stepper, run.why = "single", "func gets earlier states"
+        if plan.delays is not None and plan.check_finite and not all(x is None or all_finite(x) for x in found):
+            raise NonFiniteError("the result contains NaN or infinity: use shorter steps, or an implicit method.")
+        return found
     if plan.train:
-        found: tuple[Tensor, Tensor | None] = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
+        found = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
         return found
     with torch.no_grad():
         return Solve.forward(None, plan, run, adjoint, *inputs)
