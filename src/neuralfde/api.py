@@ -133,22 +133,19 @@ def fdeint(
         max_steps: where to give up, with ``ConvergenceError``.
         jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
             axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``; or a function from the state
-            before a jump to its value, which takes a solve for each jump. Values get gradients, and so do times, with
-            ``history='full'``. The state at a jump is the one after it. Each jump adds two points to the grid, and each
-            time of ``t`` is one.
+            before a jump to its value, which takes a solve for each. Values get gradients, times with ``'full'`` too.
+            The state at a jump is the one after it. Jumps and times of ``t`` become points of the grid.
         event: a function ``event(t, z, *args)`` that ends the solve where it crosses zero, or an ``Event`` that says
-            more: the direction, or a ``reset`` by which the solve goes on. It returns one number, or one for each
-            sample of a batch, (batch,), each of which then ends by itself: its state stays what it was at the event.
-            ``solve(...).event_times`` are the times; they and all states have exact gradients.
+            more. It returns one number, or one for each sample of a batch, (batch,), each of which then ends by
+            itself: its state stays what it was. ``solve(...).event_times`` have exact gradients, like all states.
         past: ``(times, states)``, an observed window to go on from in place of a point: times increasing up to the
-            initial one, states stacked along a first axis in the structure of ``z0``, which may be None and else is the
-            last of them. The state is taken to be linear between them and constant before: its slopes ``D^β φ`` enter
-            as a known sum, exactly. States get gradients. For orders up to 1; weights take a number for each sample
-            and each step.
+            initial one, states stacked first in the structure of ``z0``, which is the last of them, or None. Linear
+            between samples and constant before, it enters as a known sum, exactly; states get gradients. For orders
+            up to 1. Weights take a number for each sample and step.
         lags: delays τ, a positive number or tensor, or several of them: ``func(t, z, lagged, *args)`` then gets
-            ``z(t - τ)``, a tuple of states for several. The state is linear between steps, and before the initial time
-            it is that of ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph
-            of every step is kept, and the past is summed in full: O(N²).
+            ``z(t - τ)``, a tuple of states for several, linear between steps; before the initial time it is that of
+            ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph of every step
+            is kept, and the past is summed in full: O(N²).
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
@@ -197,13 +194,11 @@ def solve(
         off = None if found.error is None else pytree.tree_map(torch.abs, again_complex(found.error))
         return replace(found, ys=again_complex(found.ys), error=off)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
-    if pair and (given.adaptive or given.jumps is not None):
+    whole = given.event is given.past is None
+    if (pair and (given.adaptive or given.jumps is not None)) or ((pair or resume) and not whole):
         raise InputError(
-            "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=."
-        )
-    if (pair or resume) and not (given.event is given.past is None):
-        raise InputError(
-            "estimate_error= and resume= are for a solve from a point to its end, without event= or past=."
+            "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=; neither it "
+            "nor resume= goes with event= or past=."
         )
     solved = follow(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
@@ -229,11 +224,7 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
 
 @explained
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
-    """What ``fdeint`` with the same arguments will take: bytes, work, and what ``auto`` chooses; ``func``
-    is not run.
-
-    ``print(plan(...))`` reads as a short table.
-    """
+    """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
     given = _options("plan", options)
     z0 = initial_state(z0, given.past)
     if is_complex(z0):

@@ -47,8 +47,11 @@ def initial_state(z0: Any, past: Any) -> Any:
     last = pytree.tree_map(lambda x: x[-1], past[1])
     if z0 is not None:
         mine, other = pytree.tree_flatten(z0), pytree.tree_flatten(last)
-        same = mine[1] == other[1] and all(a.shape == b.shape for a, b in zip(mine[0], other[0], strict=True))
-        if not same or not all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(mine[0], other[0], strict=True)):
+        pairs = list(zip(mine[0], other[0], strict=False))
+        same = mine[1] == other[1] and all(
+            (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) for a, b in pairs
+        )
+        if not same or not all(torch.allclose(a, b, rtol=1e-5) for a, b in pairs):
             raise InputError("z0 is not the last state of past=: pass z0=None, which takes that.")
     return last
 

@@ -52,18 +52,24 @@ def _advised(plan: Plan) -> Iterator[None]:
 
 def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
-    if derivatives_are_watched() or plan.delays is not None:
-        found = _composed(plan, inputs)
-        if plan.delays is not None:
-            run.stepper, run.why = "single", "func gets earlier states"
-        if plan.delays is not None and plan.check_finite and not all(x is None or all_finite(x) for x in found):
-            raise NonFiniteError("the result contains NaN or infinity: use shorter steps, or an implicit method.")
-        return found
+    if plan.delays is not None:
+        return _delayed(plan, run, inputs)
+    if derivatives_are_watched():
+        return _composed(plan, inputs)
     if plan.train:
-        found = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, Tensor | None] = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
         return found
     with torch.no_grad():
         return Solve.forward(None, plan, run, adjoint, *inputs)
+
+
+def _delayed(plan: Plan, run: Run, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
+    """The solve in plain operations, where ``func`` gets earlier states."""
+    run.stepper, run.why = "single", "func gets earlier states"
+    found = _composed(plan, inputs)
+    if plan.check_finite and not all(x is None or all_finite(x) for x in found):
+        raise NonFiniteError("the result contains NaN or infinity: use shorter steps, or an implicit method.")
+    return found
 
 
 def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
