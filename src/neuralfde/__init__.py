@@ -37,6 +37,7 @@ from .schemes import (
 from .solve.steppers import CudaGraph, Picard, Single
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
+from .time import Event
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -59,6 +60,7 @@ __all__ = [
     "Device",
     "Direct",
     "DistributedOrder",
+    "Event",
     "Exact",
     "Exponentials",
     "FDEBlock",

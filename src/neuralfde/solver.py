@@ -15,6 +15,7 @@ from .base.torch_private import derivatives_are_watched, pytree, without_compile
 from .base.transfer import capturing
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
+from .door.lags import read_lags
 from .door.names import ADJOINTS
 from .door.output import assembled
 from .door.resume import State, read_state, settings_of, weights_of_past
@@ -22,6 +23,7 @@ from .door.semilinear import joined, refuse_orders
 from .door.validation import (
     Options,
     Problem,
+    in_moving_time,
     in_own_time,
     read_args,
     read_params,
@@ -36,6 +38,7 @@ from .orders import Caputo, CustomKernel, read_order
 from .rhs.called import Called
 from .rhs.field import Field
 from .schemes import Scheme
+from .solve.delays import Delays
 from .solve.function import solved
 from .solve.plan import Plan, Run
 from .solve.steppers import Stepper
@@ -85,11 +88,14 @@ class Solved(NamedTuple):
     state: State | None
     error: Any
     march: Adapted | None = None
+    event_times: Tensor | None = None
+    spent: int = 0
 
     @property
     def stats(self) -> Stats:
-        """What the solve cost and how it was done."""
-        return _stats(self.plan, self.run, self.problem, self.march)
+        """What the solve cost and how it was done; ``spent`` evaluations were made before, to find an event."""
+        found = _stats(self.plan, self.run, self.problem, self.march)
+        return replace(found, evaluations=found.evaluations + self.spent) if self.spent else found
 
 
 def run(*given: Any, **more: Any) -> Solved:
@@ -127,15 +133,24 @@ def _solve(
     if not capturing() and not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     trained, args = read_params(func, given.params), read_args(given.args, structure)
+    delays = read_lags(given, problem, bool(resume or embedded))
+    if delays is not None:
+        args = (delays.at(0, [row0]), *args)
+        count = len(args)
     if given.horizon is not None:
         func, args = in_own_time(func, given.horizon, structure, args)
+    if wanted.grid.moving is not None:
+        func, args = in_moving_time(func, wanted.grid, row0, args)
+    if delays is not None:
+        delays = replace(delays, place=len(args) - count)
     stepper = read_stepper(given.stepper, problem.adjoint)
     field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
-        row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.values])
+        row0 = row0 if problem.observed is None else torch.cat([row0, problem.observed.rows[:-1]])
+        row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), bool(resume or embedded))
+    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), bool(resume or embedded), delays)
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
@@ -172,6 +187,7 @@ def _plan(
     inputs: tuple[Tensor | None, ...],
     leaves: tuple[Tensor, ...],
     keep_slopes: bool,
+    delays: Delays | None,
 ) -> Plan:
     """What the loop is to do; ``leaves``: what ``func`` uses that may get a gradient."""
     train = torch.is_grad_enabled() and not derivatives_are_watched()
@@ -201,6 +217,7 @@ def _plan(
         keep_slopes=keep_slopes,
         tables=weights.tables,
         order=problem.known.get("order"),
+        delays=delays,
     )
 
 

@@ -23,7 +23,8 @@ from .transfer import to_device
 class Grid:
     """The points ``t_n = start + T (n/N)^r`` for ``n = 0 … N``; r = 1 is the uniform grid, ``start + n * step``.
 
-    Or any others: ``points``, float64 (steps + 1,), are the times since the start.
+    Or any others: ``points``, float64 (steps + 1,), are the times since the start, and ``moving`` the same with
+    gradients, where some have them.
     """
 
     start: float
@@ -31,6 +32,7 @@ class Grid:
     steps: int
     grading: float = 1.0
     points: Tensor | None = field(default=None, compare=False, repr=False)
+    moving: Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
     def uniform(self) -> bool:

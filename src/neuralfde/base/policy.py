@@ -125,6 +125,13 @@ ADAPTIVE_KERNEL = 1e-3
 
 #: The point before a jump lies this share of the horizon before it: further apart than rounding, nearer than any step.
 JUMP_LENGTH = 1e-12
+#: A point less than this share of its step after a jump is left out: how it moves with the jump's time is not smooth.
+JUMP_CLEARANCE = 0.1
+
+#: The share of the steps over which an event that ends a solve is looked for first; then over twice as many.
+EVENT_FIRST_SHARE = 1 / 16
+#: How often the state of a sample may be reset: each time takes a solve.
+EVENT_ROUNDS = 1000
 
 # ---- what is found again --------------------------------------------------------------------------------------------
 

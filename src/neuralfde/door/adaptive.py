@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from ..orders import read_order
 from ..orders.caputo import check_order
 from ..rhs.field import Field
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
+from .observed import read_past, refuse_past
+from .semilinear import joined
 from .validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
 
 
@@ -36,9 +39,18 @@ class Adapted(NamedTuple):
 
 
 def adapted(
-    func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, more: bool
+    func: Any,
+    z0: Any,
+    t: Any,
+    order: Any,
+    given: Options,
+    more: bool,
+    until: Callable[[float, Any], bool] | None = None,
 ) -> tuple[Options, Adapted]:
-    """The options with the mesh that the tolerance asks for; ``more``: to be resumed, or with an error of each step."""
+    """The options with the mesh that the tolerance asks for.
+
+    ``more``: to be resumed, or with an error of each step. The mesh ends where ``until`` says so of a time and a state.
+    """
     scheme, operator = read_scheme(given.method, given.solver, "trapezoid"), read_order(order)
     structure, known = read_numbers(structure_of(z0), operator, given.horizon)
     tolerance = Tolerance.read(given.rtol, given.atol, given.max_steps, structure.dtype)
@@ -48,7 +60,12 @@ def adapted(
     if given.jumps is not None:
         refuse_jumps(scheme, operator)
         jumps = read_jumps(given.jumps, structure, t)
-    beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(given.args, structure)
+    window = None
+    if given.past is not None:
+        refuse_past(operator, known, given.velocity is not None)
+        window = read_past(given.past, structure, t)
+    func, whole = joined(func, z0, given)
+    beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(whole.args, structure)
     check_order(beta, scheme, velocity=False)
     if not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
@@ -64,10 +81,14 @@ def adapted(
         calls[0] += 1
         return field.at(torch.tensor([times[0] + time]).to(row0), field.args)(0, z)
 
+    def ended(time: float, row: Tensor) -> bool:
+        return until is not None and until(times[0] + time, structure.unpack(row))
+
     calls, gain = [1], known.get("horizon", torch.ones_like(beta)).detach() ** beta
-    equation = Equation(slope, field.shape, beta, gain, row0)
+    before = None if window is None else partial(window.at, beta)
+    equation = Equation(slope, field.shape, beta, gain, row0, before)
     try:
-        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps)
+        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps, ended)
     except RuntimeError as error:
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise
@@ -86,8 +107,8 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
             f"neither step=, steps= nor grid= is given, and a tolerance cannot choose the steps: {against}. Give one "
             "of them, or method='trapezoid' (implicit) or ABM(ahead=True) (explicit)."
         )
-    if given.grading != 1 or given.velocity is not None or more:
+    if given.grading != 1 or given.velocity is not None or given.lags is not None or more:
         raise InputError(
-            "grading=, velocity=, resume= and estimate_error= are for steps that are given: pass step=, steps= "
+            "grading=, velocity=, lags=, resume= and estimate_error= are for steps that are given: pass step=, steps= "
             "or grid= (that of an earlier solution, for example)."
         )

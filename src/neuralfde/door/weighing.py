@@ -84,9 +84,17 @@ def _typed(asked: tuple[Any, ...]) -> Hashable:
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    if given.args != () or not (
-        given.params is given.callback is given.velocity is given.horizon is given.grid is given.jumps is None
-    ):
+    others = (
+        given.params,
+        given.callback,
+        given.velocity,
+        given.horizon,
+        given.grid,
+        given.jumps,
+        given.past,
+        given.lags,
+    )
+    if given.args != () or not all(x is None for x in others):
         return False
     numbers = type(t) is type(order) is float
     known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
@@ -131,10 +139,17 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
     if base is not None and out.dense is not None:
         assert kernel.dense_base is not None
         base = torch.cat([base, kernel.dense_base(out.positions)], dim=1)
+    elapsed = grid.elapsed if grid.moving is None else grid.moving
+    if out.dense is not None:
+        elapsed = torch.cat([elapsed, grid.at(out.positions[:, 0])])
+    if problem.observed is not None:
+        if wanted.series:
+            raise InputError(
+                "past= and times for each sample do not go together: give all times in one row, t.unique()."
+            )
+        base = problem.observed.base(problem.known["order"], elapsed)
     if problem.jumps is not None:
-        later = [] if out.dense is None else [grid.at(out.positions[:, 0])]
-        after = problem.jumps.steps(torch.cat([grid.elapsed, *later]))
-        after = after[..., None].expand(-1, -1, kernel.weights.shape[-1])
+        after = problem.jumps.steps(elapsed.detach())[..., None].expand(-1, -1, kernel.weights.shape[-1])
         base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
     return out.nodes, Coefficients(weights, kernel.local, start, out.dense, base)
 

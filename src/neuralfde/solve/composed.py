@@ -30,6 +30,7 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
     matrix = _Matrix(plan, c)
     slopes: list[Tensor] = []  # (steps of a block, groups, width) each
     states: dict[int, Tensor] = {}
+    rows: list[Tensor] = []  # of all steps, where func gets earlier states
     wanted, stages, before = set(plan.nodes), scheme.open_stages(), z0 if c.base is None else z0[0]
     for start in range(0, total, COMPOSED_BLOCK):
         block = Block(start, min(COMPOSED_BLOCK, total - start))
@@ -42,9 +43,13 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
         for k, n in enumerate(task.steps):
             x = [part.reshape(field.shape) for part in sums[0].unbind(0)]
             w0 = task.local[k][0] if sums.shape[2] == 1 else task.local[k].unsqueeze(1)
+            if plan.delays is not None:
+                field.args = plan.delays.arguments(field.args, n, rows or [before])
             f, located = partial(field, n), partial(_located, scheme, stages, before)
             z, v = _step(scheme, f, x, w0, k == task.origin, k not in task.idle, located)
             before = z
+            if plan.delays is not None:
+                rows.append(z)
             v = torch.zeros_like(sums[0, 0]) if v is None else v.reshape(sums.shape[2:])
             own.append(v)
             if n in wanted:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..base.structure import replace_tensors, tensors_in
+from ..base.structure import all_finite, replace_tensors, tensors_in
 from ..base.torch_private import are_batched, derivatives_are_watched, places, with_parameters, with_tangent
-from ..errors import UnsupportedError
+from ..errors import NonFiniteError, UnsupportedError
 from . import loop
 from .case import of_tensors
 from .composed import composed
@@ -51,6 +51,8 @@ def _advised(plan: Plan) -> Iterator[None]:
 
 def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
+    if plan.delays is not None:
+        return _delayed(plan, run, inputs)
     if derivatives_are_watched():
         _refuse_inexact(adjoint)
         read = of_tensors(plan, inputs)
@@ -60,6 +62,15 @@ def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, 
         return found
     with torch.no_grad():
         return Solve.forward(None, plan, run, adjoint, *inputs)
+
+
+def _delayed(plan: Plan, run: Run, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
+    """The solve in plain operations, where ``func`` gets earlier states."""
+    run.stepper, run.why = "single", "func gets earlier states"
+    found = _composed(plan, inputs)
+    if plan.check_finite and not all(x is None or all_finite(x) for x in found):
+        raise NonFiniteError("the result contains NaN or infinity: use shorter steps, or an implicit method.")
+    return found
 
 
 def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:

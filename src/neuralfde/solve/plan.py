@@ -14,6 +14,7 @@ from ..rhs.called import Called
 from ..rhs.field import Field
 from ..schemes import Scheme, Stages
 from ..storage import Storage
+from .delays import Delays
 
 
 class Coefficients(NamedTuple):
@@ -53,6 +54,7 @@ class Plan:
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
         order: the order of the equation, None if it is not a number; for advice alone.
         tables: weights inside a block that later solves with the same numbers will find again, or None.
+        delays: which earlier states ``func`` gets, or None.
     """
 
     field: Field
@@ -76,6 +78,7 @@ class Plan:
     keep_slopes: bool = False
     tables: dict[Block, Tensor] | None = None
     order: Tensor | None = None
+    delays: Delays | None = None
 
 
 @dataclass

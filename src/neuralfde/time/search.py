@@ -27,6 +27,7 @@ class Equation:
         order: (groups,), float64.
         gain: (groups,), float64: a factor of all weights.
         initial: z_0, (groups, width).
+        known: from a time to what is known there before any slope, where that is not z_0.
     """
 
     slope: Callable[[float, Tensor], Tensor]
@@ -34,6 +35,7 @@ class Equation:
     order: Tensor
     gain: Tensor
     initial: Tensor
+    known: Callable[[float], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,34 +53,44 @@ class Found:
 
 @torch.no_grad()
 def find_mesh(
-    equation: Equation, scheme: Scheme, end: float, tolerance: Tolerance, jumps: Jumps | None = None
+    equation: Equation,
+    scheme: Scheme,
+    end: float,
+    tolerance: Tolerance,
+    jumps: Jumps | None = None,
+    until: Callable[[float, Tensor], bool] | None = None,
 ) -> Found:
     """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten.
 
-    A march stops just before each jump and goes on from behind it, as from a new start.
+    A march stops just before each jump and goes on from behind it, as from a new start. It ends where ``until`` says so
+    of an accepted step's time and state.
     """
     power, most = _power(float(equation.order.min()), scheme), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
     length = min(end / 64, _first_length(equation, state, slope, tolerance))
     past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
     past.begin(slope)
-    ahead = [] if jumps is None else list(zip(jumps.times, jumps.values.detach(), strict=True))
+    jumped = torch.zeros_like(state)
+    ahead = [] if jumps is None else list(enumerate(jumps.times))
     times, rejected, trial, stages = [0.0], 0, None, scheme.open_stages()
     while time < end:
-        stop = ahead[0][0] - JUMP_LENGTH * end if ahead else end
+        stop = ahead[0][1] - JUMP_LENGTH * end if ahead else end
         jumping = bool(ahead) and time >= stop
-        if jumping:
-            stop, by = ahead.pop(0)
-            past.initial = past.initial + by
+        if jumping and jumps is not None:
+            k, stop = ahead.pop(0)
+            jumped = jumped + jumps.by(k, state)
         length = stop - time if jumping else _fitting(length, stop - time)
         if len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
+        past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
         trial = _tried(equation, scheme, stages, past, time, length, state)
         excess = math.inf if trial is None else trial.excess(tolerance, state)
         if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
             past.accept(length, trial.slope)
             time, state = stop if length == stop - time else time + length, trial.state
             times.append(time)
+            if until is not None and until(time, state):
+                break
         elif jumping:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         else:
