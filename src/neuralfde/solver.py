@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .base.grid import Request
+from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, pytree, without_compiler
 from .base.transfer import capturing
@@ -30,7 +31,7 @@ from .door.validation import (
     refuse_surroundings,
 )
 from .door.weighing import Weights, paper_weights, weighed
-from .errors import InputError, UnsupportedError
+from .errors import ConvergenceError, InputError, UnsupportedError
 from .history import History
 from .orders import Caputo, CustomKernel, read_order
 from .rhs.called import Called
@@ -84,6 +85,7 @@ class Solved(NamedTuple):
     run: Run
     state: State | None
     error: Any
+    last: Tensor
     march: Adapted | None = None
 
     @property
@@ -106,6 +108,33 @@ def _solve(
     resume: bool | State | None = None,
     embedded: bool = False,
 ) -> Solved:
+    """Solve; to a tolerance as often as it takes, with a smaller share of it for each step."""
+    if not given.adaptive or isinstance(resume, State):
+        return _solve_once(func, z0, t, order, given, resume, embedded)
+    share, evaluations = 1.0, 0
+    for _ in range(ADAPTIVE_ATTEMPTS):
+        steps, march = adapted(func, z0, t, order, given, bool(resume) or embedded, share)
+        found = _solve_once(func, z0, t, order, steps)
+        evaluations += march.evaluations
+        found = found._replace(march=march._replace(evaluations=evaluations))
+        excess = march.excess(found.last)
+        if excess <= 1:
+            return found
+        if not math.isfinite(excess):
+            break
+        share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+    raise ConvergenceError(march.told(excess))
+
+
+def _solve_once(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: Any,
+    given: Options,
+    resume: bool | State | None = None,
+    embedded: bool = False,
+) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
     refuse_surroundings(func)
@@ -114,9 +143,6 @@ def _solve(
             "resume= and estimate_error='embedded' keep rows of a solve, which transforms and forward mode would take "
             "with them. Leave them out there."
         )
-    march = None
-    if given.adaptive and before is None:
-        given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
     problem, weights = weighed(structure_of(z0), t, order, given, before, resume, embedded)
     structure, wanted = problem.structure, problem.request
     if embedded:
@@ -137,8 +163,6 @@ def _solve(
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
-    if march is not None:
-        march.check(at_nodes[-1])
     rows = _assemble(wanted, weights.nodes, at_nodes, between, problem.scheme.dense_meets_nodes)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
@@ -152,7 +176,7 @@ def _solve(
     state = None
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
-    found = Solved(ys, problem, plan, went, state, error, march)
+    found = Solved(ys, problem, plan, went, state, error, at_nodes[-1])
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
     return found
