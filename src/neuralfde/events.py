@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .base.grid import Request, read_times, request
-from .base.policy import EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
+from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
 from .base.structure import Structure, all_finite, structure_of
 from .base.torch_private import derivatives_are_watched, pytree
 from .door.adaptive import Adapted, adapted
@@ -36,6 +36,7 @@ class Watched:
         self.structure: Structure = structure_of(z0)
         self.args, self.like = read_args(given.args, self.structure), pytree.tree_leaves(z0)[0].detach()
         self.jumps, self.spent = self._given_jumps(given, t), 0
+        self.share, self.excess = 1.0, 0.0  # of a tolerance: asked for each step, and found at the end
         with torch.no_grad():
             first = self._value(self.asked[0], z0)
         self.own, self.samples = first.ndim > 0, first.numel()
@@ -61,7 +62,7 @@ class Watched:
         given = self._jumping(self.given, math.inf)
         ends = torch.tensor(self.asked, dtype=torch.float64)
         if given.adaptive:
-            given, march = adapted(self.func, self.z0, ends, self.order, given, False, self._until())
+            given, march = adapted(self.func, self.z0, ends, self.order, given, False, self.share, self._until())
             return torch.as_tensor(given.grid), given, march
         grid = request(ends, given.step, given.steps, given.grading, given.grid).grid
         points = grid.start + grid.elapsed
@@ -104,8 +105,7 @@ class Watched:
             values.append(self._value(time, z).reshape(-1))
             if bool(values[-1].isnan().any()) and all(map(all_finite, pytree.tree_leaves(z))):
                 raise InputError(f"event returned NaN at t={time:g}.")
-        if march is not None:
-            march.check(solved.problem.structure.pack(z))
+        self.excess = 0.0 if march is None else march.excess(solved.last)
         crossed = self.event.crossings(torch.stack(values)).cpu()
         return [[(times[n], times[n + 1]) for n in crossed[:, k].nonzero()[:, 0].tolist()] for k in range(self.samples)]
 
@@ -161,8 +161,7 @@ def run_with_event(func: Callable[..., Any], z0: Any, t: Any, order: Any, given:
     happened: list[list[Moment]] = [[] for _ in range(watched.samples)]
     last = [watched.asked[0]] * watched.samples
     for _ in range(EVENT_ROUNDS):
-        points, options, march = watched.mesh()
-        spans = watched.spans(points, options, march)
+        points, options, march, spans = _located(watched)
         if watched.event.reset is not None:
             spans = [[x for x in found if x[0] >= since][:1] for found, since in zip(spans, last, strict=True)]
         solved, times, new = watched.solve(points, options, spans)
@@ -177,6 +176,20 @@ def run_with_event(func: Callable[..., Any], z0: Any, t: Any, order: Any, given:
             "event happens at once again has no end. Reset it further away, or ask for a shorter time."
         )
     return _as_asked(watched, solved, times, happened)._replace(march=march, spent=watched.spent)
+
+
+def _located(watched: Watched) -> tuple[Tensor, Options, Adapted | None, Spans]:
+    """A mesh and where the event happens on it; to a tolerance, as often as its error takes."""
+    for _ in range(ADAPTIVE_ATTEMPTS):
+        points, options, march = watched.mesh()
+        spans = watched.spans(points, options, march)
+        if march is None or watched.excess <= 1:
+            return points, options, march, spans
+        if not math.isfinite(watched.excess):
+            break
+        watched.share *= ADAPTIVE_AGAIN / watched.excess
+    assert march is not None
+    raise ConvergenceError(march.told(watched.excess))
 
 
 def _as_asked(watched: Watched, solved: Solved, times: list[float], happened: list[list[Moment]]) -> Solved:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, pytree, without_compiler
 from .base.transfer import capturing
@@ -32,7 +34,7 @@ from .door.validation import (
     refuse_surroundings,
 )
 from .door.weighing import Weights, paper_weights, weighed
-from .errors import InputError, UnsupportedError
+from .errors import ConvergenceError, InputError, UnsupportedError
 from .history import History
 from .orders import Caputo, CustomKernel, read_order
 from .rhs.called import Called
@@ -87,6 +89,7 @@ class Solved(NamedTuple):
     run: Run
     state: State | None
     error: Any
+    last: Tensor
     march: Adapted | None = None
     event_times: Tensor | None = None
     spent: int = 0
@@ -112,6 +115,41 @@ def _solve(
     resume: bool | State | None = None,
     embedded: bool = False,
 ) -> Solved:
+    """Solve, with given steps or to a tolerance."""
+    if not given.adaptive or isinstance(resume, State):
+        return _solve_once(func, z0, t, order, given, resume, embedded)
+
+    def once(share: float) -> tuple[Solved, Adapted]:
+        steps, march = adapted(func, z0, t, order, given, bool(resume) or embedded, share)
+        return _solve_once(func, z0, t, order, steps), march
+
+    return to_tolerance(once)
+
+
+def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
+    """Solve as often as it takes, each time with a smaller share of the tolerance for each step."""
+    share, evaluations = 1.0, 0
+    for _ in range(ADAPTIVE_ATTEMPTS):
+        found, march = once(share)
+        evaluations += march.evaluations
+        excess = march.excess(found.last)
+        if excess <= 1:
+            return found._replace(march=march._replace(evaluations=evaluations))
+        if not math.isfinite(excess):
+            break
+        share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+    raise ConvergenceError(march.told(excess))
+
+
+def _solve_once(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: Any,
+    given: Options,
+    resume: bool | State | None = None,
+    embedded: bool = False,
+) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
     func, given = joined(func, z0, given)
@@ -121,9 +159,6 @@ def _solve(
             "resume= and estimate_error='embedded' keep rows of a solve, which transforms and forward mode would take "
             "with them. Leave them out there."
         )
-    march = None
-    if given.adaptive and before is None:
-        given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
     problem, weights = weighed(structure_of(z0), t, order, given, before, resume, embedded)
     structure, wanted = problem.structure, problem.request
     refuse_orders(problem)
@@ -154,8 +189,6 @@ def _solve(
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
-    if march is not None:
-        march.check(at_nodes[-1])
     rows = assembled(wanted, structure, problem.scheme, weights.nodes, at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
@@ -169,7 +202,7 @@ def _solve(
     state = None
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
-    found = Solved(ys, problem, plan, went, state, error, march)
+    found = Solved(ys, problem, plan, went, state, error, at_nodes[-1])
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
     return found
