@@ -253,6 +253,15 @@ def test_what_is_refused(part, says):
 
 def test_a_singular_matrix_is_named():
     part = linear.Matrix(torch.eye(N, dtype=F64) / 0.5)
-    part.spectrum = lambda: None
+    part.top = lambda: 0.0
     with pytest.raises(nf.ConvergenceError, match="singular"):
         base.Systems(part).factor(torch.tensor(0.5, dtype=F64), numbers(N))
+
+
+def test_a_bound_of_growth_is_not_taken_for_growth():
+    """The fourth difference decays, although its discs reach far to the right."""
+    bands = torch.tensor([-1.0, 4.0, -6.0, 4.0, -1.0], dtype=F64).expand(N, 5) * 1e6
+    part = linear.Bands(bands)
+    assert part.top() > 0
+    end = nf.fdeint(lambda t, z: z, numbers(BATCH, N), 1.0, ORDER, steps=5, linear=part)
+    assert float(end.abs().max()) < 1e-3

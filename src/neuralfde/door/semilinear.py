@@ -56,15 +56,15 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
     given = given._replace(args=(*args, tuple(tensors)), linear=None)
     if given.params is not None and part.own:
         given = given._replace(params=[*given_params(given.params), *part.tensors])
-    if not given.adaptive:  # a tolerance takes its own default
-        scheme = read_scheme(given.method, given.solver, "imex")
-        method = replace(scheme, part=held) if isinstance(scheme, IMEX) else scheme
-        if isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:
-            numbers = structure.shapes[0][-part.axes :].numel()
-            known = solver_for(held, func is None or func is constant, numbers)
-            method = scheme if known is None else replace(scheme, solver=known)
-        given = given._replace(method=method, solver=None)
-    return Joined(func, held), given
+    # a tolerance chooses steps for the whole right-hand side
+    scheme = read_scheme(given.method, given.solver, "trapezoid" if given.adaptive else "imex")
+    if isinstance(scheme, IMEX):
+        scheme = replace(scheme, part=held)
+    elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:
+        numbers = structure.shapes[0][-part.axes :].numel()
+        known = solver_for(held, func is None or func is constant, numbers)
+        scheme = scheme if known is None else replace(scheme, solver=known)
+    return Joined(func, held), given._replace(method=scheme, solver=None)
 
 
 def refuse_orders(problem: Problem) -> None:

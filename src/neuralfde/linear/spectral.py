@@ -58,6 +58,10 @@ class Spectral(LinearPart):
         """See :class:`LinearPart`."""
         return _Divided(self.with_tensors([self.eigenvalues.detach()]), w0)
 
+    def top(self) -> float:
+        """See :class:`LinearPart`."""
+        return float(self.eigenvalues.detach().max())
+
     def spectrum(self) -> Tensor:
         """See :class:`LinearPart`."""
         return self.eigenvalues.detach()
