@@ -6,7 +6,7 @@ from torch import nn
 
 import neuralfde as nf
 from neuralfde import linear
-from neuralfde.linear import base, sparse
+from neuralfde.linear import base, sparse, stages
 from tests.reference import formula
 from tests.stubs import F64, relative
 
@@ -129,6 +129,35 @@ def test_other_methods_take_the_whole_right_hand_side(method):
     assert relative(joined, whole) < 1e-12
 
 
+@pytest.mark.parametrize("kind", ["batch", "coo", "bands", "fft"])
+def test_implicit_stages_without_a_func_are_solved_directly(kind):
+    k, made = KINDS[kind]
+    z0, b, by, found = numbers(BATCH, N), numbers(BATCH, N, seed=3), numbers(BATCH, N, seed=2), []
+    for direct in (True, False):
+        leaves = [leaf(x) for x in (k, b, torch.tensor(ORDER, dtype=F64))]
+        options = {"linear": made(leaves[0]), "steps": 15, "method": "l1"} | ({} if direct else {"solver": "newton"})
+        ends = nf.solve(leaves[1], z0, 1.0, leaves[2], **options)
+        found.append((ends.ys[-1].detach(), *torch.autograd.grad(ends.ys[-1], leaves, by)))
+        if direct:
+            assert (ends.stats.factorisations, ends.stats.linear_solves) == (1, 15)
+    for got, want in zip(*found, strict=True):
+        assert relative(got, want) < 1e-11
+
+
+def test_newtons_method_uses_the_factors_of_a_large_linear_part(monkeypatch):
+    monkeypatch.setattr(stages, "DENSE_NUMBERS", 16)
+    n, i = 300, torch.arange(300)
+    values = leaf(torch.cat([torch.full((n,), -2e3, dtype=F64), 1e3 * numbers(2 * n)]))
+    part = linear.Sparse(i.repeat(3), torch.cat([i, (i + 1) % n, (i + 17) % n]), values, n)
+    found = nf.solve(lambda t, z: -(z**3), numbers(n), 1.0, ORDER, steps=4, method="trapezoid", linear=part)
+    options = {"steps": 4, "method": "trapezoid", "solver": "dense"}
+    direct = nf.fdeint(lambda t, z: -(z**3), numbers(n), 1.0, ORDER, linear=part._dense(), **options)
+    assert relative(found.ys[-1].detach(), direct) < 1e-11
+    assert found.stats.linear_solves < 40
+    found.ys.sum().backward()
+    assert bool(values.grad.isfinite().all())
+
+
 @pytest.mark.parametrize("options", [{"steps": 20, "grading": 2.0}, {"rtol": 1e-3}, {"steps": 80, "horizon": 2.0}])
 def test_meshes_tolerances_and_own_time(options):
     k, z0 = leaf(numbers(N + 1)), numbers(BATCH, N)
@@ -224,6 +253,15 @@ def test_what_is_refused(part, says):
 
 def test_a_singular_matrix_is_named():
     part = linear.Matrix(torch.eye(N, dtype=F64) / 0.5)
-    part.spectrum = lambda: None
+    part.top = lambda: 0.0
     with pytest.raises(nf.ConvergenceError, match="singular"):
         base.Systems(part).factor(torch.tensor(0.5, dtype=F64), numbers(N))
+
+
+def test_a_bound_of_growth_is_not_taken_for_growth():
+    """The fourth difference decays, although its discs reach far to the right."""
+    bands = torch.tensor([-1.0, 4.0, -6.0, 4.0, -1.0], dtype=F64).expand(N, 5) * 1e6
+    part = linear.Bands(bands)
+    assert part.top() > 0
+    end = nf.fdeint(lambda t, z: z, numbers(BATCH, N), 1.0, ORDER, steps=5, linear=part)
+    assert float(end.abs().max()) < 1e-3

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..base.structure import structure_of
 from ..errors import InputError
 from ..linear import LinearPart, read_linear
-from ..schemes import IMEX
+from ..linear.stages import solver_for
+from ..schemes import IMEX, OneStage
 from .validation import Options, Problem, given_params, read_scheme
 
 
@@ -44,7 +45,8 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
         if func is None or isinstance(func, Tensor):
             raise InputError("func is missing. None and a tensor, a constant source, go with linear=.")
         return func, given
-    part = read_linear(given.linear, structure_of(z0))
+    structure = structure_of(z0)
+    part = read_linear(given.linear, structure)
     # what func holds must not lead to the tensors themselves: gradients go through the arguments
     held = part if part.own else part.with_tensors([x.detach() for x in part.tensors])
     args = given.args
@@ -54,11 +56,15 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
     given = given._replace(args=(*args, tuple(tensors)), linear=None)
     if given.params is not None and part.own:
         given = given._replace(params=[*given_params(given.params), *part.tensors])
-    if not given.adaptive:  # a tolerance takes its own default
-        scheme = read_scheme(given.method, given.solver, "imex")
-        method = replace(scheme, part=held) if isinstance(scheme, IMEX) else scheme
-        given = given._replace(method=method, solver=None)
-    return Joined(func, held), given
+    # a tolerance chooses steps for the whole right-hand side
+    scheme = read_scheme(given.method, given.solver, "trapezoid" if given.adaptive else "imex")
+    if isinstance(scheme, IMEX):
+        scheme = replace(scheme, part=held)
+    elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:
+        numbers = structure.shapes[0][-part.axes :].numel()
+        known = solver_for(held, func is None or func is constant, numbers)
+        scheme = scheme if known is None else replace(scheme, solver=known)
+    return Joined(func, held), given._replace(method=scheme, solver=None)
 
 
 def refuse_orders(problem: Problem) -> None:

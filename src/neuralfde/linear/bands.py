@@ -11,7 +11,7 @@ from torch import Tensor
 from ..base.policy import BAND_DENSE
 from ..errors import InputError
 from ..schemes.linear import Factor
-from .base import LinearPart, eigenvalues
+from .base import LinearPart, eigenvalues, enclosed
 from .dense import dense_factor
 
 
@@ -62,16 +62,21 @@ class Bands(LinearPart):
                 return found
         return dense_factor(self.matrix, w0, like)
 
+    def top(self) -> float:
+        """See :class:`LinearPart`; by the discs of Gershgorin."""
+        bands, b = self.bands.detach(), self.bands.shape[-1] // 2
+        n, offsets = bands.shape[-2], torch.arange(-b, b + 1, device=bands.device)
+        target = torch.arange(n, device=bands.device)[:, None] + offsets
+        size = torch.where((target >= 0) & (target < n), bands.abs(), 0.0)
+        return float((bands[..., b] + size.sum(-1) - size[..., b]).max())
+
     def spectrum(self) -> Tensor | None:
-        """See :class:`LinearPart`; of a symmetrisable tridiagonal matrix by the discs of Gershgorin."""
+        """See :class:`LinearPart`; neighbours that act on each other with one sign have real eigenvalues."""
         bands = self.bands.detach()
         if bands.shape[-1] == 3 and bool((bands[..., 1:, 0] * bands[..., :-1, 2] >= 0).all()):
-            root = (bands[..., 1:, 0] * bands[..., :-1, 2]).sqrt()
-            reach = torch.nn.functional.pad(root, (1, 0)) + torch.nn.functional.pad(root, (0, 1))
-            rows = (bands[..., 1:, 0].abs(), bands[..., :-1, 2].abs())
-            plain = torch.nn.functional.pad(rows[0], (1, 0)) + torch.nn.functional.pad(rows[1], (0, 1))
-            tops = [(bands[..., 1] + r).max() for r in (reach, plain)]
-            return torch.stack([(bands[..., 1] - reach).min(), torch.stack(tops).min()])
+            found = enclosed((bands[..., 1] - bands[..., 0].abs() - bands[..., 2].abs()).min(), self.top())
+            if found is not None:
+                return found
         return eigenvalues(self.matrix)
 
 

@@ -48,8 +48,12 @@ class LinearPart(ABC):
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
         """A factor of ``I - w_0 A`` for right-hand sides like this; ``w_0`` is one number, real or complex."""
 
+    def top(self) -> float:
+        """A bound of the real parts of all eigenvalues from above; infinite if there is none."""
+        return math.inf
+
     def spectrum(self) -> Tensor | None:
-        """All eigenvalues, or numbers that enclose real ones from both sides; None if they are not known."""
+        """All eigenvalues, or two numbers that enclose real ones, none of them positive; None if they are not known."""
         return None
 
     def systems(self) -> Systems:
@@ -110,7 +114,8 @@ class Systems:
 
     def _refuse_growth(self, w0: Tensor, least: float) -> None:
         """A step that crosses the growth of A has the wrong sign; ``least`` is an eigenvalue of ``I - w_0 A``."""
-        known = None if w0.is_complex() else self.part.spectrum()
+        sure = w0.is_complex() or float(w0) * self.part.top() < 1
+        known = None if sure else self.part.spectrum()
         if known is not None:
             least = min(least, float((1 - w0 * known.real).min()))
         if -math.inf < least <= 0:
@@ -161,4 +166,11 @@ def _needed(ctx: Any) -> tuple[bool, ...]:
 
 def eigenvalues(matrix: Tensor) -> Tensor | None:
     """Those of small matrices."""
-    return torch.linalg.eigvals(matrix) if matrix.shape[-1] <= DENSE_NUMBERS else None
+    if matrix.shape[-1] > DENSE_NUMBERS:
+        return None
+    return torch.linalg.eigvalsh(matrix) if torch.equal(matrix, matrix.mT) else torch.linalg.eigvals(matrix)
+
+
+def enclosed(low: Tensor, high: float) -> Tensor | None:
+    """The bounds of real eigenvalues, the upper one 0 where it is as small as rounding; None where it is positive."""
+    return torch.stack([low, low.new_zeros(())]) if high <= 1e-12 * float(low.abs()) else None

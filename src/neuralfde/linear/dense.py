@@ -33,6 +33,11 @@ class Matrix(LinearPart):
         """See :class:`LinearPart`."""
         return dense_factor(self.matrix, w0, like)
 
+    def top(self) -> float:
+        """See :class:`LinearPart`; by the discs of Gershgorin."""
+        own = self.matrix.detach().diagonal(dim1=-2, dim2=-1)
+        return float((own + self.matrix.detach().abs().sum(-1) - own.abs()).max())
+
     def spectrum(self) -> Tensor | None:
         """See :class:`LinearPart`."""
         return eigenvalues(self.matrix.detach())

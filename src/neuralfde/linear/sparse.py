@@ -13,7 +13,7 @@ from ..base.policy import DENSE_NUMBERS
 from ..errors import ConvergenceError, InputError
 from ..schemes.krylov import gmres
 from ..schemes.linear import Factor
-from .base import LinearPart, eigenvalues
+from .base import LinearPart, eigenvalues, enclosed
 from .dense import dense_factor
 
 
@@ -59,16 +59,23 @@ class Sparse(LinearPart):
             return dense_factor(self._dense(), w0, like)
         return _Iterated(self, w0) if linalg is None else _SuperLU(self, w0, linalg)
 
+    def top(self) -> float:
+        """See :class:`LinearPart`; by the discs of Gershgorin."""
+        return float(self._discs()[1].max())
+
     def spectrum(self) -> Tensor | None:
-        """See :class:`LinearPart`; of a symmetric matrix by the discs of Gershgorin."""
-        values = self.values.detach()
-        if self._symmetric(values):
-            own = self.rows == self.columns
-            centre = torch.zeros(self.n, dtype=values.dtype, device=values.device)
-            reach = torch.zeros_like(centre).index_add(0, self.rows, torch.where(own, 0.0, values.abs()))
-            centre = centre.index_add(0, self.rows, torch.where(own, values, 0.0))
-            return torch.stack([(centre - reach).min(), (centre + reach).max()])
-        return eigenvalues(self._dense()) if self.n <= DENSE_NUMBERS else None
+        """See :class:`LinearPart`; those of a symmetric matrix are real."""
+        low, high = self._discs()
+        found = enclosed(low.min(), float(high.max())) if self._symmetric(self.values.detach()) else None
+        return eigenvalues(self._dense()) if found is None and self.n <= DENSE_NUMBERS else found
+
+    def _discs(self) -> tuple[Tensor, Tensor]:
+        """The ends of the discs of Gershgorin on the real axis."""
+        values, own = self.values.detach(), self.rows == self.columns
+        empty = torch.zeros(self.n, dtype=values.dtype, device=values.device)
+        centre = empty.index_add(0, self.rows, torch.where(own, values, 0.0))
+        reach = empty.index_add(0, self.rows, torch.where(own, 0.0, values.abs()))
+        return centre - reach, centre + reach
 
     def _symmetric(self, values: Tensor) -> bool:
         here, there = self.rows * self.n + self.columns, self.columns * self.n + self.rows

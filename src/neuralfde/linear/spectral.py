@@ -55,8 +55,12 @@ class Spectral(LinearPart):
         return self._times(1 / (1 - w0 * self.eigenvalues), r)
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
-        """See :class:`LinearPart`; there is nothing to factor."""
-        raise NotImplementedError
+        """See :class:`LinearPart`."""
+        return _Divided(self.with_tensors([self.eigenvalues.detach()]), w0)
+
+    def top(self) -> float:
+        """See :class:`LinearPart`."""
+        return float(self.eigenvalues.detach().max())
 
     def spectrum(self) -> Tensor:
         """See :class:`LinearPart`."""
@@ -75,6 +79,24 @@ class Spectral(LinearPart):
             basis = _basis(self.transform, z.shape[axis], z)
             z = (z.transpose(axis, -1) @ (basis.mT if forth else basis)).transpose(axis, -1)
         return z
+
+
+class _Divided(Factor):
+    """Division in the transform; these matrices are symmetric."""
+
+    why = "division in a transform"
+
+    def __init__(self, part: Spectral, w0: Tensor) -> None:
+        self.part, self.divided = part, 1 / (1 - w0 * part.eigenvalues)
+        self.singular = not bool(torch.isfinite(self.divided).all())
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self.part._times(self.divided, r)
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self.solve(r)
 
 
 def _basis(transform: str, n: int, like: Tensor) -> Tensor:
