@@ -20,7 +20,7 @@ from ..fitting import fit, fit_curve
 from .fit_data import Measured, measured
 from .fit_models import MODELS, Curve, Equation, model_of
 from .fit_page import Found, draw, write_page
-from .options import METHODS, Options, numbers, option
+from .options import METHODS, Options, option, pairs
 from .report import Report, Row
 
 SUMMARY = "fit a model and its order to a table of yours"
@@ -31,12 +31,6 @@ EXAMPLES = (
     "neuralfde fit data.csv --model model.py:decay --order 1 --no-learn-order",
 )
 COLUMNS = ("parameter", "estimate", "low", "high")
-
-
-def _pairs(text: str) -> dict[str, float]:
-    """``name=value,name=value``."""
-    parts = [part.partition("=") for part in text.split(",")]
-    return {name.strip(): numbers()(value)[0] for name, _, value in parts}
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Config(Options):
     order: float = option(0.8, "order of the derivative, or where its search starts", least=0.02, most=1)
     learn_order: bool = option(True, "find the order too")
     log: bool = option(False, "compare logarithms, so that every decade counts alike")
-    start: str = option("", "first guesses in place of the model's: name=value,name=value", reads=_pairs)
+    start: str = option("", "first guesses in place of the model's: name=value,name=value", reads=pairs)
     bootstrap: int = option(
         0, "intervals from so many fits to residuals dealt out anew; 0: from the Jacobian", most=10_000
     )
@@ -98,7 +92,7 @@ def _read(config: Config, model: Curve | Equation, report: Report) -> Measured:
 
 
 def _start(config: Config, guess: dict[str, float]) -> dict[str, float]:
-    given = _pairs(config.start) if config.start else {}
+    given = pairs(config.start) if config.start else {}
     unknown = sorted(set(given) - set(guess))
     if unknown:
         raise InputError(f"--start names {', '.join(unknown)}; the parameters are {', '.join(guess)}.")

@@ -116,6 +116,12 @@ def numbers(kind: type[int] | type[float] = float, **ends: float) -> Callable[[s
     return read
 
 
+def pairs(text: str) -> dict[str, float]:
+    """A reader of ``name=value,name=value``."""
+    parts = [part.partition("=") for part in text.split(",")]
+    return {name.strip(): numbers()(value)[0] for name, _, value in parts}
+
+
 def words(known: Sequence[str], separator: str = ",") -> Callable[[str], list[str]]:
     """A reader of words from a list, joined by a separator."""
 
