@@ -67,16 +67,22 @@ def test_series_with_times_of_their_own_are_those_of_one_row_of_all_times(method
 
 
 @pytest.mark.parametrize("method", ["predictor", "abm", "gl"])
-def test_derivatives_of_series_compose(method):
-    t = series()
+@pytest.mark.parametrize("moved", ["both", "state"])
+def test_derivatives_of_series_compose(method, moved):
+    t, order = series(), torch.tensor(0.7, dtype=F64)
+    z0 = torch.rand(3, 2, dtype=F64)
 
-    def solve(z0, order):
-        return nf.fdeint(lambda s, z: torch.cos(s) - z**2, z0, t, order, method=method, steps=12, stepper="single")
+    def solve(z, e):
+        return nf.fdeint(lambda s, x: torch.cos(s) - x**2, z, t, order + e, method=method, steps=12, stepper="single")
 
-    z0, order = torch.rand(3, 2, dtype=F64), torch.tensor(0.7, dtype=F64)
-    _, tangent = torch.func.jvp(solve, (z0, order), (torch.ones_like(z0), torch.ones_like(order)))
-    later, before = (solve(z0 + e, order + e) for e in (1e-6, -1e-6))
+    zero, one = torch.zeros((), dtype=F64), torch.ones((), dtype=F64)
+    by = one if moved == "both" else zero
+    call = solve if moved == "both" else lambda z, e: solve(z, 0.0)
+    _, tangent = torch.func.jvp(call, (z0, zero), (torch.ones_like(z0), by))
+    later, before = (solve(z0 + e, by * e) for e in (1e-6, -1e-6))
     torch.testing.assert_close(tangent, (later - before) / 2e-6, rtol=1e-6, atol=1e-8)
+    mapped = torch.func.vmap(lambda z: solve(z, 0.0))(torch.stack([z0, 2 * z0]))
+    torch.testing.assert_close(mapped[1], solve(2 * z0, 0.0))
 
 
 def test_a_layer_takes_times_with_every_call():

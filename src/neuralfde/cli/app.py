@@ -16,7 +16,7 @@ try:
 except ImportError as error:  # pragma: no cover - `make smoke` sees it, in an environment without the extra
     sys.exit(f'the command line needs further packages ({error.name}). Install them with: pip install "neuralfde[cli]"')
 
-from . import bench, demo, fit_file
+from . import bench, demo, fit_file, solve_file
 from .command import CODES, add, command
 from .experiment import read
 from .installed import HOW_TO_INSTALL, available, load, ours_is_here, unknown
@@ -28,6 +28,8 @@ Start here:
     neuralfde demo                     a tour, with a page in demo-output/
 
     neuralfde fit data.csv --out out   a model, fitted to a table of yours
+
+    neuralfde solve model.py:func      a quick look at an equation of yours
 
     neuralfde bench --json             this machine's speed, for machines
 
@@ -93,6 +95,7 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 add(app, read("demo", demo), out="demo-output")
 add(app, read("bench", bench))
 add(app, read("fit", fit_file))
+add(app, read("solve", solve_file))
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ class Doubled:
         assert z0 is not None
         row = case.plan.field.structure.row_shape
         self.parts = 2 + any(x is not None for x in tangents[:COEFFICIENTS])
-        self.all = Several(self.parts, row, self.parts == 3 or row[0] > 1)
+        self.all = Several(self.parts, row, self.parts == 3 or row[0] > 1 or _by_parts(inputs))
         self.lines = numbers[-1] is not None  # what the initial rows contribute has weights
         moved = [_or_zeros(t, x) for t, x in zip(tangents, inputs, strict=True)]
         if self.all.apart:
@@ -111,6 +111,12 @@ class Doubled:
         return (*numbers, z0, *tensors[: len(tensors) // 2])
 
 
+def _by_parts(inputs: Inputs) -> bool:
+    """Whether output between nodes has weights for each sample of a group: rows side by side would mix them."""
+    weights, _, _, dense, _ = inputs[:COEFFICIENTS]
+    return dense is not None and weights is not None and dense.shape[-1] > weights.shape[-1]
+
+
 def _or_zeros(tangent: Tensor | None, x: Tensor | None) -> Tensor | None:
     return torch.zeros_like(x) if tangent is None and x is not None else tangent
 
@@ -123,7 +129,7 @@ class Mapped:
     ) -> None:
         row = case.plan.field.structure.row_shape
         along = [a is not None or (every and wanted) for a, wanted in zip(axes, case.wanted, strict=True)]
-        self.all = Several(count, row, any(along[:COEFFICIENTS]) or row[0] > 1)
+        self.all = Several(count, row, any(along[:COEFFICIENTS]) or row[0] > 1 or _by_parts(inputs))
         each = [front(x, a, count) for x, a in zip(inputs, axes, strict=True)]
         numbers = inputs[:COEFFICIENTS]
         if self.all.apart:
