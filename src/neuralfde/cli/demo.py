@@ -27,6 +27,7 @@ from .report import Report, Row
 
 SUMMARY = "a tour in about a minute, with a page that shows it"
 EXAMPLES = ("neuralfde demo", "neuralfde demo --out out/tour --no-lynx", "neuralfde demo --epochs 5 --json")
+OUT = "demo-output"
 COLUMNS = ("case", "a", "b", "c", "d", "order", "error", "seconds")
 
 
