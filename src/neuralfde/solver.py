@@ -4,54 +4,46 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .adaptive import Adapted, adapted
-from .adjoints import Paper
-from .base.caches import Cache
-from .base.grid import Grid, Request
-from .base.policy import READING_NUMBERS
-from .base.structure import Structure, all_finite, replace_tensors, structure_of, tensors_in
-from .base.torch_private import derivatives_are_watched, is_constant, pytree, value_of, without_compiler
-from .base.transfer import capturing, to_device
+from .base.grid import Request
+from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
+from .base.torch_private import derivatives_are_watched, pytree, without_compiler
+from .base.transfer import capturing
+from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.names import ADJOINTS
-from .door.resume import State, read_state, settings_of, weights_of_past, windowed_start
+from .door.resume import State, read_state, settings_of, weights_of_past
 from .door.validation import (
     Options,
     Problem,
     in_own_time,
-    read,
     read_args,
     read_params,
     read_stepper,
     read_velocity,
-    refuse_resume,
     refuse_surroundings,
 )
+from .door.weighing import Weights, paper_weights, weighed
 from .errors import InputError, UnsupportedError
-from .history import Block, History, Window
-from .orders import KNOWN, Caputo, CustomKernel, read_order
+from .history import History
+from .orders import Caputo, CustomKernel, read_order
 from .rhs.called import Called
 from .rhs.field import Field
-from .schemes import SOLVERS, Scheme
+from .schemes import Scheme
 from .solve.function import solved
-from .solve.plan import Coefficients, Plan, Run
+from .solve.plan import Plan, Run
+from .solve.steppers import Stepper
 from .storage import Storage
-from .weights import uniform
 from .weights.embedded import step_errors
 from .weights.kernel import Kernel
 
 _log = logging.getLogger("neuralfde")
-
-# Stage solvers that are known by their numbers alone.
-_SOLVERS = (type(None), str, *map(type, SOLVERS.values()))
-_READ: Cache[tuple[Problem, _Weights]] = Cache("small solves as they were read", 32)
 
 
 @dataclass(frozen=True)
@@ -125,11 +117,7 @@ def _solve(
     march = None
     if given.adaptive and before is None:
         given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
-    asked = (structure_of(z0), t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
-    if resume or embedded or not _is_found_again(*asked[:4]):
-        problem, weights = _prepared(*asked, before, resume, embedded)
-    else:
-        problem, weights = _READ.get(_typed(asked), lambda: _with_tables(*_prepared(*asked)))
+    problem, weights = weighed(structure_of(z0), t, order, given, before, resume, embedded)
     structure, wanted = problem.structure, problem.request
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
@@ -140,39 +128,12 @@ def _solve(
     if given.horizon is not None:
         func, args = in_own_time(func, given.horizon, structure, args)
     stepper = read_stepper(given.stepper, problem.adjoint)
-    field, cut = _field(func, problem, given, weights.times, row0, trained, args)
+    field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.values])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    train = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    train = train and not derivatives_are_watched()
-    leaves = (*trained, *cut)
-    plan = Plan(
-        field=field,
-        scheme=problem.scheme,
-        history=problem.history,
-        storage=problem.storage,
-        steps=wanted.grid.steps,
-        step=wanted.grid.step,
-        nodes=weights.nodes,
-        first=weights.first,
-        train=train,
-        weigh=train and any(x is not None and x.requires_grad for x in weights.coefficients),
-        callback=given.callback,
-        check_finite=given.check_finite and not capturing(),
-        backward_weights=_paper_weights(problem, row0),
-        leaves=leaves,
-        called=Called(func, leaves) if train else None,
-        stepper=stepper,
-        known=weights.past_rows,
-        advice=lambda: less_memory(
-            problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph
-        ),
-        keep_slopes=bool(resume or embedded),
-        tables=weights.tables,
-        order=float(value_of(known).min()) if (known := problem.known.get("order")) is not None else 0.0,
-    )
+    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), bool(resume or embedded))
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
@@ -200,14 +161,49 @@ def _solve(
 _uncompiled = without_compiler(_solve)
 
 
-def _field(
-    func: Callable[..., Any],
+def _plan(
     problem: Problem,
+    weights: Weights,
     given: Options,
-    times: Tensor,
-    row0: Tensor,
-    trained: list[Tensor],
-    args: Any,
+    field: Field,
+    stepper: Stepper | None,
+    inputs: tuple[Tensor | None, ...],
+    leaves: tuple[Tensor, ...],
+    keep_slopes: bool,
+) -> Plan:
+    """What the loop is to do; ``leaves``: what ``func`` uses that may get a gradient."""
+    train = torch.is_grad_enabled() and not derivatives_are_watched()
+    train = train and any(x is not None and x.requires_grad for x in inputs)
+    structure, grid = problem.structure, problem.request.grid
+    return Plan(
+        field=field,
+        scheme=problem.scheme,
+        history=problem.history,
+        storage=problem.storage,
+        steps=grid.steps,
+        step=grid.step,
+        nodes=weights.nodes,
+        first=weights.first,
+        train=train,
+        weigh=train and any(x is not None and x.requires_grad for x in weights.coefficients),
+        callback=given.callback,
+        check_finite=given.check_finite and not capturing(),
+        backward_weights=paper_weights(problem),
+        leaves=leaves,
+        called=Called(field.func, leaves) if train else None,
+        stepper=stepper,
+        known=weights.past_rows,
+        advice=lambda: less_memory(
+            problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph
+        ),
+        keep_slopes=keep_slopes,
+        tables=weights.tables,
+        order=problem.known.get("order"),
+    )
+
+
+def _field(
+    func: Callable[..., Any], problem: Problem, times: Tensor, row0: Tensor, trained: list[Tensor], args: Any
 ) -> tuple[Field, list[Tensor]]:
     """The right-hand side with arguments cut off from their past, and those arguments; ``func`` is evaluated once."""
     if derivatives_are_watched():  # every operation is followed, and nothing may be cut
@@ -217,87 +213,14 @@ def _field(
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
-    # what func does is written down where its steps may be captured: not for a function that is new at every call,
-    # which no cache would know again, nor inside a graph of the caller's
-    watch = problem.structure.device.type == "cuda" and given.horizon is None and not capturing()
+    # what func does is written down where its steps may be captured: not for a function that is made anew at every
+    # call, which no cache would know again, nor inside a graph of the caller's
+    watch = problem.structure.device.type == "cuda" and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph
     field.first_evaluation(row0, [*trained, *owned, *cut], watch and not keeps, keeps)
     if problem.scheme.implicit and field.impure is not None:
         field.refuse_state(row0)
     return field, cut
-
-
-class _Weights(NamedTuple):
-    """The numbers of the scheme, where states are given out, the first slope that counts, and what came before."""
-
-    coefficients: Coefficients
-    times: Tensor
-    nodes: tuple[int, ...]
-    first: int
-    past_rows: Any
-    kernel: Kernel | None
-    tables: dict[Block, Tensor] | None = None
-
-
-def _prepared(
-    structure: Structure,
-    t: Any,
-    order: Any,
-    given: Options,
-    modes: tuple[bool, bool],
-    before: State | None = None,
-    resume: Any = None,
-    every: bool = False,
-) -> tuple[Problem, _Weights]:
-    """What was asked for; ``modes``: with gradients, in inference mode, where tensors are of no use to training."""
-    problem = read(structure, t, order, given, modes[0], before)
-    return problem, _weights(problem, given, before, resume, every)
-
-
-def _with_tables(problem: Problem, weights: _Weights) -> tuple[Problem, _Weights]:
-    return problem, weights._replace(tables={})
-
-
-def _typed(asked: tuple[Any, ...]) -> Hashable:
-    """What was asked for as a key: 1 and 1.0 are equal, but not the same."""
-    return (asked, type(asked[1]), type(asked[2]), tuple(map(type, asked[3])))
-
-
-def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
-    """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    if given.args != () or not (
-        given.params is given.callback is given.velocity is given.horizon is given.grid is given.jumps is None
-    ):
-        return False
-    numbers = type(t) is type(order) is float
-    known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
-    names = type(given.adjoint) is type(given.history) is type(given.storage) is type(given.stepper) is str
-    names = names and type(given.solver) in _SOLVERS
-    small = type(given.steps) is int and given.steps * max(16, structure.numel) <= READING_NUMBERS
-    return numbers and small and known and names and structure.device.type == "cpu"
-
-
-def _weights(problem: Problem, given: Options, before: State | None, resume: Any, every: bool) -> _Weights:
-    like = torch.empty(0, dtype=problem.structure.dtype, device=problem.structure.device)
-    wanted, past = problem.request, problem.history
-    grid, past_rows, velocity = wanted.grid, None, given.velocity is not None
-    if resume:
-        refuse_resume(problem.adjoint, wanted)
-        settings = settings_of(problem.scheme, problem.operator, problem.known, past)
-    if before is not None:
-        second = read_velocity(given.velocity, problem.structure) if velocity else None
-        before.check(problem.structure, settings, second)
-        grid, velocity = before.whole(grid.steps), before.initial.shape[0] > 1
-    whole = kernel = problem.operator.kernel(problem.known, problem.scheme, problem.mesh(velocity, grid))
-    if before is not None:
-        kernel, past_rows = before.continued(whole, past)
-    nodes, coefficients = _coefficients(kernel, problem)
-    if every:
-        nodes = tuple(range(wanted.grid.steps + 1))
-    fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and is_constant(c)}
-    coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
-    times = grid.times(like)[grid.steps - wanted.grid.steps :]
-    return _Weights(coefficients, times, nodes, kernel.first, past_rows, whole if resume else None)
 
 
 def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
@@ -373,62 +296,6 @@ def gain(scheme: Scheme, order: Any) -> float:
         return 1.0
     values = [float(torch.as_tensor(x).detach().min()) for x in pytree.tree_leaves(operator.order)]
     return max(1.0, 2.0 ** scheme.expected_order(min(values), smooth=False) - 1)
-
-
-def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Coefficients]:
-    """Output nodes, and the numbers of the scheme."""
-    wanted, scheme, past, grid = problem.request, problem.scheme, problem.history, problem.request.grid
-    for part in (kernel.weights, kernel.local):
-        if not all_finite(part):
-            bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
-            raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
-    nodes = {n for n in wanted.nodes if n >= 0}
-    dense, positions = None, _positions(wanted, scheme)
-    if positions and kernel.dense is not None:
-        dense = torch.stack([_reached(kernel.dense(p), p, past) for p in positions])
-    if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
-        nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
-    start = windowed_start(kernel.start, past)
-    weights = past.tabulate(kernel.weights)
-    base = kernel.base
-    if base is not None and dense is not None:
-        assert kernel.dense_base is not None
-        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
-    if problem.jumps is not None:
-        after = problem.jumps.steps(
-            torch.cat([grid.elapsed, *[_elapsed(grid, p) for p in positions if dense is not None]])
-        )
-        after = after[..., None].expand(-1, -1, kernel.weights.shape[-1])
-        base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
-    return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
-
-
-def _elapsed(grid: Grid, position: float) -> Tensor:
-    """The time since the start at a position, (1,)."""
-    low = min(int(position), grid.steps - 1)
-    return torch.lerp(grid.elapsed[low], grid.elapsed[low + 1], position - low)[None]
-
-
-def _reached(row: Tensor, position: float, history: History) -> Tensor:
-    """The weights of continuous output without those that a window has forgotten."""
-    if not isinstance(history, Window):
-        return row
-    return torch.where((position - torch.arange(row.shape[0]) <= history.length)[:, None], row, 0.0)
-
-
-def _positions(wanted: Request, scheme: Scheme) -> tuple[float, ...]:
-    """Where the scheme's continuous output is evaluated: also at the nodes around, where it does not meet them."""
-    if scheme.dense_meets_nodes:
-        return wanted.off_grid
-    return tuple(x for p in wanted.off_grid for x in (p, float(math.floor(p)), math.floor(p) + 1.0))
-
-
-def _paper_weights(problem: Problem, like: Tensor) -> Tensor | None:
-    if not isinstance(problem.adjoint, Paper):
-        return None
-    grid = problem.request.grid
-    weights = uniform.rectangle(problem.known["order"].detach(), grid.step, grid.steps)
-    return to_device(problem.history.tabulate(weights[None]), like)
 
 
 def _assemble(

@@ -13,9 +13,9 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
-from neuralfde import solver
 from neuralfde.base import caches, structure, transfer
 from neuralfde.base.caches import Cache, Verdicts
+from neuralfde.door import weighing
 from neuralfde.history import exponentials, panels
 from neuralfde.orders import caputo
 from neuralfde.rhs import field
@@ -32,7 +32,7 @@ CACHES = {
     "terms that sufficed": exponentials._SUFFICED,
     "factors of fits": exponentials._SOLVERS,
     "weights": caputo._WEIGHTS,
-    "small solves as they were read": solver._READ,
+    "small solves as they were read": weighing._READ,
     "unit matrices of Newton's method": newton_block._UNITS,
 }
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from neuralfde import FixedPoint, fdeint, solver
+from neuralfde import FixedPoint, fdeint
 from neuralfde.base.policy import WEIGHTS_NUMBERS
+from neuralfde.door import weighing
 from neuralfde.door.names import METHODS
 from neuralfde.errors import InputTypeError
 from neuralfde.orders import caputo
@@ -20,7 +21,7 @@ def weights(monkeypatch) -> Count:
 
 @pytest.fixture(autouse=True)
 def readings(monkeypatch) -> Count:
-    return counted(monkeypatch, solver._READ)
+    return counted(monkeypatch, weighing._READ)
 
 
 def solved(order=0.6, **options):

@@ -62,6 +62,8 @@ class Attributes:
 class _With(nn.Module):
     """``func(t, y)`` as a function of ``(t, y, *tensors)``; a module, so that the parameters of one stay its own."""
 
+    made_anew = True  # at every call: no cache of captured steps would know it
+
     def __init__(self, func: Callable[..., Any], places: Attributes) -> None:
         super().__init__()
         self.func, self.places = func, places

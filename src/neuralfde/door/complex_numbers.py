@@ -29,6 +29,8 @@ def is_complex(z0: Any) -> bool:
 class InRealNumbers(nn.Module):
     """``func`` of a complex state as a function of pairs; a module, so that parameters of ``func`` are found."""
 
+    made_anew = True  # at every call: no cache of captured steps would know it
+
     def __init__(self, func: Callable[..., Any]) -> None:
         super().__init__()
         self.func = func

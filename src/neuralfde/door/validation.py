@@ -289,6 +289,7 @@ def in_own_time(
     def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
         return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)
 
+    scaled.made_anew = True  # type: ignore[attr-defined]  # at every call: no cache of captured steps would know it
     return scaled, (scales, *args)
 
 

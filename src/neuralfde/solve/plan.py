@@ -47,7 +47,7 @@ class Plan:
         advice: what would take less memory, to be asked when there is none left.
         keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
-        order: the smallest order of the equation, 0 if it is not a number; for advice alone.
+        order: the order of the equation, None if it is not a number; for advice alone.
         tables: weights inside a block that later solves with the same numbers will find again, or None.
     """
 
@@ -71,7 +71,7 @@ class Plan:
     advice: Callable[[], str] | None = None
     keep_slopes: bool = False
     tables: dict[Block, Tensor] | None = None
-    order: float = 0.0
+    order: Tensor | None = None
 
 
 @dataclass

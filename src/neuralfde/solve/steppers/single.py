@@ -131,7 +131,7 @@ class SingleSteps(Steps):
         lanes = [Lane(plan.field, () if self._stacked.on else pull.totals.wanted)]
         local, states = self.weights(task, pull.weigh), self._stacked.states(task)
         each = None if states is None else states.view(count, *plan.field.shape).unbind(0)
-        with torch.enable_grad(), derivative_only(slopes is None and not pull.compared(task.steps)):
+        with torch.enable_grad(), derivative_only(slopes is None):
             pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, each, self.stages)
         self._stacked.end_block(plan, task, states, slopes, pull.totals)
         work.release()
@@ -203,9 +203,12 @@ def pull_back(
                 x, w0, z, v = traces.pop()  # the last steps come first, and let their graphs go
             else:
                 x = leaves(pull.read(n), shape)
-                z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
-                if compared and n in compared and v is not None and pull.witness is not None:
+                if n in compared and pull.witness is not None:
+                    with derivative_only(False):
+                        z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
                     pull.witness.compare(n, v, (*x, w0))
+                else:
+                    z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
             lane.join()
             work.add(k)
             grad_z, grad_v = pull.grads[k], work.x[k][0] if slope else None

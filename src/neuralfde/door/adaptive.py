@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .base.grid import read_times
-from .base.structure import all_finite, structure_of
-from .base.torch_private import derivatives_are_watched
-from .door.validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
-from .errors import ConvergenceError, InputError, UnsupportedError
-from .orders import read_order
-from .orders.caputo import check_order
-from .rhs.field import Field
-from .time import Equation, Found, Tolerance, find_mesh, read_jumps
+from ..base.grid import read_times
+from ..base.structure import all_finite, structure_of
+from ..base.torch_private import derivatives_are_watched
+from ..errors import ConvergenceError, InputError, UnsupportedError
+from ..orders import read_order
+from ..orders.caputo import check_order
+from ..rhs.field import Field
+from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
+from .validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
 
 
 class Adapted(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .api import fdeint
-from .base.checks import function, number
-from .base.grid import read_times, request
-from .door.migration import refuse
-from .door.validation import check_names, given_params
-from .errors import InputError, InputTypeError
-from .orders import Operator
+from ..api import fdeint
+from ..base.checks import function, number
+from ..base.grid import read_times, request
+from ..door.migration import refuse
+from ..door.validation import check_names, given_params
+from ..errors import InputError, InputTypeError
+from ..orders import Operator
 
 
 class FDEBlock(nn.Module):

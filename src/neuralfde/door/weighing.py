@@ -1,0 +1,179 @@
+"""The numbers of a solve: what was asked for, read once, with the weights of its scheme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..adjoints import Paper
+from ..base.caches import Cache
+from ..base.grid import Grid, Request
+from ..base.policy import READING_NUMBERS
+from ..base.structure import Structure, all_finite
+from ..base.torch_private import is_constant
+from ..base.transfer import to_device
+from ..errors import InputError
+from ..history import Block, History, Window
+from ..orders import KNOWN
+from ..schemes import SOLVERS, Scheme
+from ..solve.plan import Coefficients
+from ..weights import uniform
+from ..weights.kernel import Kernel
+from .resume import State, settings_of, windowed_start
+from .validation import Options, Problem, read, read_velocity, refuse_resume
+
+# Stage solvers that are known by their numbers alone.
+_SOLVERS = (type(None), str, *map(type, SOLVERS.values()))
+_READ: Cache[tuple[Problem, Weights]] = Cache("small solves as they were read", 32)
+
+
+class Weights(NamedTuple):
+    """The numbers of the scheme, where states are given out, the first slope that counts, and what came before."""
+
+    coefficients: Coefficients
+    times: Tensor
+    nodes: tuple[int, ...]
+    first: int
+    past_rows: Any
+    kernel: Kernel | None
+    tables: dict[Block, Tensor] | None = None
+
+
+def weighed(
+    structure: Structure, t: Any, order: Any, given: Options, before: State | None, resume: Any, every: bool
+) -> tuple[Problem, Weights]:
+    """The problem and its numbers; a small solve that was asked for in the same words before is found again.
+
+    Args:
+        before: what a resumed solve goes on from.
+        resume: whether a later solve will go on from this one.
+        every: whether the state is wanted at every step.
+    """
+    asked = (structure, t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+    if resume or every or not _is_found_again(*asked[:4]):
+        return _weighed(*asked, before, resume, every)
+    return _READ.get(_typed(asked), lambda: _with_tables(*_weighed(*asked)))
+
+
+def _weighed(
+    structure: Structure,
+    t: Any,
+    order: Any,
+    given: Options,
+    modes: tuple[bool, bool],
+    before: State | None = None,
+    resume: Any = None,
+    every: bool = False,
+) -> tuple[Problem, Weights]:
+    """What was asked for; ``modes``: with gradients, in inference mode, where tensors are of no use to training."""
+    problem = read(structure, t, order, given, modes[0], before)
+    return problem, _weights(problem, given, before, resume, every)
+
+
+def _with_tables(problem: Problem, weights: Weights) -> tuple[Problem, Weights]:
+    return problem, weights._replace(tables={})
+
+
+def _typed(asked: tuple[Any, ...]) -> Hashable:
+    """What was asked for as a key: 1 and 1.0 are equal, but not the same."""
+    return (asked, type(asked[1]), type(asked[2]), tuple(map(type, asked[3])))
+
+
+def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
+    """Whether a small solve on the CPU is asked for in numbers and names alone."""
+    if given.args != () or not (
+        given.params is given.callback is given.velocity is given.horizon is given.grid is given.jumps is None
+    ):
+        return False
+    numbers = type(t) is type(order) is float
+    known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
+    names = type(given.adjoint) is type(given.history) is type(given.storage) is type(given.stepper) is str
+    names = names and type(given.solver) in _SOLVERS
+    small = type(given.steps) is int and given.steps * max(16, structure.numel) <= READING_NUMBERS
+    return numbers and small and known and names and structure.device.type == "cpu"
+
+
+def _weights(problem: Problem, given: Options, before: State | None, resume: Any, every: bool) -> Weights:
+    like = torch.empty(0, dtype=problem.structure.dtype, device=problem.structure.device)
+    wanted, past = problem.request, problem.history
+    grid, past_rows, velocity = wanted.grid, None, given.velocity is not None
+    if resume:
+        refuse_resume(problem.adjoint, wanted)
+        settings = settings_of(problem.scheme, problem.operator, problem.known, past)
+    if before is not None:
+        second = read_velocity(given.velocity, problem.structure) if velocity else None
+        before.check(problem.structure, settings, second)
+        grid, velocity = before.whole(grid.steps), before.initial.shape[0] > 1
+    whole = kernel = problem.operator.kernel(problem.known, problem.scheme, problem.mesh(velocity, grid))
+    if before is not None:
+        kernel, past_rows = before.continued(whole, past)
+    nodes, coefficients = _coefficients(kernel, problem)
+    if every:
+        nodes = tuple(range(wanted.grid.steps + 1))
+    fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and is_constant(c)}
+    coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
+    times = grid.times(like)[grid.steps - wanted.grid.steps :]
+    return Weights(coefficients, times, nodes, kernel.first, past_rows, whole if resume else None)
+
+
+def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Coefficients]:
+    """Output nodes, and the numbers of the scheme."""
+    wanted, scheme, past, grid = problem.request, problem.scheme, problem.history, problem.request.grid
+    for part in (kernel.weights, kernel.local):
+        if not all_finite(part):
+            bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
+            raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
+    nodes = {n for n in wanted.nodes if n >= 0}
+    dense, positions = None, _positions(wanted, scheme)
+    if positions and kernel.dense is not None:
+        dense = torch.stack([_reached(kernel.dense(p), p, past) for p in positions])
+    if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
+        nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
+    start = windowed_start(kernel.start, past)
+    weights = past.tabulate(kernel.weights)
+    base = kernel.base
+    if base is not None and dense is not None:
+        assert kernel.dense_base is not None
+        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
+    if problem.jumps is not None:
+        after = problem.jumps.steps(
+            torch.cat([grid.elapsed, *[_elapsed(grid, p) for p in positions if dense is not None]])
+        )
+        after = after[..., None].expand(-1, -1, kernel.weights.shape[-1])
+        base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
+    return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
+
+
+def _elapsed(grid: Grid, position: float) -> Tensor:
+    """The time since the start at a position, (1,)."""
+    low = min(int(position), grid.steps - 1)
+    return torch.lerp(grid.elapsed[low], grid.elapsed[low + 1], position - low)[None]
+
+
+def _reached(row: Tensor, position: float, history: History) -> Tensor:
+    """The weights of continuous output without those that a window has forgotten."""
+    if not isinstance(history, Window):
+        return row
+    return torch.where((position - torch.arange(row.shape[0]) <= history.length)[:, None], row, 0.0)
+
+
+def _positions(wanted: Request, scheme: Scheme) -> tuple[float, ...]:
+    """Where the scheme's continuous output is evaluated: also at the nodes around, where it does not meet them."""
+    if scheme.dense_meets_nodes:
+        return wanted.off_grid
+    return tuple(x for p in wanted.off_grid for x in (p, float(math.floor(p)), math.floor(p) + 1.0))
+
+
+def paper_weights(problem: Problem) -> Tensor | None:
+    """The weights by which the paper's adjoint marches back; None with another adjoint."""
+    if not isinstance(problem.adjoint, Paper):
+        return None
+    grid = problem.request.grid
+    weights = uniform.rectangle(problem.known["order"].detach(), grid.step, grid.steps)
+    structure = problem.structure
+    like = torch.empty(0, dtype=structure.dtype, device=structure.device)
+    return to_device(problem.history.tabulate(weights[None]), like)

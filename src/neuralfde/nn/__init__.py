@@ -1,0 +1,5 @@
+"""Fractional equations as layers."""
+
+from .block import FDEBlock
+
+__all__ = ["FDEBlock"]
