@@ -116,7 +116,7 @@ def ran(name: str, text: str) -> list[tuple[str, list[str]]]:
     torch.set_num_threads(1)  # the same digits on every machine
     torch.manual_seed(0)
     namespace: dict[str, Any] = {"__name__": "page"}
-    found, before = [], os.getcwd()
+    found, seen, before = [], set(), os.getcwd()
     with tempfile.TemporaryDirectory() as folder, style.for_pages():
         os.chdir(folder)
         try:
@@ -130,14 +130,14 @@ def ran(name: str, text: str) -> list[tuple[str, list[str]]]:
                         namespace,
                         shows=name.startswith("notebooks/"),
                     )
-                names = [k for k, v in namespace.items() if isinstance(v, Figure)]
-                figures = dict.fromkeys(
-                    [*map(plt.figure, plt.get_fignums()), *map(namespace.pop, names)]
-                )
+                opened = [plt.figure(number) for number in plt.get_fignums()]
+                named = [v for v in namespace.values() if isinstance(v, Figure)]
+                new = [f for f in dict.fromkeys(opened + named) if f not in seen]
+                seen.update(new)
                 plt.close("all")
-                found.append(
-                    (printed.getvalue(), [style.in_page(figure) for figure in figures])
-                )
+                # times are left out, so that two builds are the same
+                told = re.sub(r", [\d.]+ s$", "", printed.getvalue(), flags=re.M)
+                found.append((told, [style.in_page(figure) for figure in new]))
         finally:
             os.chdir(before)
             plt.close("all")
@@ -145,12 +145,14 @@ def ran(name: str, text: str) -> list[tuple[str, list[str]]]:
 
 
 def execute(code: str, name: str, namespace: dict[str, Any], shows: bool) -> None:
-    """Run a block; in a notebook the value of its last line is shown."""
+    """Run a block; in a notebook the value of its last line is shown, unless a semicolon ends it."""
     tree = ast.parse(code, name)
-    last = tree.body[-1]
-    if shows and isinstance(last, ast.Expr) and not code.rstrip().endswith((";", ")")):
-        tree.body[-1] = ast.parse(f"print({ast.unparse(last.value)})").body[0]
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), namespace)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), name, "eval"), namespace)
+        if shows and value is not None and not code.rstrip().endswith(";"):
+            print(value)
 
 
 def from_notebook(path: Path) -> str:

@@ -18,10 +18,11 @@ BLUE, ORANGE, GREEN, PURPLE, GREY = (
     "#ff8c42",
     "#2fb380",
     "#a371f7",
-    "#8a8f98",
+    "#7d838d",
 )
 INK = "#020301"  # in a page: the colour of the text around
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#e5559d", "#c9a227")
+MORE = "#e5559d", "#c9a227", "#17a2b8", "#a0724e", "#e5484d", "#8fa3bf"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, *MORE)
 
 
 def look(ink: str) -> dict[str, Any]:
