@@ -34,7 +34,7 @@ def figure() -> Any:
     from matplotlib.figure import Figure
 
     found = run("horizons", GPU)
-    picture = Figure(figsize=(11, 5.6))
+    picture = Figure(figsize=(8.6, 5.2))
     axes = picture.subplots(1, 2)
     # the lines of one problem: another order or precision is not one of them
     rows = [r for r in found["rows"] if r["total_s"] and not r.get("double") and "Fashion" not in r["name"]]

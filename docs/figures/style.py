@@ -1,8 +1,5 @@
 """One look for every figure: readable on a light and on a dark page."""
 
-import html
-import io
-import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from neuralfde.cli.page import INK, drawn
+
 HERE = Path(__file__).parent
 BLUE, ORANGE, GREEN, PURPLE, GREY = (
     "#4c8dff",
@@ -20,7 +19,6 @@ BLUE, ORANGE, GREEN, PURPLE, GREY = (
     "#a371f7",
     "#7d838d",
 )
-INK = "#020301"  # in a page: the colour of the text around
 MORE = "#e5559d", "#c9a227", "#17a2b8", "#a0724e", "#e5484d", "#8fa3bf"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, *MORE)
 
@@ -59,19 +57,9 @@ def for_pages() -> AbstractContextManager[None]:
 
 
 def in_page(figure: Any) -> str:
-    """A figure as a part of a page, with the colour of the text around it; its titles are what a screen reader says."""
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    svg = drawn.getvalue()
-    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(
-        r' id="([^"]+)"', lambda m: m[0] if f"#{m[1]}" in svg else "", svg
-    )  # two figures would share them
-    said = html.escape(
-        "; ".join(title for ax in figure.axes if (title := ax.get_title())) or "figure"
-    )
-    return svg.replace("<svg", f'<svg class="drawn" role="img" aria-label="{said}"', 1)
+    """A figure as a part of a page; its titles are what a screen reader says."""
+    said = "; ".join(title for ax in figure.axes if (title := ax.get_title()))
+    return drawn(figure, said or "figure").replace("<svg", '<svg class="drawn"', 1)
 
 
 def panels(count: int, height: float = 3.4) -> tuple[Any, Any]:
