@@ -50,10 +50,18 @@ def figure_style() -> AbstractContextManager[None]:
     import matplotlib as mpl
 
     coloured = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    plain = {"axes.facecolor": "none", "figure.facecolor": "none", "legend.frameon": False, "svg.hashsalt": "neuralfde"}
-    cycle = mpl.cycler(color=(BLUE, ORANGE, "#2fb380", "#a371f7"))
-    spines = {"axes.spines.top": False, "axes.spines.right": False, "axes.prop_cycle": cycle, "axes.titlesize": 10}
-    return mpl.rc_context({**dict.fromkeys(coloured, INK), **plain, **spines})  # type: ignore[no-any-return]
+    settings: Any = {
+        **dict.fromkeys(coloured, INK),
+        "axes.facecolor": "none",
+        "axes.prop_cycle": mpl.cycler(color=(BLUE, ORANGE, "#2fb380", "#a371f7")),
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlesize": 10,
+        "figure.facecolor": "none",
+        "legend.frameon": False,
+        "svg.hashsalt": "neuralfde",
+    }
+    return mpl.rc_context(settings)
 
 
 def drawn(figure: Any, alt: str) -> str:
