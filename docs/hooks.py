@@ -32,6 +32,9 @@ ROOT = Path(__file__).parents[1]
 RUN = ("recipes/", "notebooks/", "start.md", "orders.md", "index.md")
 BLOCK = re.compile(r"^```python(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.M | re.S)
 SPAN = re.compile(r'<span class="figure" data-of="([^"#]+)#?([^"]*)"></span>')
+OF_THE_DAY = re.compile(  # left out, so that two builds are the same
+    r", [\d.]+ s$|(?<=within half of the free) [\d.]+ GiB", re.M
+)
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 pages: dict[str, str] = {}
 
@@ -135,8 +138,7 @@ def ran(name: str, text: str) -> list[tuple[str, list[str]]]:
                 new = [f for f in dict.fromkeys(opened + named) if f not in seen]
                 seen.update(new)
                 plt.close("all")
-                # times are left out, so that two builds are the same
-                told = re.sub(r", [\d.]+ s$", "", printed.getvalue(), flags=re.M)
+                told = OF_THE_DAY.sub("", printed.getvalue())
                 found.append((told, [style.in_page(figure) for figure in new]))
         finally:
             os.chdir(before)

@@ -25,7 +25,7 @@ def core() -> str:
         ["N=1000: FDEint (PyPI) / ours", peer if isinstance(peer, str) else f"{peer:.0f}"],
         ["growth of the cost with `fft`, N = 10³ … 10⁵: N to the power of", f"{growth['log-log slope']:.2f}"],
         ["memory that a training step adds, full + device", f"{memory['ratio']:.2f} N·d"],
-        ["packages imported beside torch and the standard library", ", ".join(imports["further packages"]) or "none"],
+        ["packages imported beside torch and the standard library", imports["further packages"].strip("[]") or "none"],
     ]
     return f"{table(['figure', 'measured'], lines, right=1)}\n\n{measured(*runs('core'))}"
 

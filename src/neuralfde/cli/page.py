@@ -48,12 +48,13 @@ def html_table(head: list[str], lines: list[list[str]]) -> str:
 def figure_style() -> AbstractContextManager[None]:
     """The look of figures that ``drawn`` puts into a page."""
     import matplotlib as mpl
+    from cycler import cycler  # comes with matplotlib
 
     coloured = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
     settings: Any = {
         **dict.fromkeys(coloured, INK),
         "axes.facecolor": "none",
-        "axes.prop_cycle": mpl.cycler(color=(BLUE, ORANGE, "#2fb380", "#a371f7")),
+        "axes.prop_cycle": cycler(color=(BLUE, ORANGE, "#2fb380", "#a371f7")),
         "axes.spines.right": False,
         "axes.spines.top": False,
         "axes.titlesize": 10,
