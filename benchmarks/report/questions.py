@@ -23,6 +23,11 @@ QUESTIONS = {
         "`python benchmarks/core.py`",
         "performance.md#the-core",
     ),
+    "peers": Question(
+        "What does a training step take, beside torchfde and torchdiffeq?",
+        "`python benchmarks/peers.py`",
+        "performance.md#beside-torchfde-and-torchdiffeq",
+    ),
     "work-precision": Question(
         "How long does an error take to reach, beside pycaputo and FDEint?",
         "`python benchmarks/work_precision.py`",
