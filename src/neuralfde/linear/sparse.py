@@ -21,7 +21,8 @@ class Sparse(LinearPart):
     """``values[k]`` at ``(rows[k], columns[k])`` of an (n, n) matrix that acts on the last axis of the state.
 
     Args:
-        rows, columns: positions, integers (count,).
+        rows: of each number, integers (count,).
+        columns: of each number, integers (count,).
         values: the numbers there (count,); those at one position add up.
         n: the numbers of the last axis.
     """
