@@ -329,14 +329,16 @@ def _assemble(
             rows.append(at_nodes[place[node]])
             continue
         low = math.floor(p)
+        share = wanted.grid.differentiable(p) - low
+        share = share.to(at_nodes) if isinstance(share, Tensor) else share
         if between is not None and meets_nodes:
             rows.append(between[seen])
             seen += 1
         elif between is not None:
             here, left, right = between[seen : seen + 3]
-            gap = torch.lerp(at_nodes[place[low]] - left, at_nodes[place[low + 1]] - right, p - low)
+            gap = torch.lerp(at_nodes[place[low]] - left, at_nodes[place[low + 1]] - right, share)
             rows.append(here + gap)
             seen += 3
         else:
-            rows.append(torch.lerp(at_nodes[place[low]], at_nodes[place[low + 1]], p - low))
+            rows.append(torch.lerp(at_nodes[place[low]], at_nodes[place[low + 1]], share))
     return torch.stack(rows)

@@ -74,6 +74,14 @@ class Grid:
             found.append(k + (x - self.start - points[k]) / (points[k + 1] - points[k]))
         return tuple(found)
 
+    def differentiable(self, position: float) -> float | Tensor:
+        """A position between points that move while the time there stays."""
+        low = math.floor(position)
+        if self.moving is None or low == position:
+            return position
+        time = torch.lerp(self.elapsed[low], self.elapsed[low + 1], position - low)
+        return low + (time - self.moving[low]) / (self.moving[low + 1] - self.moving[low])
+
     def at(self, position: float) -> float:
         """The inverse of :meth:`positions`."""
         if self.uniform:

@@ -138,7 +138,7 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
     nodes = {n for n in wanted.nodes if n >= 0}
     dense, positions = None, _positions(wanted, scheme)
     if positions and kernel.dense is not None:
-        dense = torch.stack([_reached(kernel.dense(p), p, past) for p in positions])
+        dense = torch.stack([_reached(kernel.dense(grid.differentiable(p)), p, past) for p in positions])
     if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
         nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
     start = windowed_start(kernel.start, past)
@@ -158,9 +158,10 @@ def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Co
 
 
 def _elapsed(grid: Grid, position: float) -> Tensor:
-    """The time since the start at a position, (1,)."""
+    """The time since the start at a position, (1,); points may move, what lies between them stays."""
     low = min(int(position), grid.steps - 1)
-    return torch.lerp(grid.elapsed[low], grid.elapsed[low + 1], position - low)[None]
+    points = grid.moving if grid.moving is not None and position == int(position) else grid.elapsed
+    return torch.lerp(points[low], points[low + 1], position - low)[None]
 
 
 def _reached(row: Tensor, position: float, history: History) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -29,6 +30,6 @@ class Kernel:
     local: Tensor
     start: Tensor | None = None
     first: int = 0
-    dense: Callable[[float], Tensor] | None = None
+    dense: Callable[[Any], Tensor] | None = None
     base: Tensor | None = None
     dense_base: Callable[[float], Tensor] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,20 +33,20 @@ def kernel_on(cells: tuple[str, ...], order: Tensor, times: Tensor) -> Kernel:
     return kernel_of(*matrices, first=int(cells[0] == "right"), dense=dense)
 
 
-def kernel_of(*matrices: Tensor, first: int = 0, dense: Callable[[float], Tensor] | None = None) -> Kernel:
+def kernel_of(*matrices: Tensor, first: int = 0, dense: Callable[[Any], Tensor] | None = None) -> Kernel:
     """A kernel of full matrices, one for each sum; the diagonal of the first is the local weight."""
     local = matrices[0].diagonal(dim1=0, dim2=1).T
     return Kernel(torch.stack(matrices), local, first=first, dense=dense)
 
 
-def between(cell: str, order: Tensor, times: Tensor) -> Callable[[float], Tensor]:
+def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Any], Tensor]:
     """Weights (steps + 1, groups) of the slopes at a position between points: all cells up to it, the last in part.
 
-    The slope in a cell is that of its left or right end, or linear between them.
+    The slope in a cell is that of its left or right end, or linear between them. The position may have a gradient.
     """
 
-    def row(position: float) -> Tensor:
-        low = int(position)
+    def row(position: float | Tensor) -> Tensor:
+        low = int(position.detach() if isinstance(position, Tensor) else position)
         part, ends = position - low, times[: low + 1]
         if part > 0:
             ends = torch.cat([ends, torch.lerp(times[low], times[low + 1], part)[None]])
@@ -54,7 +55,7 @@ def between(cell: str, order: Tensor, times: Tensor) -> Callable[[float], Tensor
         if cell == "linear":
             # the part of the last cell sees the slope at its right end from its share of the way
             share = torch.ones_like(whole)
-            share[-1:] = part or 1.0
+            share[-1:] = part if part > 0 else 1.0
             right = (whole - left) * share
             found = torch.cat([whole - right, empty]) + torch.cat([empty, right])
         else:
