@@ -155,6 +155,21 @@ def test_a_solve_that_ends_need_not_be_possible_beyond():
         assert found.stats.steps < 200
 
 
+def test_an_event_before_behind_and_at_a_jump():
+    one, jumps = torch.ones(1, dtype=F64), ([0.5], 0.5 * torch.ones(1, 1, dtype=F64))
+    given = {"jumps": jumps, "steps": 60, "method": "abm"}
+    found = nf.solve(lambda t, z: -z, one, 3.0, 0.9, event=nf.Event(lambda t, z: z[0] - 0.45 + (t < 0.6)), **given)
+    late = torch.stack([found.event_times, found.event_times - 0.5]) ** 0.9
+    assert abs(float(mittag_leffler(-late, 0.9) @ torch.tensor([1, 0.5], dtype=F64)) - 0.45) < 1e-3
+    first = nf.solve(lambda t, z: -z, one, 3.0, 0.9, event=lambda t, z: z[0] - 0.6, **given)
+    assert float(first.event_times) < 0.5 == first.grid[-1]  # in the step before it
+    at = torch.tensor([0.5], dtype=F64, requires_grad=True)
+    given = {**given, "jumps": (at, jumps[1])}
+    across = nf.solve(lambda t, z: 0 * z, one, 3.0, 0.9, event=lambda t, z: z[0] - 1.25, **given)
+    across.event_times.backward()
+    assert (across.event_times.item(), across.ys.item(), at.grad.item()) == (0.5, 1.5, 1)
+
+
 def test_complex_states():
     z0 = torch.ones(1, dtype=torch.complex128)
     found = nf.solve(lambda t, z: 1j * z, z0, 4.0, 1.0, steps=400, method="trapezoid", event=lambda t, z: z.real[0])

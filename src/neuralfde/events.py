@@ -19,7 +19,7 @@ from .door.adaptive import Adapted, adapted
 from .door.validation import Options, read_args
 from .errors import ConvergenceError, InputError, UnsupportedError
 from .solver import Solved, run
-from .time import SHARES, Cell, Event, Moment, read_jumps, root
+from .time import Cell, Event, Moment, read_jumps, root, samples_of, support
 
 Spans = list[list[tuple[float, float]]]  # for each sample the cells of the mesh in which its event happens
 
@@ -37,6 +37,7 @@ class Watched:
         self.args, self.like = read_args(given.args, self.structure), pytree.tree_leaves(z0)[0].detach()
         self.jumps, self.spent = self._given_jumps(given, t), 0
         self.share, self.excess = 1.0, 0.0  # of a tolerance: asked for each step, and found at the end
+        self.doses = {j.when for j in self.jumps}  # all others will be resets
         with torch.no_grad():
             first = self._value(self.asked[0], z0)
         self.own, self.samples = first.ndim > 0, first.numel()
@@ -77,7 +78,7 @@ class Watched:
 
         def until(time: float, z: Any) -> bool:
             values.append(self._value(time, z))
-            ended.logical_or_(self.event.crossings(torch.stack(values[-2:])).reshape(-1).cpu())
+            ended.logical_or_(self.event.crossed(*values[-2:]).reshape(-1).cpu())
             return bool(ended.all())
 
         return until
@@ -99,29 +100,44 @@ class Watched:
         given = self._jumping(given, end)._replace(grid=points, callback=None, check_finite=False)
         solved = run(self.func, self.z0, torch.tensor(times, dtype=torch.float64), self.order, given)
         self.spent += solved.plan.field.evaluations
-        values = []
+        jumps = {j.when: j.state for j in self.jumps}
+        before, after = [], []
         for k, time in enumerate(times):
             z = pytree.tree_map(lambda x, k=k: x[k], solved.ys)
-            values.append(self._value(time, z).reshape(-1))
-            if bool(values[-1].isnan().any()) and all(map(all_finite, pytree.tree_leaves(z))):
+            after.append(self._value(time, z).reshape(-1))
+            if bool(after[-1].isnan().any()) and all(map(all_finite, pytree.tree_leaves(z))):
                 raise InputError(f"event returned NaN at t={time:g}.")
+            before.append(after[-1])
+            if time in jumps:
+                before[-1] = self._value(time, pytree.tree_map(lambda a, b: a - b, z, jumps[time])).reshape(-1)
         self.excess = 0.0 if march is None else march.excess(solved.last)
-        crossed = self.event.crossings(torch.stack(values)).cpu()
-        return [[(times[n], times[n + 1]) for n in crossed[:, k].nonzero()[:, 0].tolist()] for k in range(self.samples)]
+        inside = self.event.crossed(torch.stack(after[:-1]), torch.stack(before[1:])).cpu()
+        across = self.event.crossed(torch.stack(before), torch.stack(after)).cpu()  # by a jump
+        found: Spans = [[] for _ in range(self.samples)]
+        for n, k in inside.nonzero().tolist():
+            found[k].append((times[n], times[n + 1]))
+        for n, k in across.nonzero().tolist():
+            if times[n] in self.doses:
+                found[k].append((times[n], times[n]))
+        return [sorted(spans) for spans in found]
 
     def solve(self, points: Tensor, given: Options, spans: Spans) -> tuple[Solved, list[float], list[list[Moment]]]:
         """The solve up to its end, its times, and what happened in each of these cells."""
         end = max(found[0][1] for found in spans) if self.ends and all(spans) else float(points[-1])
-        inside = {a + (b - a) * s for found in spans for a, b in found for s in SHARES}
-        times = sorted({*(x for x in self.asked if x < end), *inside, end})
-        given = self._jumping(given, end)._replace(grid=points[points <= end])
+        jumps = {j.when: j.at for j in self.jumps}
+        inside = {x for found in spans for a, b in found if a < b for x in samples_of(*support(a, b, jumps))}
+        times = sorted({*(x for x in self.asked if x < end), *inside, *(b for found in spans for _, b in found), end})
+        points = torch.cat([points[points < end], torch.tensor([end], dtype=torch.float64)])
+        given = self._jumping(given, end)._replace(grid=points)
         solved = run(self.func, self.z0, torch.tensor(times, dtype=torch.float64), self.order, given)
         place = {x: n for n, x in enumerate(times)}
 
         def happened(k: int, a: float, b: float) -> Moment:
-            rows = [place[a + (b - a) * s] for s in SHARES]
+            if a == b:  # a jump leads across zero
+                return Moment(jumps[b], self.sample(pytree.tree_map(lambda x: x[place[b]], solved.ys), k))
+            rows = [place[x] for x in samples_of(*support(a, b, jumps))]
             states = self.sample(pytree.tree_map(lambda x: x[rows], solved.ys), k, 1)
-            return root(Cell(a, b, states), lambda t, z: self.event.fn(t, z, *self.args).reshape(()))
+            return root(Cell(*support(a, b, jumps), states), lambda t, z: self.event.fn(t, z, *self.args).reshape(()))
 
         return solved, times, [[happened(k, *span) for span in found] for k, found in enumerate(spans)]
 
@@ -129,9 +145,9 @@ class Watched:
         """The options with the jumps up to a time."""
         known = sorted((j for j in self.jumps if j.when <= end), key=lambda j: j.when)
         if not known:
-            return given
+            return given._replace(jumps=None)
         values = pytree.tree_map(lambda *x: torch.stack(x), *[j.state for j in known])
-        return given._replace(jumps=(torch.stack([j.at for j in known]), values))
+        return given._replace(jumps=(torch.stack([j.at.cpu() for j in known]), values))
 
     def reset(self, k: int, event: Moment) -> float:
         """The state of a sample jumps; when."""
@@ -225,7 +241,9 @@ def _times(watched: Watched, happened: list[list[Moment]]) -> Tensor:
     """One time for each sample where the solve ends, several stacked first where it goes on; infinite for none."""
     never = torch.tensor(math.inf, dtype=torch.float64, device=watched.like.device)
     most = 1 if watched.ends else max(map(len, happened))
-    rows = [torch.stack([found[n].at if n < len(found) else never for found in happened]) for n in range(most)]
+    rows = [
+        torch.stack([found[n].at.to(never) if n < len(found) else never for found in happened]) for n in range(most)
+    ]
     shape = (watched.samples,) if watched.own else ()
     noted = (torch.stack(rows) if rows else never.new_zeros(0)).reshape(most, *shape).to(watched.like)
     return noted[0] if watched.ends else noted

@@ -1,12 +1,11 @@
 """Time at its own pace: the mesh that a tolerance asks for."""
 
 from .controller import Tolerance
-from .events import SHARES, Cell, Event, Moment, root
+from .events import Cell, Event, Moment, root, samples_of, support
 from .jumps import Jumps, read_jumps, value_of_jump, with_jumps
 from .search import Equation, Found, find_mesh
 
 __all__ = [
-    "SHARES",
     "Cell",
     "Equation",
     "Event",
@@ -17,6 +16,8 @@ __all__ = [
     "find_mesh",
     "read_jumps",
     "root",
+    "samples_of",
+    "support",
     "value_of_jump",
     "with_jumps",
 ]

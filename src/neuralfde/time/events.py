@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,9 +59,8 @@ class Event:
             )
         return found
 
-    def crossings(self, values: Tensor) -> Tensor:
-        """Whether ``fn`` crosses zero between two of these times, (times - 1, …) for values (times, …)."""
-        before, after = values[:-1], values[1:]
+    def crossed(self, before: Tensor, after: Tensor) -> Tensor:
+        """Whether ``fn`` has crossed zero between these values."""
         up, down = (before < 0) & (after >= 0), (before > 0) & (after <= 0)
         return up | down if self.direction == 0 else up if self.direction > 0 else down
 
@@ -92,12 +91,21 @@ class Cell:
 
     def state(self, share: Tensor) -> Any:
         """The state there: the cubic through what is known."""
-        weights = []
-        for x in SHARES:
-            others = [y for y in SHARES if y != x]
-            weights.append(math.prod([(share - y) / (x - y) for y in others], start=torch.ones_like(share)))
-        rows = torch.stack(weights)
-        return pytree.tree_map(lambda z: torch.tensordot(rows.to(z), z, 1), self.states)
+        weights: list[Any] = [math.prod((share - y) / (x - y) for y in SHARES if y != x) for x in SHARES]
+        return pytree.tree_map(lambda z: torch.tensordot(torch.stack(weights).to(z), z, 1), self.states)
+
+
+def support(a: float, b: float, jumps: Container[float]) -> tuple[float, float]:
+    """Where the state in a cell is sampled: not next to a jump, whose time has a gradient that samples would need."""
+    if a not in jumps and b not in jumps:
+        return a, b
+    unit = 2.0 ** (math.floor(math.log2(b - a)) - 4)
+    return math.ceil(a / unit) * unit, math.floor(b / unit) * unit
+
+
+def samples_of(low: float, high: float) -> list[float]:
+    """The times at which the state is sampled there."""
+    return [low + (high - low) * s for s in SHARES]
 
 
 def root(cell: Cell, value: Callable[[Tensor, Any], Tensor]) -> Moment:
@@ -112,7 +120,12 @@ def root(cell: Cell, value: Callable[[Tensor, Any], Tensor]) -> Moment:
 
     like: Tensor = pytree.tree_leaves(cell.states)[0]
     with torch.no_grad():
-        share = _bisected(lambda x: float(at(like.new_tensor(x, dtype=torch.float64))))
+        share = _located(lambda x: float(at(like.new_tensor(x, dtype=torch.float64))))
+    if share is None:
+        raise ConvergenceError(
+            f"event changes its sign between t={cell.start:g} and {cell.end:g}, but the state between does not lead it "
+            "through zero: an event that is not continuous has no root. Let it cross zero, or use shorter steps."
+        )
     here = like.new_tensor(share, dtype=torch.float64)
     if not at(here).requires_grad:  # nothing that the time depends on is learned
         return Moment(cell.time(here), cell.state(here))
@@ -129,15 +142,24 @@ def root(cell: Cell, value: Callable[[Tensor, Any], Tensor]) -> Moment:
     return Moment(cell.time(here), cell.state(here))
 
 
-def _bisected(value: Callable[[float], float]) -> float:
-    """Where a function changes its sign in [0, 1], or nearby, where the points inside have moved it."""
+def _located(value: Callable[[float], float]) -> float | None:
+    """Where a function changes its sign in [0, 1], or nearby: the points inside may have moved it a little.
+
+    Illinois' variant of the false position: of the two ends that hold the root the one that stays counts half.
+    """
     for low, high in ((0.0, 1.0), (-0.5, 1.5)):
         first, last = value(low), value(high)
         if first * last <= 0:
             break
     else:
-        return low if abs(first) < abs(last) else high
-    for _ in range(48):
-        middle = (low + high) / 2
-        low, high = (middle, high) if value(middle) * first > 0 else (low, middle)
+        return None
+    for _ in range(60):
+        if last == 0 or first == last:
+            break
+        middle = high - last * (high - low) / (last - first)
+        found = value(middle)
+        low, first = (high, last) if found * last < 0 else (low, first / 2)
+        moved, high, last = abs(middle - high), middle, found
+        if moved < 1e-14:
+            break
     return high
