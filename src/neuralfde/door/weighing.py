@@ -109,7 +109,7 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
     wanted, past = problem.request, problem.history
     grid, past_rows, velocity = wanted.grid, None, given.velocity is not None
     if resume:
-        refuse_resume(problem.adjoint, wanted)
+        refuse_resume(problem.adjoint, wanted, problem.scheme)
         settings = settings_of(problem.scheme, problem.operator, problem.known, past)
     if before is not None:
         second = read_velocity(given.velocity, problem.structure) if velocity else None
