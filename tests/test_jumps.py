@@ -1,5 +1,7 @@
 """States that jump at known times: doses and kicks."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -58,6 +60,61 @@ def test_values_have_exact_gradients(method):
     assert relative(found[2], found[0]) < 1e-12
 
 
+@pytest.mark.parametrize("method", ["predictor", "trapezoid", "abm"])
+def test_times_have_exact_gradients(method):
+    """Also where func depends on time, and with outputs next to a jump."""
+
+    def loss(at):
+        by, t = torch.tensor([[0.5], [-0.3]], dtype=F64), torch.tensor([0.0, 0.33, 0.701, 2.1, 3.0], dtype=F64)
+        z0 = torch.ones(1, dtype=F64)
+        found = nf.fdeint(lambda t, z: torch.cos(2 * t) - z * z, z0, t, 0.6, jumps=(at, by), method=method, steps=20)
+        return (found * t[:, None]).sum()
+
+    at, by = torch.tensor([0.7, 1.4], dtype=F64), 1e-6 * torch.eye(2, dtype=F64)
+    (found,) = torch.autograd.grad(loss(at.requires_grad_()), at)
+    with torch.no_grad():
+        expected = torch.stack([loss(at + by[k]) - loss(at - by[k]) for k in range(2)]) / 2e-6
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("options", [{"steps": 30, "method": "trapezoid"}, {"rtol": 1e-3}], ids=["steps", "tolerance"])
+def test_values_may_be_a_function_of_the_state_before(options):
+    """Each jump leads back to 1: what it adds decays like the first state."""
+
+    def solve(rate):
+        z0 = {"x": torch.ones(1, dtype=F64)}
+        jumps = (TIMES, lambda z: {"x": 1 - z["x"]})
+        return nf.fdeint(lambda t, z, r: {"x": -r * z["x"]}, z0, T, BETA, args=(rate,), jumps=jumps, **options)["x"]
+
+    def exact(rate):
+        found, jumps = mittag_leffler(-rate * T**BETA, BETA), []
+        for at in TIMES:
+            steps = [(at - s, by) for s, by in jumps]
+            before = mittag_leffler(-rate * at**BETA, BETA) + sum(
+                by * mittag_leffler(-rate * s**BETA, BETA) for s, by in steps
+            )
+            jumps.append((at, 1 - before))
+            late = mittag_leffler(-rate * (T - at).clamp(min=0) ** BETA, BETA)
+            found = found + torch.where(at <= T, jumps[-1][1] * late, 0.0)
+        return found[:, None]
+
+    rate = torch.tensor(RATE, dtype=F64, requires_grad=True)
+    torch.testing.assert_close(solve(rate), exact(rate), rtol=0, atol=5e-3)
+    (found,) = torch.autograd.grad(solve(rate).sum(), rate)
+    (expected,) = torch.autograd.grad(exact(rate).sum(), rate)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-2)
+
+
+def test_complex_states_jump():
+    z0, by = torch.ones(1, dtype=torch.complex128), torch.tensor([[0.5j]], dtype=torch.complex128)
+    options = {"steps": 400, "method": "trapezoid"}
+    rate = torch.tensor(1j - 1, dtype=torch.complex128)
+    expected = mittag_leffler(rate * 2**BETA, BETA) + 0.5j * mittag_leffler(rate, BETA)
+    for jumps in (([1.0], by), ([1.0], lambda z: 0 * z + 0.5j)):
+        found = nf.fdeint(lambda t, z: rate * z, z0, 2.0, BETA, jumps=jumps, **options)
+        torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-4)
+
+
 def test_structures_and_times_in_float32():
     t = torch.tensor([100.0, 100.7, 102.0])  # 100.7 is rounded below where the jump is
     z0 = {"x": torch.zeros(2), "y": torch.zeros(1)}
@@ -80,9 +137,12 @@ def test_structures_and_times_in_float32():
         ((TIMES, values() / 0), {}, "NaN or infinity"),
         (TIMES[0], {}, "a pair"),
         ((TIMES, values()), {"method": "gl"}, "short step before each jump"),
+        ((TIMES, lambda z: z[None]), {}, "structure and shapes of z0"),
+        ((torch.tensor(TIMES, requires_grad=True), lambda z: z), {}, "times without gradient"),
+        ((torch.tensor(TIMES, requires_grad=True), values()), {"history": "exponentials"}, "history='full'"),
         ((TIMES, values()), {"method": nf.ABM(ahead=True)}, "short step before each jump"),
     ],
-    ids=str,
+    ids=itertools.count(),
 )
 def test_what_is_no_jump_is_refused(jumps, options, match):
     with pytest.raises((nf.InputError, nf.InputTypeError), match=match):

@@ -43,6 +43,11 @@ QUESTIONS = {
         "`python benchmarks/small_states.py`",
         "performance.md#small-states",
     ),
+    "irregular": Question(
+        "What do times between the grid points cost, for a batch or for each of its series?",
+        "`python benchmarks/irregular.py`",
+        "performance.md#times-between-grid-points",
+    ),
     "stiff": Question(
         "What do implicit steps of a stiff problem cost, beside a loop with one factorisation?",
         "`python benchmarks/stiff.py`",

@@ -2,7 +2,7 @@
 
 import logging
 
-from . import operators
+from . import linear, operators
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, plan, solve
 from .errors import (
@@ -21,6 +21,7 @@ from .nn import FDEBlock
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .schemes import (
     ABM,
+    IMEX,
     L1,
     Banded,
     Dense,
@@ -36,6 +37,7 @@ from .schemes import (
 from .solve.steppers import CudaGraph, Picard, Single
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
+from .time import Event
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ABM",
     "FFT",
+    "IMEX",
     "L1",
     "Banded",
     "CapturedTensorError",
@@ -57,6 +60,7 @@ __all__ = [
     "Device",
     "Direct",
     "DistributedOrder",
+    "Event",
     "Exact",
     "Exponentials",
     "FDEBlock",
@@ -86,6 +90,7 @@ __all__ = [
     "Window",
     "fdeint",
     "fit",
+    "linear",
     "mittag_leffler",
     "operators",
     "plan",

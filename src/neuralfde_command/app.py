@@ -24,7 +24,12 @@ except ImportError as error:  # pragma: no cover - `make smoke` sees it, in an e
 from . import experiments
 
 #: every command of its own, and its module
-COMMANDS = {"demo": "neuralfde.cli.demo", "fit": "neuralfde.cli.fit_file", "bench": "neuralfde.cli.bench"}
+COMMANDS = {
+    "demo": "neuralfde.cli.demo",
+    "fit": "neuralfde.cli.fit_file",
+    "solve": "neuralfde.cli.solve_file",
+    "bench": "neuralfde.cli.bench",
+}
 CODES = (
     "Exit codes: 0 done; 2 wrong usage or input; 3 a target was not reached or a solve failed; 4 the disk, the folder "
     "or the memory did not suffice; 130 interrupted, 143 terminated (results are kept)."
@@ -36,6 +41,7 @@ _TEACH = f"""Neural fractional differential equations with exact gradients.
 Start here:
     neuralfde demo                     a tour, with a page in demo-output/
     neuralfde fit data.csv --out out   a model, fitted to a table of yours
+    neuralfde solve model.py:func      a quick look at an equation of yours
     neuralfde bench --json             this machine's speed, for machines
     neuralfde run                      the experiments that are installed
 

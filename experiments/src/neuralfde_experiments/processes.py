@@ -54,6 +54,8 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._started:
+            if kind is None and dist.get_backend() == "gloo":
+                dist.barrier()  # its threads let go of the last tensors; a thread that does so while Python ends aborts
             dist.destroy_process_group()
 
     @property

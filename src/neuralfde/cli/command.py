@@ -29,6 +29,7 @@ def _function(experiment: Experiment) -> Callable[..., None]:
 
     def invoke(**given: Any) -> None:
         common = {k: given.pop(k) for k in ("out", "resume", "as_json", "quiet")}
+        given |= {k: ",".join(v) for k, v in given.items() if isinstance(v, list)}
         execute(experiment, given, **common)
 
     hints = typing.get_type_hints(experiment.config)
@@ -37,10 +38,11 @@ def _function(experiment: Experiment) -> Callable[..., None]:
         name = flag(field)
         names = (f"{name}/--no-{name[2:]}",) if hints[field.name] is bool else (name,)
         text = described(field, hints[field.name])
-        shown = typer.Option(field.default, *names, help=text)
-        if field.metadata.get("positional"):
-            shown = typer.Argument(field.default, metavar=field.name.upper(), help=text, show_default=False)
-        parameters.append((field.name, hints[field.name], shown))
+        shown, kind = typer.Option(field.default, *names, help=text), hints[field.name]
+        if how := field.metadata.get("positional"):
+            kind, default = (list[str], []) if how == "several" else (kind, field.default)
+            shown = typer.Argument(default, metavar=field.name.upper(), help=text, show_default=False)
+        parameters.append((field.name, kind, shown))
     parameters += [
         ("out", str, typer.Option(experiment.out, "--out", help="folder for configuration, results and pictures")),
         ("resume", bool, typer.Option(False, "--resume", help="go on with the interrupted run in --out")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from ..base.checks import function
 from ..base.structure import tensors_in
 from ..base.torch_private import pytree
-from ..errors import InputTypeError
+from ..errors import InputError, InputTypeError
 from ..orders import Caputo, Operator
+from ..time import Event
 from .validation import Options
 
 
@@ -31,13 +33,14 @@ class InRealNumbers(nn.Module):
 
     made_anew = True  # at every call: no cache of captured steps would know it
 
-    def __init__(self, func: Callable[..., Any]) -> None:
+    def __init__(self, func: Callable[..., Any], lagged: bool = False) -> None:
         super().__init__()
-        self.func = func
+        self.func, self.lagged = func, lagged
 
     def forward(self, t: Any, z: Any, *args: Any) -> Any:
         """The derivative as pairs."""
         t = pytree.tree_map(lambda x: x.squeeze(-1) if x.ndim else x, t)
+        args = (again_complex(args[0]), *args[1:]) if self.lagged else args
         out = self.func(t, again_complex(z), *args)
         return pytree.tree_map(lambda x: torch.view_as_real(x if x.is_complex() else torch.complex(x, 0 * x)), out)
 
@@ -47,13 +50,33 @@ def in_real_numbers(
 ) -> tuple[Callable[..., Any], Any, Any, Options]:
     """The same problem for pairs of real numbers."""
     function("func", func, "func(t, z, *args)")
+    if given.linear is not None:
+        raise InputError("linear= acts on real states. Put it into func, or write z as its real and imaginary parts.")
     if isinstance(order, Caputo):
         order = order.order
     if not isinstance(order, Operator):
         order = pytree.tree_map(_beside_pairs, order)
     velocity = None if given.velocity is None else pytree.tree_map(_as_pairs, given.velocity)
-    given = given._replace(velocity=velocity, horizon=pytree.tree_map(_beside_pairs, given.horizon))
-    return InRealNumbers(func), pytree.tree_map(_as_pairs, z0), order, given
+    horizon, jumps, event = pytree.tree_map(_beside_pairs, given.horizon), given.jumps, given.event
+    if isinstance(jumps, tuple | list) and len(jumps) == 2:
+        jumps = (jumps[0], _pairwise(jumps[1]) if callable(jumps[1]) else pytree.tree_map(_as_pairs, jumps[1]))
+    if event is not None:
+        event = event if isinstance(event, Event) else Event(event)
+        reset = None if event.reset is None else _pairwise(event.reset)
+        event = replace(event, fn=_of_pairs(event.fn), reset=reset)
+    past = None if given.past is None else (given.past[0], pytree.tree_map(_as_pairs, given.past[1]))
+    given = given._replace(velocity=velocity, horizon=horizon, jumps=jumps, event=event, past=past)
+    return InRealNumbers(func, given.lags is not None), pytree.tree_map(_as_pairs, z0), order, given
+
+
+def _of_pairs(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a time and a complex state as one of pairs."""
+    return lambda t, z, *args: fn(t, again_complex(z), *args)
+
+
+def _pairwise(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function from complex states to complex states as one of pairs."""
+    return lambda z: pytree.tree_map(_as_pairs, fn(again_complex(z)))
 
 
 def _as_pairs(x: Any) -> Any:

@@ -21,7 +21,7 @@ ARGUMENTS: dict[str, str] = {
     "{'memory': k}, and a tensor of times as t for 'return_history'.",
     **dict.fromkeys(("adjoint_method", "adjoint_rtol", "adjoint_atol", "adjoint_options"), _BACKWARD),
     "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found by themselves.",
-    "event_fn": "There are no events: pass the times of interest as t= and look for the event in their states.",
+    "event_fn": "It is event= here, a function that ends the solve where it crosses zero, or an Event.",
     "y0": "The initial state is z0 here.",
     "beta": "The order of the derivative is order here.",
 }

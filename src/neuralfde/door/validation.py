@@ -25,6 +25,7 @@ from ..time import Jumps, read_jumps, with_jumps
 from ..weights.fading import Rates
 from .cost import Size, choose, exponentials_for
 from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
+from .observed import Observed, read_past, refuse_past
 from .resume import State
 
 _T = TypeVar("_T")
@@ -54,6 +55,10 @@ class Options(NamedTuple):
     atol: float | None
     max_steps: int
     jumps: Any
+    event: Any
+    past: Any
+    lags: Any
+    linear: Any = None
 
     @property
     def adaptive(self) -> bool:
@@ -77,6 +82,7 @@ class Problem:
     size: Size
     rates: Rates | None = None
     jumps: Jumps | None = None
+    observed: Observed | None = None
 
     def mesh(self, velocity: bool, grid: Grid) -> Mesh:
         """The grid in the time of each group."""
@@ -85,7 +91,8 @@ class Problem:
             horizon = torch.ones(self.structure.groups, dtype=torch.float64)
         elif not bool((torch.isfinite(value_of(horizon)) & (value_of(horizon) > 0)).all()):
             raise InputError(f"horizon={float(value_of(horizon).min()):g} must be positive and finite.")
-        return Mesh(grid.steps, grid.elapsed, grid.start, grid.uniform, horizon, velocity, self.rates)
+        elapsed = grid.elapsed if grid.moving is None else grid.moving
+        return Mesh(grid.steps, elapsed, grid.start, grid.uniform, horizon, velocity, self.rates)
 
 
 def read(
@@ -112,10 +119,17 @@ def read(
         refuse_jumps(scheme, operator, before)
         jumps = read_jumps(given.jumps, structure, t)
         wanted = with_jumps(wanted, jumps, t)
+    known_past = None
+    if given.past is not None:
+        more = given.velocity is not None or before is not None
+        refuse_past(operator, known, more, read_history(given.history))
+        known_past = read_past(given.past, structure, t)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
     toeplitz = operator.toeplitz and wanted.grid.uniform
     against = None if toeplitz else why_not_fading(operator, known, scheme)
+    if wanted.grid.moving is not None:
+        against = "jumps at times that require grad need all weights"
     past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
     if not toeplitz:
         _refuse_history(past, operator, wanted, against)
@@ -124,8 +138,8 @@ def read(
         past, rates = _on_mesh(past, scheme, wanted)
     beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
-    _refuse_paper(how, operator, given.velocity, given.horizon, wanted)
-    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates, jumps)
+    _refuse_paper(how, operator, given, wanted)
+    return Problem(structure, wanted, scheme, how, operator, known, past, kept, why, size, rates, jumps, known_past)
 
 
 def read_numbers(structure: Structure, operator: Operator, horizon: Any) -> tuple[Structure, dict[str, Tensor]]:
@@ -226,13 +240,12 @@ def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Expon
     return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 
 
-def _refuse_paper(how: Adjoint, operator: Operator, velocity: Any, horizon: Any, wanted: Request) -> None:
-    if isinstance(how, Paper) and (
-        not isinstance(operator, Caputo) or velocity is not None or horizon is not None or not wanted.grid.uniform
-    ):
+def _refuse_paper(how: Adjoint, operator: Operator, given: Options, wanted: Request) -> None:
+    more = not (given.velocity is given.horizon is given.past is None)
+    if isinstance(how, Paper) and (not isinstance(operator, Caputo) or more or not wanted.grid.uniform):
         raise InputError(
-            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon= "
-            "and velocity=. Use adjoint='exact'."
+            "adjoint='paper' is defined for a Caputo derivative of order up to 1 on a uniform grid, without horizon=, "
+            "velocity= and past=. Use adjoint='exact'."
         )
 
 
@@ -291,6 +304,21 @@ def in_own_time(
 
     scaled.made_anew = True  # type: ignore[attr-defined]  # at every call: no cache of captured steps would know it
     return scaled, (scales, *args)
+
+
+def in_moving_time(
+    func: Callable[..., Any], grid: Grid, like: Tensor, args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """``func`` of times some of which have gradients; these travel among the arguments."""
+    assert grid.moving is not None
+    fixed, instants = grid.times(like), (grid.start + grid.moving).to(like)
+
+    def moved(t: Tensor, z: Any, instants: Tensor, *rest: Any) -> Any:
+        place = torch.searchsorted(fixed, t.detach()).clamp(max=len(fixed) - 1)
+        return func(instants.index_select(0, place.reshape(1)).reshape(()), z, *rest)
+
+    moved.made_anew = True  # type: ignore[attr-defined]
+    return moved, (instants, *args)
 
 
 def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
@@ -376,7 +404,7 @@ def refuse_combinations(
                 "adjoint='paper' has no gradient for the order. Use adjoint='exact' to learn it, "
                 "or pass order.detach()."
             )
-        if wanted.off_grid:
+        if len(wanted.between):
             raise InputError(
                 "adjoint='paper' is defined on the grid only, but t has times between grid points "
                 f"(step {wanted.grid.step:g}). Use adjoint='exact', or a step that meets every time."
@@ -386,7 +414,7 @@ def refuse_combinations(
 
 def refuse_resume(how: Adjoint, wanted: Request) -> None:
     """Raise where a solve cannot be gone on with."""
-    if isinstance(how, Paper) or wanted.off_grid or not wanted.grid.uniform:
+    if isinstance(how, Paper) or len(wanted.between) or not wanted.grid.uniform:
         raise InputError(
             "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "
             f"(step {wanted.grid.step:g}); solve in one piece otherwise."

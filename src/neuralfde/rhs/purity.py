@@ -97,12 +97,18 @@ def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[t
     for key, value in function.__dict__.items():
         if key != "__wrapped__":
             yield from _held(value, f"{name}.{key}", depth)
+    for key in global_names(function):
+        yield from _held(function.__globals__[key], key, depth)
+
+
+def global_names(function: types.FunctionType) -> Iterator[str]:
+    """The global variables that a function mentions."""
     if function.__module__ is not None and function.__module__.partition(".")[0] == "torch":
         return  # what PyTorch's own functions use by name is no state of the caller's
     for key in _names(function.__code__):
         value = function.__globals__.get(key, function)
         if value is not function and not isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
-            yield from _held(value, key, depth)
+            yield key
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

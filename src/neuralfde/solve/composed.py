@@ -17,6 +17,7 @@ from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
 from ..base.torch_private import derivatives_are_watched
 from ..errors import UnsupportedError
 from ..history import Block
+from ..history.wrappers import in_parts
 from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
@@ -29,6 +30,7 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
     matrix = _Matrix(plan, c)
     slopes: list[Tensor] = []  # (steps of a block, groups, width) each
     states: dict[int, Tensor] = {}
+    rows: list[Tensor] = []  # of all steps, where func gets earlier states
     wanted, stages, before = set(plan.nodes), scheme.open_stages(), z0 if c.base is None else z0[0]
     for start in range(0, total, COMPOSED_BLOCK):
         block = Block(start, min(COMPOSED_BLOCK, total - start))
@@ -41,9 +43,13 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
         for k, n in enumerate(task.steps):
             x = [part.reshape(field.shape) for part in sums[0].unbind(0)]
             w0 = task.local[k][0] if sums.shape[2] == 1 else task.local[k].unsqueeze(1)
+            if plan.delays is not None:
+                field.args = plan.delays.arguments(field.args, n, rows or [before])
             f, located = partial(field, n), partial(_located, scheme, stages, before)
             z, v = _step(scheme, f, x, w0, k == task.origin, k not in task.idle, located)
             before = z
+            if plan.delays is not None:
+                rows.append(z)
             v = torch.zeros_like(sums[0, 0]) if v is None else v.reshape(sums.shape[2:])
             own.append(v)
             if n in wanted:
@@ -119,7 +125,7 @@ def _between(c: Coefficients, z0: Tensor, slopes: Tensor) -> Tensor:
     assert c.dense is not None
     steps = c.dense.shape[1]
     first = z0 if c.base is None else torch.einsum("iog,igm->ogm", c.base[:, steps:], z0)
-    return first + torch.einsum("ong,ngm->ogm", c.dense, slopes)
+    return first + torch.einsum("ong,ngm->ogm", c.dense, in_parts(slopes, c.dense)).reshape(-1, *slopes.shape[1:])
 
 
 class _Matrix:
@@ -137,8 +143,10 @@ class _Matrix:
             found = self.lags[:, (n - j).clamp(min=0)]
         else:
             found = self.lags[:, block.start : block.stop, a:b]
-        if self.start is not None and a < self.start.shape[0]:
-            extra = self.start[a:b, block.start : block.stop].transpose(0, 1)  # (count, starts from a on, groups)
-            extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[1]))
-            found = torch.cat([(found[0] + extra)[None], found[1:]])
+        if self.start is not None and a < self.start.shape[1]:
+            extra = self.start[:, a:b, block.start : block.stop].transpose(
+                1, 2
+            )  # sums, count, starts from a on, groups
+            extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[2]))
+            found = torch.cat([found[: len(extra)] + extra, found[len(extra) :]])
         return torch.where(earlier, found, 0.0)

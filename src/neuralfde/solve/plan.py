@@ -14,14 +14,15 @@ from ..rhs.called import Called
 from ..rhs.field import Field
 from ..schemes import Scheme, Stages
 from ..storage import Storage
+from .delays import Delays
 
 
 class Coefficients(NamedTuple):
     """The numbers of the scheme; see :class:`~neuralfde.weights.kernel.Kernel`.
 
-    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, groups). Where ``base``
-    is given, the initial values are a stack (initials, groups, width), and the rows of ``base`` beyond the last step
-    belong to those output times: (initials, steps + 1 + times, groups).
+    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, parts): for each group,
+    or for each sample of it. Where ``base`` is given, the initial values are a stack (initials, groups, width), and
+    the rows of ``base`` beyond the last step belong to those output times: (initials, steps + 1 + times, groups).
     """
 
     weights: Tensor
@@ -29,6 +30,10 @@ class Coefficients(NamedTuple):
     start: Tensor | None = None
     dense: Tensor | None = None
     base: Tensor | None = None
+
+
+#: How many tensors a solve passes before the initial values.
+COEFFICIENTS = len(Coefficients._fields)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Plan:
         backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
         order: the order of the equation, None if it is not a number; for advice alone.
         tables: weights inside a block that later solves with the same numbers will find again, or None.
+        delays: which earlier states ``func`` gets, or None.
     """
 
     field: Field
@@ -72,6 +78,7 @@ class Plan:
     keep_slopes: bool = False
     tables: dict[Block, Tensor] | None = None
     order: Tensor | None = None
+    delays: Delays | None = None
 
 
 @dataclass

@@ -1,7 +1,22 @@
 """Time at its own pace: the mesh that a tolerance asks for."""
 
 from .controller import Tolerance
-from .jumps import Jumps, read_jumps, with_jumps
+from .events import SHARES, Cell, Event, Moment, root
+from .jumps import Jumps, read_jumps, value_of_jump, with_jumps
 from .search import Equation, Found, find_mesh
 
-__all__ = ["Equation", "Found", "Jumps", "Tolerance", "find_mesh", "read_jumps", "with_jumps"]
+__all__ = [
+    "SHARES",
+    "Cell",
+    "Equation",
+    "Event",
+    "Found",
+    "Jumps",
+    "Moment",
+    "Tolerance",
+    "find_mesh",
+    "read_jumps",
+    "root",
+    "value_of_jump",
+    "with_jumps",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,62 +11,113 @@ import torch
 from torch import Tensor
 
 from ..base.grid import Grid, Request, read_times
-from ..base.policy import JUMP_LENGTH, WHOLE_SLACK
+from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH, WHOLE_SLACK
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import pytree
 from ..errors import InputError, InputTypeError
 
 
 class Jumps(NamedTuple):
-    """When the state jumps, since the start, and by how much: (jumps, groups, width)."""
+    """When the state jumps, since the start, and by how much: (jumps, groups, width).
+
+    ``values`` may also be a function from the row before a jump. ``moving`` are the times with their gradients.
+    """
 
     times: tuple[float, ...]
-    values: Tensor
+    values: Tensor | Callable[[Tensor], Tensor]
+    moving: Tensor | None = None
 
     def steps(self, elapsed: Tensor) -> Tensor:
         """Which jumps have happened at these times since the start, 1 or 0: (jumps, times)."""
         return (elapsed[None] >= torch.tensor(self.times, dtype=torch.float64)[:, None]).to(torch.float64)
+
+    @property
+    def rows(self) -> Tensor:
+        """The values, where they are known."""
+        assert isinstance(self.values, Tensor)
+        return self.values
+
+    def by(self, k: int, before: Tensor) -> Tensor:
+        """The value of a jump, without gradient."""
+        return self.values.detach()[k] if isinstance(self.values, Tensor) else self.values(before)
 
 
 def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     """``(times, values)`` as a user gives them, values stacked along a first axis in the structure of ``z0``."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InputTypeError("jumps= is a pair (times, values), values stacked along a first axis like z0.")
-    times, values = torch.as_tensor(given[0], dtype=torch.float64).detach().reshape(-1).tolist(), given[1]
+    at, values = torch.as_tensor(given[0], dtype=torch.float64, device="cpu").reshape(-1), given[1]
+    times = at.detach().tolist()
     asked, _ = read_times(t)
     start, end = asked[0], asked[-1]
     apart = 2 * JUMP_LENGTH * (end - start)
     if not times or not all(b - a > apart for a, b in itertools.pairwise([start, *times])) or not times[-1] <= end:
         raise InputError(f"the times of jumps= must increase, after the initial time {start:g} and up to {end:g}.")
+    since = tuple(x - start for x in times)
+    if callable(values):
+        return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row), structure)))
+    return Jumps(since, _rows(values, len(times), structure), at - start if at.requires_grad else None)
+
+
+def value_of_jump(value: Callable[[Any], Any], before: Any, structure: Structure) -> Any:
+    """By how much the state jumps, as a function of the state before, checked."""
+    found = value(before)
+    leaves, spec = pytree.tree_flatten(found)
+    if spec != structure.spec or [getattr(x, "shape", None) for x in leaves] != list(structure.shapes):
+        raise InputError(
+            "the value of a jump, as a function of the state before it, must have the structure and shapes of z0."
+        )
+    return found
+
+
+def _rows(values: Any, count: int, structure: Structure) -> Tensor:
     leaves, spec = pytree.tree_flatten(values)
-    shapes = [(len(times), *shape) for shape in structure.shapes]
+    shapes = [(count, *shape) for shape in structure.shapes]
     if spec != structure.spec or [tuple(getattr(x, "shape", ())) for x in leaves] != shapes:
         raise InputError(
-            f"the values of jumps= must have the structure of z0 with {len(times)} entries, one for each time, along a "
-            f"first axis: shapes {shapes}."
+            f"the values of jumps= must have the structure of z0 with {count} entries, one for each time, along a "
+            f"first axis: shapes {shapes}; or be a function of the state before the jump."
         )
     if any(x.dtype != structure.dtype or x.device != structure.device for x in leaves):
         raise InputTypeError(f"the values of jumps= must be {structure.dtype} on {structure.device}, like z0.")
-    rows = [structure.pack(pytree.tree_map(lambda x, k=k: x[k], values)) for k in range(len(times))]
-    if not all_finite(torch.stack(rows)):
+    rows = torch.stack([structure.pack(pytree.tree_map(lambda x, k=k: x[k], values)) for k in range(count)])
+    if not all_finite(rows):
         raise InputError("the values of jumps= contain NaN or infinity.")
-    return Jumps(tuple(x - start for x in times), torch.stack(rows))
+    return rows
 
 
 def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor) -> Request:
-    """The request with two points for each jump, just before it and at it."""
+    """The request with two points for each jump, just before it and at it, and one for each time asked for.
+
+    With points there, a jump whose time has a gradient may move while the times asked for stay.
+    """
+    if wanted.series:
+        raise InputError("jumps= and times for each sample do not go together: give all times in one row, t.unique().")
     grid, at = wanted.grid, torch.tensor(jumps.times, dtype=torch.float64)
     whole = float(grid.elapsed[-1])
-    near = (grid.elapsed[:, None] - at).abs().amin(1) <= 2 * JUMP_LENGTH * whole
-    near[0] = False
-    points = torch.cat([grid.elapsed[~near], at - JUMP_LENGTH * whole, at]).sort()[0]
-    count = points.shape[0] - 1
-    mesh = Grid(grid.start, whole / count, count, points=points)
     asked, terminal = read_times(t)
     slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be in float32
-    inner = replace(mesh, start=0.0).positions([_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]])
-    positions = (0.0, *inner, float(count))
+    since = [_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]]
+    between = [] if terminal else [x for x, n in zip(since, wanted.nodes[1:-1], strict=True) if n < 0]
+    fixed = torch.cat([grid.elapsed, torch.tensor(between, dtype=torch.float64)])
+    near = torch.nn.functional.pad(_crowded(grid.elapsed, at), (0, len(between)))
+    near[[n for n in (0, *wanted.nodes) if n >= 0]] = False
+    near |= (fixed[:, None] - at).abs().amin(1) <= 2 * JUMP_LENGTH * whole
+    points, sources = torch.cat([fixed[~near], at - JUMP_LENGTH * whole, at]).sort()
+    moving = None
+    if jumps.moving is not None:
+        moving = torch.cat([fixed[~near], jumps.moving - JUMP_LENGTH * whole, jumps.moving])[sources]
+    count = points.shape[0] - 1
+    mesh = Grid(grid.start, whole / count, count, points=points, moving=moving)
+    positions = (0.0, *replace(mesh, start=0.0).positions(since), float(count))
     return Request(mesh, positions[-1:] if terminal else positions, terminal)
+
+
+def _crowded(points: Tensor, jumps: Tensor) -> Tensor:
+    """Points so shortly after a jump that a step from them would begin where the solution is steepest."""
+    lengths = torch.cat([points[1:] - points[:-1], points.new_zeros(1)])
+    late = points[:, None] - jumps
+    return ((late > 0) & (late < JUMP_CLEARANCE * lengths[:, None])).any(1)
 
 
 def _snapped(x: float, jumps: tuple[float, ...], slack: float) -> float:

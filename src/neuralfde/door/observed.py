@@ -1,0 +1,85 @@
+"""A known past: a window of observed states that a solve goes on from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..base.grid import read_times
+from ..base.policy import WHOLE_SLACK
+from ..base.structure import Structure, all_finite
+from ..base.torch_private import pytree
+from ..errors import InputError, InputTypeError
+from ..history import History, Window
+from ..orders import Caputo, Operator
+from ..weights.observed import observed
+
+
+class Observed(NamedTuple):
+    """How long before the start each sample was taken, decreasing to 0, and the samples: (samples, groups, width)."""
+
+    back: Tensor
+    rows: Tensor
+
+    def base(self, order: Tensor, ahead: Tensor) -> Tensor:
+        """The weights of the samples at these times since the start, (samples, times, groups), the last one first.
+
+        It is the initial state; the others follow.
+        """
+        return observed(order, self.back, ahead).roll(1, 0)
+
+    def at(self, order: Tensor, ahead: float) -> Tensor:
+        """What the window contributes at a time since the start, (groups, width), without gradient."""
+        weights = observed(order, self.back, torch.tensor([ahead], dtype=torch.float64))[:, 0]
+        return torch.einsum("wg,wgm->gm", weights.to(self.rows), self.rows.detach())
+
+
+def initial_state(z0: Any, past: Any) -> Any:
+    """The state that a solve begins with: with a known past its last sample, with which ``z0`` must agree."""
+    if past is None:
+        return z0
+    if not isinstance(past, tuple | list) or len(past) != 2:
+        raise InputTypeError("past= is a pair (times, states), states stacked along a first axis like z0.")
+    if any(not isinstance(x, Tensor) or x.ndim == 0 or x.shape[0] == 0 for x in pytree.tree_leaves(past[1])):
+        raise InputTypeError("the states of past= are tensors with the times along a first axis.")
+    last = pytree.tree_map(lambda x: x[-1], past[1])
+    if z0 is not None:
+        mine, other = pytree.tree_flatten(z0), pytree.tree_flatten(last)
+        pairs = list(zip(mine[0], other[0], strict=False))
+        same = mine[1] == other[1] and all(
+            (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) for a, b in pairs
+        )
+        if not same or not all(torch.allclose(a, b, rtol=1e-5) for a, b in pairs):
+            raise InputError("z0 is not the last state of past=: pass z0=None, which takes that.")
+    return last
+
+
+def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
+    """``(times, states)`` as a user gives them, times increasing up to the initial one."""
+    times, _ = read_times(torch.as_tensor(past[0], dtype=torch.float64).reshape(-1), "the times of past=")
+    start = read_times(t)[0][0]
+    if abs(times[-1] - start) > WHOLE_SLACK * (times[-1] - times[0]):
+        raise InputError(
+            f"the last time of past= is {times[-1]:g}, but the solve begins at {start:g}: they must be the same. A "
+            "number t begins at 0; torch.tensor([start, ..., end]) elsewhere."
+        )
+    leaves = pytree.tree_leaves(past[1])
+    if any(x.shape[0] != len(times) for x in leaves):
+        raise InputError(f"past= has {len(times)} times and states of shapes {[tuple(x.shape) for x in leaves]}.")
+    rows = torch.stack([structure.pack(pytree.tree_map(lambda x, k=k: x[k], past[1])) for k in range(len(times))])
+    if not all_finite(rows):
+        raise InputError("the states of past= contain NaN or infinity.")
+    at = torch.tensor(times, dtype=torch.float64)
+    return Observed(at[-1] - at, rows)
+
+
+def refuse_past(operator: Operator, numbers: dict[str, Tensor], more: bool, history: History | None = None) -> None:
+    """Raise where a past cannot be known; ``more``: something else is said about how the solve begins."""
+    if not isinstance(operator, Caputo) or float(numbers["order"].detach().max()) > 1:
+        raise InputError("past= is for orders of Caputo's derivative up to 1: there the slopes of a window are known.")
+    if more:
+        raise InputError("past= says how a solve begins: leave velocity= and resume= out.")
+    if isinstance(history, Window):
+        raise InputError("past= is remembered for good, and a Window forgets. Use another history.")

@@ -1,0 +1,242 @@
+"""Solves with an event: found by solves without gradients, then differentiated on the mesh that was found."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base.grid import Request, read_times, request
+from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
+from .base.structure import Structure, all_finite, structure_of
+from .base.torch_private import derivatives_are_watched, pytree
+from .door.adaptive import Adapted, adapted
+from .door.validation import Options, read_args
+from .errors import ConvergenceError, InputError, UnsupportedError
+from .solver import Solved, run
+from .time import SHARES, Cell, Event, Moment, read_jumps, root
+
+Spans = list[list[tuple[float, float]]]  # for each sample the cells of the mesh in which its event happens
+
+
+class Watched:
+    """One equation and its event; ``own``: each sample has one of its own."""
+
+    def __init__(self, func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options) -> None:
+        _refuse(given)
+        self.event = given.event if isinstance(given.event, Event) else Event(given.event)
+        self.ends = self.event.reset is None and self.event.terminal
+        self.func, self.z0, self.order, self.given = func, z0, order, given._replace(event=None, jumps=None)
+        self.asked, self.terminal = read_times(t)
+        self.structure: Structure = structure_of(z0)
+        self.args, self.like = read_args(given.args, self.structure), pytree.tree_leaves(z0)[0].detach()
+        self.jumps, self.spent = self._given_jumps(given, t), 0
+        self.share, self.excess = 1.0, 0.0  # of a tolerance: asked for each step, and found at the end
+        with torch.no_grad():
+            first = self._value(self.asked[0], z0)
+        self.own, self.samples = first.ndim > 0, first.numel()
+
+    def _given_jumps(self, given: Options, t: Any) -> list[Moment]:
+        if given.jumps is None:
+            return []
+        known = read_jumps(given.jumps, self.structure, t)
+        if not isinstance(known.values, Tensor):
+            raise InputError("event= takes jumps= with values, not a function of the state: use Event(reset=...) too.")
+        times = torch.tensor(known.times, dtype=torch.float64) if known.moving is None else known.moving
+        return [Moment(self.asked[0] + x, self.structure.unpack(v)) for x, v in zip(times, known.values, strict=True)]
+
+    def _value(self, time: float, z: Any) -> Tensor:
+        return self.event.value(self.like.new_tensor(time), z, self.args, self.structure)
+
+    def sample(self, tree: Any, k: int, axis: int = 0) -> Any:
+        """Sample ``k`` of a state: a batch of one, or the whole state where that has one event."""
+        return pytree.tree_map(lambda x: x.narrow(axis, k, 1), tree) if self.own else tree
+
+    def mesh(self) -> tuple[Tensor, Options, Adapted | None]:
+        """The points at which steps end, and the options that say so; a march to a tolerance ends with the event."""
+        given = self._jumping(self.given, math.inf)
+        ends = torch.tensor(self.asked, dtype=torch.float64)
+        if given.adaptive:
+            given, march = adapted(self.func, self.z0, ends, self.order, given, False, self.share, self._until())
+            return torch.as_tensor(given.grid), given, march
+        grid = request(ends, given.step, given.steps, given.grading, given.grid).grid
+        points = grid.start + grid.elapsed
+        points[-1] = self.asked[-1]
+        return points, given._replace(step=None, steps=None, grading=1.0), None
+
+    def _until(self) -> Callable[[float, Any], bool] | None:
+        """Whether every sample has had its event, asked after each accepted step; None where the solve goes on."""
+        if not self.ends:
+            return None
+        values, ended = [self._value(self.asked[0], self.z0)], torch.zeros(self.samples, dtype=torch.bool)
+
+        def until(time: float, z: Any) -> bool:
+            values.append(self._value(time, z))
+            ended.logical_or_(self.event.crossings(torch.stack(values[-2:])).reshape(-1).cpu())
+            return bool(ended.all())
+
+        return until
+
+    @torch.no_grad()
+    def spans(self, points: Tensor, given: Options, march: Adapted | None) -> Spans:
+        """Where the event happens; a solve that is to end is tried over a part of the mesh, then over twice as much."""
+        total = len(points) - 1
+        count = math.ceil(total * EVENT_FIRST_SHARE) if self.ends and march is None else total
+        while True:
+            found = self._crossed(points[: count + 1], given, march if count == total else None)
+            if count == total or all(found):
+                return [x[:1] for x in found] if self.ends else found
+            count = min(2 * count, total)
+
+    def _crossed(self, points: Tensor, given: Options, march: Adapted | None) -> Spans:
+        end = float(points[-1])
+        times = sorted({*points.tolist(), *(j.when for j in self.jumps if j.when < end)})
+        given = self._jumping(given, end)._replace(grid=points, callback=None, check_finite=False)
+        solved = run(self.func, self.z0, torch.tensor(times, dtype=torch.float64), self.order, given)
+        self.spent += solved.plan.field.evaluations
+        values = []
+        for k, time in enumerate(times):
+            z = pytree.tree_map(lambda x, k=k: x[k], solved.ys)
+            values.append(self._value(time, z).reshape(-1))
+            if bool(values[-1].isnan().any()) and all(map(all_finite, pytree.tree_leaves(z))):
+                raise InputError(f"event returned NaN at t={time:g}.")
+        self.excess = 0.0 if march is None else march.excess(solved.last)
+        crossed = self.event.crossings(torch.stack(values)).cpu()
+        return [[(times[n], times[n + 1]) for n in crossed[:, k].nonzero()[:, 0].tolist()] for k in range(self.samples)]
+
+    def solve(self, points: Tensor, given: Options, spans: Spans) -> tuple[Solved, list[float], list[list[Moment]]]:
+        """The solve up to its end, its times, and what happened in each of these cells."""
+        end = max(found[0][1] for found in spans) if self.ends and all(spans) else float(points[-1])
+        inside = {a + (b - a) * s for found in spans for a, b in found for s in SHARES}
+        times = sorted({*(x for x in self.asked if x < end), *inside, end})
+        given = self._jumping(given, end)._replace(grid=points[points <= end])
+        solved = run(self.func, self.z0, torch.tensor(times, dtype=torch.float64), self.order, given)
+        place = {x: n for n, x in enumerate(times)}
+
+        def happened(k: int, a: float, b: float) -> Moment:
+            rows = [place[a + (b - a) * s] for s in SHARES]
+            states = self.sample(pytree.tree_map(lambda x: x[rows], solved.ys), k, 1)
+            return root(Cell(a, b, states), lambda t, z: self.event.fn(t, z, *self.args).reshape(()))
+
+        return solved, times, [[happened(k, *span) for span in found] for k, found in enumerate(spans)]
+
+    def _jumping(self, given: Options, end: float) -> Options:
+        """The options with the jumps up to a time."""
+        known = sorted((j for j in self.jumps if j.when <= end), key=lambda j: j.when)
+        if not known:
+            return given
+        values = pytree.tree_map(lambda *x: torch.stack(x), *[j.state for j in known])
+        return given._replace(jumps=(torch.stack([j.at for j in known]), values))
+
+    def reset(self, k: int, event: Moment) -> float:
+        """The state of a sample jumps; when."""
+        if self.own and event.at.requires_grad:
+            raise UnsupportedError(
+                "a reset of single samples has no gradient here: samples share their steps, and each would feel where "
+                "the others' are. Solve one sample after the other with an event of one number, or use torch.no_grad()."
+            )
+        apart, shift = 3 * JUMP_LENGTH * (self.asked[-1] - self.asked[0]), 0.0
+        while any(abs(event.when + shift - j.when) < apart for j in self.jumps):
+            shift -= apart
+        assert self.event.reset is not None
+        after = self.event.reset(event.state)
+        if [x.shape for x in pytree.tree_leaves(after)] != [x.shape for x in pytree.tree_leaves(event.state)]:
+            raise InputError("reset must return a state of the structure and shapes that it is given.")
+        value = pytree.tree_map(lambda a, b: a - b, after, event.state)
+        if self.own:
+            place = torch.tensor([k], device=self.like.device)
+            value = pytree.tree_map(lambda z, v: torch.zeros_like(z).index_copy(0, place, v), self.z0, value)
+        self.jumps.append(Moment(event.at + shift, value))
+        return self.jumps[-1].when
+
+
+def run_with_event(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options) -> Solved:
+    """The solve, with the times of the event; what has ended stays where it is."""
+    watched = Watched(func, z0, t, order, given)
+    happened: list[list[Moment]] = [[] for _ in range(watched.samples)]
+    last = [watched.asked[0]] * watched.samples
+    for _ in range(EVENT_ROUNDS):
+        points, options, march, spans = _located(watched)
+        if watched.event.reset is not None:
+            spans = [[x for x in found if x[0] >= since][:1] for found, since in zip(spans, last, strict=True)]
+        solved, times, new = watched.solve(points, options, spans)
+        new = [[x for x in found if x.when <= watched.asked[-1] or watched.ends] for found in new]
+        happened = [[*old, *found] for old, found in zip(happened, new, strict=True)]
+        if watched.event.reset is None or not any(new):
+            break
+        last = [watched.reset(k, found[0]) if found else last[k] for k, found in enumerate(new)]
+    else:
+        raise ConvergenceError(
+            f"an event happened {EVENT_ROUNDS} times up to t={min(last):g}: a reset that leaves the state where the "
+            "event happens at once again has no end. Reset it further away, or ask for a shorter time."
+        )
+    return _as_asked(watched, solved, times, happened)._replace(march=march, spent=watched.spent)
+
+
+def _located(watched: Watched) -> tuple[Tensor, Options, Adapted | None, Spans]:
+    """A mesh and where the event happens on it; to a tolerance, as often as its error takes."""
+    for _ in range(ADAPTIVE_ATTEMPTS):
+        points, options, march = watched.mesh()
+        spans = watched.spans(points, options, march)
+        if march is None or watched.excess <= 1:
+            return points, options, march, spans
+        if not math.isfinite(watched.excess):
+            break
+        watched.share *= ADAPTIVE_AGAIN / watched.excess
+    assert march is not None
+    raise ConvergenceError(march.told(watched.excess))
+
+
+def _as_asked(watched: Watched, solved: Solved, times: list[float], happened: list[list[Moment]]) -> Solved:
+    """The solution at the times that were asked for."""
+    place = {x: n for n, x in enumerate(times)}
+    rows = [place[x] for x in watched.asked if x in place]
+    ys = pytree.tree_map(lambda x: x[rows], solved.ys)
+    if watched.ends:
+        ys = _ended(watched, ys, happened)
+    grid, wanted = solved.problem.request.grid, watched.asked[-1:] if watched.terminal else watched.asked
+    problem = replace(solved.problem, request=Request(grid, grid.positions(wanted), watched.terminal))
+    if watched.terminal:
+        ys = pytree.tree_map(lambda x: x[-1].clone(), ys)
+    return solved._replace(ys=ys, problem=problem, event_times=_times(watched, happened))
+
+
+def _ended(watched: Watched, ys: Any, happened: list[list[Moment]]) -> Any:
+    """The states at the times asked for, each sample's frozen from its event on."""
+    parts = []
+    for k, found in enumerate(happened):
+        own = watched.sample(ys, k, 1)
+        if found:
+            before = bisect.bisect_left(watched.asked, found[0].when)
+            after = len(watched.asked) - before
+            own = pytree.tree_map(
+                lambda x, z, n=before, m=after: torch.cat([x[:n], z.expand(m, *z.shape)]), own, found[0].state
+            )
+        parts.append(own)
+    return pytree.tree_map(lambda *x: torch.cat(x, dim=1), *parts) if watched.own else parts[0]
+
+
+def _times(watched: Watched, happened: list[list[Moment]]) -> Tensor:
+    """One time for each sample where the solve ends, several stacked first where it goes on; infinite for none."""
+    never = torch.tensor(math.inf, dtype=torch.float64, device=watched.like.device)
+    most = 1 if watched.ends else max(map(len, happened))
+    rows = [torch.stack([found[n].at if n < len(found) else never for found in happened]) for n in range(most)]
+    shape = (watched.samples,) if watched.own else ()
+    noted = (torch.stack(rows) if rows else never.new_zeros(0)).reshape(most, *shape).to(watched.like)
+    return noted[0] if watched.ends else noted
+
+
+def _refuse(given: Options) -> None:
+    """Raise where an event cannot be."""
+    if derivatives_are_watched():
+        raise UnsupportedError(
+            "event= looks at the sign of a value, which transforms and forward mode hide. Use plain autograd there; a "
+            "batch axis of z0 needs no vmap."
+        )
+    if given.horizon is not None:
+        raise InputError("event= and horizon= are two ways to end each sample in its own time: leave one of them out.")

@@ -1,0 +1,60 @@
+"""States of a while ago: ``func(t, z, lagged, *args)`` with ``lagged = z(t - τ)``, differentiable in the lag τ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.structure import Structure
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Which earlier states ``func`` gets.
+
+    The state is linear between the points of the grid; before the first time that is known it is constant.
+
+    Attributes:
+        lags: float64 0-d tensors, not shorter than a step.
+        single: whether ``func`` gets one state, not a tuple of them.
+        structure: what a state looks like.
+        times: of the grid, since its start, float64.
+        back: of known states before the start, negative, float64.
+        before: these states, (times, groups, width).
+        place: where among the arguments of ``func`` the earlier states stand.
+    """
+
+    lags: tuple[Tensor, ...]
+    single: bool
+    structure: Structure
+    times: Tensor
+    back: Tensor
+    before: Tensor
+    place: int = 0
+
+    def at(self, n: int, rows: list[Tensor]) -> Any:
+        """What ``func`` gets at grid point ``n``, from the rows of all points before, (groups, width) each."""
+        known = torch.cat([self.back, self.times[: max(n, 1)]])
+        instants, count, found = known.detach(), len(self.back), []
+        for lag in self.lags:
+            time = self.times[n] - lag
+            k = int(torch.searchsorted(instants, time.detach(), right=True)) - 1
+            low = min(max(k, 0), len(known) - 2)
+            if k < 0 or len(known) < 2:
+                found.append(self._row(0, count, rows))
+                continue
+            share = (time - known[low]) / (known[low + 1] - known[low])
+            a, b = self._row(low, count, rows), self._row(low + 1, count, rows)
+            found.append(a + share.to(a) * (b - a))
+        states = tuple(self.structure.unpack(row) for row in found)
+        return states[0] if self.single else states
+
+    def _row(self, k: int, count: int, rows: list[Tensor]) -> Tensor:
+        return self.before[k] if k < count else rows[k - count].reshape(self.structure.row_shape)
+
+    def arguments(self, args: tuple[Any, ...], n: int, rows: list[Tensor]) -> tuple[Any, ...]:
+        """The arguments of ``func`` at grid point ``n``."""
+        return (*args[: self.place], self.at(n, rows), *args[self.place + 1 :])

@@ -1,0 +1,191 @@
+"""Events: solves that end, or jump, where a function of the state crosses zero."""
+
+import itertools
+
+import pytest
+import torch
+
+import neuralfde as nf
+from neuralfde.special import mittag_leffler
+from tests.stubs import F64
+
+T = torch.tensor([0.0, 0.3, 1.0, 2.0, 3.0], dtype=F64)
+MESH = 3 * torch.linspace(0, 1, 61, dtype=F64) ** 2
+
+
+def decay(t, z, rate):
+    return -rate * z
+
+
+def below(t, z, rate):
+    return z[:, 0] - 0.4
+
+
+def charge(t, z, drive):
+    return drive * (1 + 0.2 * torch.sin(3 * t)) - z
+
+
+FIRES = nf.Event(lambda t, z, drive: z[0] - 0.6, direction=1, reset=lambda z: 0.25 * z)
+
+
+def differences(loss, *inputs, by=1e-6):
+    """Central differences of a loss in each number of each input."""
+    found = []
+    for k, x in enumerate(inputs):
+        for n in range(x.numel()):
+            ends = []
+            for sign in (1, -1):
+                moved = [y.detach().clone() for y in inputs]
+                moved[k].view(-1)[n] += sign * by
+                ends.append(float(loss(*moved)))
+            found.append((ends[0] - ends[1]) / (2 * by))
+    return torch.tensor(found, dtype=F64)
+
+
+def gradients(loss, *inputs):
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss(*inputs), inputs)])
+
+
+def leaf(*values):
+    return torch.tensor(values, dtype=F64, requires_grad=True)
+
+
+def ended(rate, z0, **options):
+    """Three samples, of which two end."""
+    return nf.solve(decay, z0[:, None], T, 0.6, args=(rate[:, None],), event=below, **options)
+
+
+def test_each_sample_ends_where_the_exact_solution_does():
+    rate, z0 = leaf(1.0, 2.0, 0.1), leaf(1.0, 1.5, 1.0)
+    found = ended(rate, z0, rtol=1e-4)
+    times = found.event_times.detach()
+    exact = z0 * mittag_leffler(-rate * torch.where(torch.isfinite(times), times, 3.0) ** 0.6, 0.6)
+    assert torch.isinf(times).tolist() == [False, False, True]
+    torch.testing.assert_close(found.ys[-1, :, 0], exact, rtol=0, atol=2e-4)
+    torch.testing.assert_close(found.ys[-1, :2, 0], torch.full((2,), 0.4, dtype=F64), rtol=0, atol=1e-12)
+    assert torch.equal(found.ys[-2, :2], found.ys[-1, :2])  # frozen
+    torch.testing.assert_close(found.ts, T)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 30},
+        {"steps": 30, "method": "bdf2", "history": "fft"},
+        {"steps": 30, "history": "exponentials", "storage": "checkpoint", "stepper": "single"},
+        {"grid": MESH, "method": "abm"},
+    ],
+    ids=["predictor", "bdf2", "exponentials", "mesh"],
+)
+def test_times_and_frozen_states_have_exact_gradients(options):
+    def loss(rate, z0):
+        found = ended(rate, z0, **options)
+        return found.event_times[:2].square().sum() + found.ys.square().sum()
+
+    given = leaf(1.0, 2.0, 0.1), leaf(1.0, 1.5, 1.0)
+    torch.testing.assert_close(gradients(loss, *given), differences(loss, *given), rtol=1e-6, atol=1e-6)
+
+
+def test_the_time_has_second_derivatives():
+    def time(rate):
+        return nf.solve(decay, torch.ones(1, dtype=F64), 3.0, 0.6, args=(rate,), event=lambda t, z, r: z[0] - 0.4,
+                        steps=20).event_times  # fmt: skip
+
+    rate = leaf(1.0)
+    (first,) = torch.autograd.grad(time(rate), rate, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), rate)
+    ends = [torch.autograd.grad(time(x), x)[0] for x in (leaf(1 + 1e-5), leaf(1 - 1e-5))]
+    torch.testing.assert_close(second, (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-6)
+
+
+def fired(drive, z0, **options):
+    return nf.solve(charge, z0, T, 0.7, args=(drive,), event=FIRES, **options)
+
+
+@pytest.mark.parametrize("options", [{"steps": 40}, {"grid": MESH, "method": "trapezoid"}], ids=["steps", "mesh"])
+def test_a_reset_is_a_jump_whose_time_has_a_gradient(options):
+    def loss(drive, z0):
+        found = fired(drive, z0, **options)
+        assert len(found.event_times) > 3
+        return found.event_times.square().sum() + (found.ys * T[:, None]).sum()
+
+    given = leaf(1.5), leaf(0.1)
+    torch.testing.assert_close(gradients(loss, *given), differences(loss, *given), rtol=2e-5, atol=2e-5)
+
+
+def test_resets_to_a_tolerance_are_those_of_short_steps():
+    given = {"args": (1.5,), "event": FIRES}
+    short = nf.solve(charge, torch.zeros(1), 1.0, 0.7, steps=200, method="abm", **given)
+    found = nf.solve(charge, torch.zeros(1), 1.0, 0.7, rtol=1e-3, **given)
+    assert len(short.event_times) == 2
+    torch.testing.assert_close(found.event_times, short.event_times, rtol=0, atol=3e-3)
+
+
+def test_every_sample_is_reset_by_itself_without_gradients():
+    drive, event = (
+        torch.tensor([[1.5], [2.0]], dtype=F64),
+        nf.Event(lambda t, z, d: z[:, 0] - 0.6, 1, reset=torch.zeros_like),
+    )
+    both = nf.solve(charge, torch.zeros(2, 1, dtype=F64), 3.0, 0.7, args=(drive,), event=event, steps=100)
+    for k in range(2):
+        one = nf.solve(charge, torch.zeros(1, 1, dtype=F64), 3.0, 0.7, args=(drive[k],), event=event, steps=100)
+        count = int(torch.isfinite(both.event_times[:, k]).sum())
+        assert count == len(one.event_times)
+        torch.testing.assert_close(both.event_times[:count, k], one.event_times[:, 0], rtol=0, atol=2e-2)
+    with pytest.raises(nf.UnsupportedError, match="one sample after the other"):
+        nf.solve(charge, torch.zeros(2, 1, dtype=F64), 3.0, 0.7, args=(drive.requires_grad_(),), event=event, steps=20)
+
+
+def test_times_that_are_only_noted():
+    turns = nf.Event(lambda t, z: z["x"][0], direction=-1, terminal=False)
+    z0 = {"x": torch.ones(1, dtype=F64), "y": torch.zeros(1, dtype=F64)}
+    found = nf.solve(
+        lambda t, z: {"x": z["y"], "y": -z["x"]}, z0, 10.0, 1.0, steps=400, method="trapezoid", event=turns
+    )
+    torch.testing.assert_close(found.event_times, torch.pi * torch.tensor([0.5, 2.5], dtype=F64), rtol=1e-3, atol=0)
+    plain = nf.fdeint(lambda t, z: {"x": z["y"], "y": -z["x"]}, z0, 10.0, 1.0, steps=400, method="trapezoid")
+    torch.testing.assert_close(found.ys["x"][0], plain["x"], rtol=0, atol=1e-12)
+
+
+def test_a_solve_that_ends_need_not_be_possible_beyond():
+    """It explodes at about 1.1; the event is before."""
+    for options in ({"steps": 400}, {"rtol": 1e-4}):
+        found = nf.solve(lambda t, z: z**2, torch.ones(1), 100.0, 1.0, event=lambda t, z: z[0] - 2, **options)
+        assert abs(float(found.event_times) - 0.5) < 0.2
+        assert found.stats.steps < 200
+
+
+def test_complex_states():
+    z0 = torch.ones(1, dtype=torch.complex128)
+    found = nf.solve(lambda t, z: 1j * z, z0, 4.0, 1.0, steps=400, method="trapezoid", event=lambda t, z: z.real[0])
+    assert abs(float(found.event_times) - torch.pi / 2) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("event", "options", "match"),
+    [
+        (lambda t, z: z, {}, "one for each sample"),
+        (lambda t, z: 1.0, {}, "return a tensor"),
+        (lambda t, z: (z.sum() - 3).log(), {}, "NaN"),
+        (lambda t, z: z[0, 0] - 0.5, {"horizon": 2.0}, "horizon"),
+        (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: 2 * z), {}, "happens at once again"),
+        (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: z[0]), {}, "reset must return"),
+        ("end", {}, "callable"),
+    ],
+    ids=itertools.count(),
+)
+def test_what_is_no_event_is_refused(event, options, match, monkeypatch):
+    monkeypatch.setattr("neuralfde.events.EVENT_ROUNDS", 3)
+    with pytest.raises((nf.InputError, nf.InputTypeError, nf.ConvergenceError), match=match):
+        nf.solve(lambda t, z: -z - 0.3, torch.ones(2, 1), 2.0, 0.8, event=event, steps=40, **options)
+
+
+def test_what_cannot_go_with_an_event_is_refused():
+    with pytest.raises(nf.InputError, match="direction"):
+        nf.Event(lambda t, z: z, direction=2)
+    with pytest.raises(nf.InputError, match="goes with event="):
+        nf.solve(decay, torch.ones(1, 1), 1.0, 0.5, args=(1.0,), event=below, steps=10, resume=True)
+    with pytest.raises(nf.UnsupportedError, match="transforms"):
+        torch.func.grad(lambda x: nf.fdeint(decay, x, 1.0, 0.5, args=(1.0,), event=below, steps=10).sum())(
+            torch.ones(1, 1)
+        )
