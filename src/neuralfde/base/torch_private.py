@@ -41,6 +41,7 @@ __all__ = [
     "pytree",
     "sequence_number",
     "tables",
+    "tangents_apart",
     "transform_level",
     "uncompiled",
     "value_of",
@@ -136,9 +137,9 @@ class Duals:
             if followed != self._followed or len(tensors) != len(self._of) or not all(map(is_, tensors, self._of)):
                 half = len(tensors) // 2
                 pairs = zip(tensors[:half], tensors[half:], strict=True)
-                self._made = [torch._make_dual(x, d, level=level) for x, d in pairs]
+                self._made = [torch._make_dual(x.clone(), d, level=level) for x, d in pairs]
                 self._of, self._followed = tensors, followed
-            # a copy: the tangent of a view is written to a tangent of all that it is a view of, here a block of rows
+            # copies: a view hands its tangent on to all that it is a view of, here a block of rows
             out = func(t, torch._make_dual(z.clone(), tangent, level=level), *self._made)
             value, moved = torch._unpack_dual(out, level=level)
         finally:
@@ -148,6 +149,16 @@ class Duals:
 
 #: Context: within, no transform of ``torch.func`` is active, as it is where a custom Function runs in the end.
 outside_of_transforms = temporarily_clear_interpreter_stack
+
+
+@contextlib.contextmanager
+def tangents_apart(tensors: Iterable[Tensor | None]) -> Iterator[list[Tensor | None]]:
+    """For the ``jvp`` of a Function: these tensors without their tangents, and within, forward mode as it was around.
+
+    PyTorch turns it off there, and with it that of all transforms further out: their tangents would be lost.
+    """
+    with forward_ad._set_fwd_grad_enabled(True):
+        yield [None if x is None else without_tangent(x)[0] for x in tensors]
 
 
 def dual(value: Tensor, tangent: Tensor) -> Tensor:

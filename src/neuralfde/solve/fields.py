@@ -50,7 +50,8 @@ class PushedField:
         tangent = y + e[0] if e else y
         if self.nested or torch._C._are_functorch_transforms_active():
             half = len(tensors) // 2
-            found = torch.func.jvp(partial(func, t), (z, *tensors[:half]), (tangent, *tensors[half:]))
+            values = [x.clone() for x in (z, *tensors[:half])]  # a view would hand its tangent on to what it is part of
+            found = torch.func.jvp(partial(func, t), tuple(values), (tangent, *tensors[half:]))
             v, d = found[0], found[1]
         else:
             v, d = self.duals.push(func, t, z, tangent, tensors)
