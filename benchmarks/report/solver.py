@@ -98,6 +98,16 @@ def small_states() -> str:
     return f"{table([*head, *more], [cells], right=0)}\n\n{measured(found)}"
 
 
+def composing() -> str:
+    """Derivatives and transforms beside a plain solve."""
+    found = run("composing", "cost")
+    lines = []
+    for r in found["rows"]:
+        times = [f"{r[k]:.0f} ms" if k in r else "" for k in ("own", "beside")]
+        lines.append([r["what"], f"{r['figure']:.2g}", r["target"], *times])
+    return f"{table(['', 'measured', 'wanted', 'time', 'beside'], lines)}\n\n{measured(found)}"
+
+
 def stiff() -> str:
     """Implicit steps of the diffusion equation beside scipy's loop, which has no gradients."""
     found = run("stiff", "diffusion")
@@ -132,6 +142,7 @@ PLACES = {
     "accuracy-estimates": lambda: as_they_are("estimates"),
     "accuracy-gradients": gradients,
     "small-states": small_states,
+    "composing": composing,
     "stiff": stiff,
     "scaling": scaling,
 }

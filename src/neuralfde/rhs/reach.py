@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..base.structure import tensors_in
-from ..base.torch_private import Duals, is_constant, outside_of_transforms, pytree, tables, value_of, without_tangent
+from ..base.torch_private import is_constant, pytree, tables, value_of
+from ..base.torch_transforms import Duals, outside_of_transforms, without_tangent
 from .field import Field
 from .purity import global_names
 

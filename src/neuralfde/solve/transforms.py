@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.torch_private import dual, tangents_apart, transform_level, without_tangent
+from ..base.torch_transforms import dual, tangents_apart, transform_level, without_tangent
 from . import loop
 from .fields import PushedField
 from .loop import Record
