@@ -17,6 +17,7 @@ from .base.torch_private import derivatives_are_watched, pytree, without_compile
 from .base.transfer import capturing
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
+from .door.export import refuse_export
 from .door.names import ADJOINTS
 from .door.resume import State, read_state, settings_of, weights_of_past
 from .door.validation import (
@@ -93,7 +94,8 @@ class Solved(NamedTuple):
 
 def run(*given: Any, **more: Any) -> Solved:
     """:func:`_solve` outside of any graph that torch.compile is building: the solver runs as it is."""
-    return (_uncompiled if torch.compiler.is_compiling() else _solve)(*given, **more)
+    inside = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return (_uncompiled if inside else _solve)(*given, **more)
 
 
 def _solve(
@@ -108,6 +110,9 @@ def _solve(
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
     refuse_surroundings(func)
+    exporting = torch.compiler.is_exporting()
+    if exporting:
+        refuse_export(t, order, given)
     if (resume or embedded) and derivatives_are_watched():
         raise UnsupportedError(
             "resume= and estimate_error='embedded' keep rows of a solve, which transforms and forward mode would take "
@@ -121,7 +126,7 @@ def _solve(
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
     row0 = structure.pack(z0) if before is None else before.last
-    if not capturing() and not all_finite(row0):
+    if not (exporting or capturing()) and not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     if given.horizon is not None:
