@@ -7,10 +7,6 @@ import neuralfde as nf
 from tests.stubs import Net
 
 ort = pytest.importorskip("onnxruntime")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # torch.export's own
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:DeprecationWarning"),
-]
 U = torch.linspace(-1, 1, 60).view(20, 3)
 
 
