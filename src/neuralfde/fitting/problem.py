@@ -15,8 +15,8 @@ from torch.func import jvp, vmap
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
-from .differences import columns_by_differences, offsets
 from .modules import Named, call, names_at
+from .tangents import tangents
 from .unknowns import INITIAL, ORDER, Unknowns
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
@@ -96,26 +96,21 @@ class Problem:
         seen = self.data.scale if among is None else self.data.scale[:, among]
         return self.residuals(flat, rows).square().sum() / (seen > 0).sum().clamp(min=1)
 
-    def jacobian(self, flat: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers.
+    def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers, that of the discrete solution itself.
 
-        Columns of the model and of the initial state solve the sensitivity equation
-        ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the same scheme, which gives the derivative of
-        the discrete solution itself. The column of the order is a central difference. With the ``lengths`` of the
-        columns nearby all of them are differences where that does, to some 1e-8.
+        Forward mode along the solution, see ``tangents``. Where that does not do, columns of the model and of the
+        initial state solve the sensitivity equation ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the
+        same scheme, and the column of the order is a central difference.
         """
         with torch.no_grad():
             named = self.unknowns.split(flat)
-            moves = None if lengths is None else offsets(self, flat, lengths)
-            quick = None if moves is None else columns_by_differences(self, flat, moves)
-            if quick is not None:
-                predicted, columns = quick
-                last = [columns[-1:]] if ORDER in named else []
-            else:
-                states, directions = self._sensitivities(named)
-                columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
-                predicted = self.observed(states)
-                last = [self._order_column(named, predicted)[None]] if ORDER in named else []
+            quick = tangents(self, named)
+            states, directions = self._sensitivities(named) if quick is None else quick
+            columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
+            predicted, last = self.observed(states), []
+            if ORDER in named:
+                last = [self._order_column(named, predicted)[None] if quick is None else columns[-1:]]
             matrix = torch.cat([*self._arrange(named, columns), *last]) * self.data.scale
             seen = self.data.seen
             plain = (self.data.scale * (predicted - self.data.values))[seen]

@@ -52,6 +52,8 @@ def _advised(plan: Plan) -> Iterator[None]:
 
 def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
+    if torch.compiler.is_exporting():  # every operation is written down
+        return _composed(plan, inputs)
     if derivatives_are_watched():
         return _composed(plan, inputs)
     if plan.train:
