@@ -329,16 +329,29 @@ def test_the_jacobian_is_that_of_the_discrete_solution_whatever_the_units(given)
         assert float(((matrix - want).norm(dim=0) / want.norm(dim=0)).max()) < 1e-9
 
 
-@pytest.mark.parametrize(
-    "given", [{"grading": 2.0}, {"history": neuralfde.Window(8)}, {}], ids=["graded", "window", "branches"]
-)
-def test_the_jacobian_where_forward_mode_along_the_solution_does_not_do(given):
-    def model(t, z, rate):
-        return -rate * z if given or t > 0.5 else -2 * rate * z  # a branch is nothing for vmap
+def branches(t, z, rate):
+    return -rate * z if t > 0.5 else -2 * rate * z  # nothing for vmap
 
+
+def coupled(t, z, rate):
+    return -rate * (z + z.mean(0))  # trajectories that depend on each other
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (lambda t, z, rate: -rate * z, {"grading": 2.0}),
+        (lambda t, z, rate: -rate * z, {"history": neuralfde.Window(8)}),
+        (branches, {}),
+        (coupled, {}),
+    ],
+    ids=["graded", "window", "branches", "coupled"],
+)
+def test_the_jacobian_where_forward_mode_along_the_solution_does_not_do(model, given):
+    start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)
     found = fit(
-        model, TIMES, relaxed(TIMES), params={"rate": 1.0}, order=0.6, learn_order=True, steps=32, intervals=None,
-        optimiser=LevenbergMarquardt(iterations=1), check_order=False, initial=1.0, **given,
+        model, TIMES, relaxed(TIMES, start=start), params={"rate": 1.0}, order=0.6, learn_order=True, steps=16,
+        optimiser=LevenbergMarquardt(iterations=1), check_order=False, initial=start, intervals=None, **given,
     )  # fmt: skip
     problem = found.problem
     assert tangents(problem, problem.unknowns.split(found.flat)) is None
