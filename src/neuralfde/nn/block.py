@@ -68,8 +68,8 @@ class FDEBlock(Ordered):
         else:
             top = 2 if options.get("velocity") is not None and not learn_order else 1
             self._own_number(
-                order, learn_order, top, "For a fixed order up to 2 pass velocity= here, or order=Caputo(...), which "
-                "may have one order for each part of a state, and velocity= with every call."
+                order, learn_order, top, "A block takes an operator too: order=Caputo(...) has one order for each part "
+                "of a state. A fixed order up to 2 takes velocity=, here, or with every call and order=Caputo(...)."
             )  # fmt: skip
         given = {**defaults, **self.options}
         # what a call would refuse is refused here
