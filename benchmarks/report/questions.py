@@ -53,6 +53,11 @@ QUESTIONS = {
         "`python benchmarks/composing.py`",
         "composing.md#what-it-costs",
     ),
+    "cell": Question(
+        "What does one streamed step of an exported cell take?",
+        "`python benchmarks/cell.py`",
+        "deploy.md#what-a-step-takes",
+    ),
     "stiff": Question(
         "What do implicit steps of a stiff problem cost, beside a loop with one factorisation?",
         "`python benchmarks/stiff.py`",

@@ -17,7 +17,7 @@ from .errors import (
 from .estimate import suggest_step
 from .fitting import Fit, fit
 from .history import FFT, Exponentials, Full, Window
-from .nn import FDEBlock
+from .nn import FDEBlock, FDECell
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .schemes import (
     ABM,
@@ -64,6 +64,7 @@ __all__ = [
     "Exact",
     "Exponentials",
     "FDEBlock",
+    "FDECell",
     "Fit",
     "FixedPoint",
     "Full",

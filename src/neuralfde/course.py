@@ -13,6 +13,7 @@ from .base.policy import JUMP_LENGTH
 from .base.structure import structure_of
 from .base.torch_private import pytree, without_compiler
 from .door.adaptive import Adapted, adapted
+from .door.export import refuse_export
 from .door.validation import Options
 from .errors import InputError
 from .events import run_with_event
@@ -22,6 +23,8 @@ from .time import read_jumps, value_of_jump, with_jumps
 
 def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
     """:func:`~neuralfde.solver.run`, as often as it takes."""
+    if torch.compiler.is_exporting():
+        refuse_export(t, order, given)
     if given.event is None and not _on_state(given.jumps):
         return run(func, z0, t, order, given, *more)
     return (_uncompiled if torch.compiler.is_compiling() else _follow)(func, z0, t, order, given, *more)

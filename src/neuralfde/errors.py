@@ -27,7 +27,7 @@ class ConvergenceError(RuntimeError):
 
 
 class UnsupportedError(RuntimeError):
-    """A way of running models that a solver cannot take part in, such as ``torch.export``."""
+    """A way of running models that a solver cannot take part in, such as ``torch.jit``."""
 
 
 class NonFiniteError(ArithmeticError):

@@ -103,7 +103,8 @@ class Solved(NamedTuple):
 
 def run(*given: Any, **more: Any) -> Solved:
     """:func:`_solve` outside of any graph that torch.compile is building: the solver runs as it is."""
-    return (_uncompiled if torch.compiler.is_compiling() else _solve)(*given, **more)
+    inside = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return (_uncompiled if inside else _solve)(*given, **more)
 
 
 def _solve(
@@ -165,7 +166,7 @@ def _solve_once(
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
     row0 = structure.pack(z0) if before is None else before.last
-    if not capturing() and not all_finite(row0):
+    if not (torch.compiler.is_exporting() or capturing()) and not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     delays = read_lags(given, problem, bool(resume or embedded))

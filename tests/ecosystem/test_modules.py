@@ -145,9 +145,10 @@ def test_a_compiled_func_works_inside():
     torch._dynamo.reset()
 
 
-def test_export_and_tracing_are_refused():
-    with pytest.raises(UnsupportedError, match="cannot be exported"):
-        torch.export.export(block(), (state(),), strict=False)
+def test_tracing_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.jit, "is_tracing", lambda: True)
+    with pytest.raises(UnsupportedError, match="use torch"):
+        block()(state())
 
 
 def test_data_parallel_replicas_are_refused():

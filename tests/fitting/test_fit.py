@@ -19,6 +19,7 @@ from neuralfde.fitting import (
     fit,
     profile_order,
 )
+from neuralfde.fitting.tangents import tangents
 
 DOUBLE = torch.float64
 
@@ -297,21 +298,62 @@ def test_predicts_beyond_the_data_and_draws(tmp_path):
     assert "identifiable" in text
 
 
-@pytest.mark.parametrize("learn_initial", [False, True])
-def test_differences_are_near_the_exact_jacobian_whatever_the_units(learn_initial):
-    start, unit = torch.tensor([[3.0], [0.2]], dtype=DOUBLE), 1e-9
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"steps": 32, "learn_initial": True},
+        {"steps": 11, "method": "abm"},  # outputs between nodes, which its continuous output does not meet
+        {"steps": 11, "method": "predictor", "robust": 0.5},
+        {"steps": 5, "method": "bdf2", "learn_initial": True},  # implicit, with starting weights
+    ],
+    ids=str,
+)
+def test_the_jacobian_is_that_of_the_discrete_solution_whatever_the_units(given):
+    start, unit = torch.tensor([[3.0, 1.0], [0.2, 0.0]], dtype=DOUBLE), 1e-9
 
     def model(t, z, rates):
-        return rates[0] - 1e9 * rates[1] * z
+        x, y = z.unbind(-1)
+        return torch.stack([rates[0] * torch.cos(t) - 1e9 * rates[1] * x * y, x - y], -1)
 
     found = fit(
-        model, TIMES, relaxed(TIMES, start=start), params={"rates": torch.tensor([0.0, unit])}, order=0.6,
-        learn_order=True, initial=start, learn_initial=learn_initial, steps=32, robust=0.5,
-        optimiser=LevenbergMarquardt(iterations=1), intervals=None, check_order=False,
+        model, TIMES, relaxed(TIMES, start=start), params={"rates": torch.tensor([0.5, unit])},
+        order=0.6, learn_order=True, initial=start, optimiser=LevenbergMarquardt(iterations=1), intervals=None,
+        check_order=False, **given,
     )  # fmt: skip
+    problem = found.problem
     for flat in (found.flat, torch.cat([found.flat[:-1], torch.tensor([1 - 1e-9], dtype=DOUBLE)])):  # and at a bound
-        residual, matrix = found.problem.jacobian(flat)
-        near, quick = found.problem.jacobian(flat, matrix.norm(dim=0))
-        torch.testing.assert_close(near, residual)
-        assert float(((quick - matrix).norm(dim=0) / matrix.norm(dim=0)).max()) < 1e-6
-        assert torch.equal(quick, matrix) == (flat is not found.flat)
+        assert tangents(problem, problem.unknowns.split(flat)) is not None
+        residual, matrix = problem.jacobian(flat)
+        want = torch.func.jacfwd(problem.residuals)(flat)[problem.data.seen]
+        torch.testing.assert_close(residual, problem.residuals(flat)[problem.data.seen])
+        assert float(((matrix - want).norm(dim=0) / want.norm(dim=0)).max()) < 1e-9
+
+
+def branches(t, z, rate):
+    return -rate * z if t > 0.5 else -2 * rate * z  # nothing for vmap
+
+
+def coupled(t, z, rate):
+    return -rate * (z + z.mean(0))  # trajectories that depend on each other
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (lambda t, z, rate: -rate * z, {"grading": 2.0}),
+        (lambda t, z, rate: -rate * z, {"history": neuralfde.Window(8)}),
+        (branches, {}),
+        (coupled, {}),
+    ],
+    ids=["graded", "window", "branches", "coupled"],
+)
+def test_the_jacobian_where_forward_mode_along_the_solution_does_not_do(model, given):
+    start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)
+    found = fit(
+        model, TIMES, relaxed(TIMES, start=start), params={"rate": 1.0}, order=0.6, learn_order=True, steps=16,
+        optimiser=LevenbergMarquardt(iterations=1), check_order=False, initial=start, intervals=None, **given,
+    )  # fmt: skip
+    problem = found.problem
+    assert tangents(problem, problem.unknowns.split(found.flat)) is None
+    want = torch.func.jacfwd(problem.residuals)(found.flat)[problem.data.seen]
+    torch.testing.assert_close(problem.jacobian(found.flat)[1], want, rtol=1e-7, atol=1e-7)

@@ -169,3 +169,5 @@ WITNESS_STEPS, WITNESSES = 256, 4
 WARM_UP = 2
 #: Times besides the start at which ``suggest_step`` compares solutions.
 COMPARED_TIMES = 16
+#: A fit takes derivatives of a solution of up to so many steps with all weights as matrices: 64 MB for two sums.
+TANGENT_STEPS = 2000

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch._C import _functorch
 from torch._compile import _disable_dynamo
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import _engine_run_backward
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
     "TorchDispatchMode",
@@ -31,6 +32,8 @@ __all__ = [
     "derivatives_are_watched",
     "hooks_at_rest",
     "is_constant",
+    "is_unknown",
+    "outside_of_programs",
     "places",
     "pytree",
     "sequence_number",
@@ -149,8 +152,20 @@ def uncompiled() -> Iterator[None]:
 
 
 def derivatives_are_watched() -> bool:
-    """Whether forward mode or a transform of ``torch.func`` is active around this call."""
-    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    """Whether forward mode, a transform of ``torch.func`` or ``torch.export`` follows every operation of this call."""
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        return True
+    return torch.compiler.is_exporting()
+
+
+def is_unknown(x: Tensor) -> bool:
+    """Whether this tensor stands for one that an exported program will be given."""
+    return isinstance(x, FakeTensor)
+
+
+def outside_of_programs() -> contextlib.AbstractContextManager[Any]:
+    """Within, operations are carried out and are constants of the program that ``torch.export`` writes down."""
+    return _disable_current_modes()
 
 
 def are_batched(grads: Tensor) -> bool:

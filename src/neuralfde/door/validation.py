@@ -179,11 +179,8 @@ def _memory(
 def refuse_surroundings(func: Callable[..., Any]) -> None:
     """Raise where the solver is run in a way that cannot work, naming the one that does."""
     function("func", func, "func(t, z, *args)")
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():
-        raise UnsupportedError(
-            "a solver cannot be exported: its loop over time and its adjoint are Python. Export func, or the layers "
-            "before and after the solve, and call fdeint where the model is served; torch.compile works around it."
-        )
+    if torch.jit.is_tracing():
+        raise UnsupportedError("a solve is not for torch.jit: use torch.export, which takes solves with fixed steps.")
     if getattr(func, "_is_replica", False):
         raise UnsupportedError(
             "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "

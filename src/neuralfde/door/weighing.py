@@ -12,7 +12,7 @@ from ..adjoints import Paper
 from ..base.caches import Cache
 from ..base.policy import READING_NUMBERS
 from ..base.structure import Structure, all_finite
-from ..base.torch_private import is_constant
+from ..base.torch_private import is_constant, outside_of_programs
 from ..base.transfer import to_device
 from ..errors import InputError
 from ..history import Block
@@ -53,6 +53,9 @@ def weighed(
         every: whether the state is wanted at every step.
     """
     asked = (structure, t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+    if torch.compiler.is_exporting():
+        with outside_of_programs():
+            return _weighed(*asked)
     if resume or every or not _is_found_again(*asked[:4]):
         return _weighed(*asked, before, resume, every)
     return _READ.get(_typed(asked), lambda: _with_tables(*_weighed(*asked)))

@@ -77,8 +77,6 @@ class Optimiser(Protocol):
 class LevenbergMarquardt:
     """Damped Gauss-Newton: a handful of iterations for up to some dozens of unknowns.
 
-    The first Jacobian is exact; those after it are central differences of the solution, each unknown moved by what the
-    first has shown to be a small change, which takes half the time.
     It moves the natural numbers and stops short of their bounds. (A change of variables that keeps the bounds would
     flatten the loss near them: one step that is too long and the search would end there.) Columns are scaled by the
     largest length they have had so far (Moré, 1978), so that units do not matter.
@@ -100,7 +98,7 @@ class LevenbergMarquardt:
         begin, path = Path.begin(free, state, "damping", "values", "scale")
         damping = 1e-3 if state is None else state["damping"]
         values = problem.unknowns.to_value(path.free) if state is None else state["values"]
-        residual, matrix = self._begin(problem, values, None if state is None else state["scale"])
+        residual, matrix = self._begin(problem, values)
         scale = matrix.norm(dim=0) if state is None else state["scale"]
         cost, count = float(residual.square().sum()), max(1, len(residual))
         path.history = path.history or [cost / count]
@@ -128,12 +126,12 @@ class LevenbergMarquardt:
             if path.ends(k + 1, self.iterations, watch, damping=damping, values=values, scale=scale):
                 break
             if gained >= 0:
-                residual, matrix = problem.jacobian(values, scale)
+                residual, matrix = problem.jacobian(values)
         return path
 
-    def _begin(self, problem: Problem, values: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _begin(self, problem: Problem, values: Tensor) -> tuple[Tensor, Tensor]:
         try:
-            return problem.jacobian(values, scale)
+            return problem.jacobian(values)
         except NonFiniteError as error:
             raise NonFiniteError(
                 f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds=, "

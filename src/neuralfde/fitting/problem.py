@@ -15,10 +15,11 @@ from torch.func import jvp, vmap
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
-from .differences import columns_by_differences, offsets, small_offsets
+from .differences import columns_by_differences
 from .modules import Named, call, names_at
 from .own_times import OwnTimes, own_times
 from .semilinear import Unknown
+from .tangents import tangents
 from .unknowns import INITIAL, ORDER, Unknowns
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
@@ -130,30 +131,25 @@ class Problem:
         predicted = self.observed(self.solve(self.unknowns.split(flat), own.times, rows))
         return shortened(own.scale * (predicted - own.values), self.robust)
 
-    def jacobian(self, flat: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers.
+    def jacobian(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers, that of the discrete solution itself.
 
-        Columns of the model and of the initial state solve the sensitivity equation
-        ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the same scheme, which gives the derivative of
-        the discrete solution itself. The column of the order is a central difference. With the ``lengths`` of the
-        columns nearby all of them are differences where that does, to some 1e-8, and so they are with ``linear=``.
+        Forward mode along the solution, see ``tangents``. Where that does not do, columns of the model and of the
+        initial state solve the sensitivity equation ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the
+        same scheme, and the column of the order is a central difference. With ``linear=`` all columns are differences.
         """
         with torch.no_grad():
             named = self.unknowns.split(flat)
-            moves = None if lengths is None else offsets(self, flat, lengths)
-            if moves is None and self.semilinear:  # which the sensitivity equation is not
-                moves = small_offsets(self, flat)
-            quick = None if moves is None else columns_by_differences(self, flat, moves)
-            if quick is not None:
-                predicted, columns = quick
-                last = [columns[-1:]] if ORDER in named and not self.semilinear else []
+            quick = None if self.semilinear else tangents(self, named)
+            if self.semilinear:
+                predicted, columns = columns_by_differences(self, flat)
             else:
-                states, directions = self._sensitivities(named)
+                states, directions = self._sensitivities(named) if quick is None else quick
                 columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
                 predicted = self.observed(states)
-                last = []
-            if ORDER in named and not last:
-                last = [self._order_column(named, predicted)[None]]
+            last = []
+            if ORDER in named:
+                last = [self._order_column(named, predicted)[None] if quick is None else columns[-1:]]
             matrix = torch.cat([*self._arrange(named, columns), *last]) * self.data.scale
             seen = self.data.seen
             plain = (self.data.scale * (predicted - self.data.values))[seen]

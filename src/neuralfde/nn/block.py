@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..api import fdeint
-from ..base.checks import function, number
+from ..base.checks import function
 from ..base.grid import read_times, request
 from ..door.migration import refuse
 from ..door.validation import check_names, given_params
 from ..errors import InputError, InputTypeError
 from ..linear import LinearPart
-from ..orders import Operator
+from ..orders import Caputo, Operator
+from .order import Ordered
 
 
-class FDEBlock(nn.Module):
+class FDEBlock(Ordered):
     """``z ↦ z(t)`` where ``D^β z = func(t, z)``; the fractional counterpart of a neural ODE block.
 
     Args:
@@ -34,6 +34,8 @@ class FDEBlock(nn.Module):
     Shape:
         A state of any structure in; the same structure out, with a leading time axis if ``t`` is a tensor of times.
     """
+
+    unrounded = ("fixed_order", "t")
 
     def __init__(
         self,
@@ -77,7 +79,11 @@ class FDEBlock(nn.Module):
         if isinstance(order, Operator):
             self._own(order)
         else:
-            self._own_number(order, options.get("velocity") is not None)
+            top = 2 if options.get("velocity") is not None and not learn_order else 1
+            self._own_number(
+                order, learn_order, top, "A block takes an operator too: order=Caputo(...) has one order for each part "
+                "of a state. A fixed order up to 2 takes velocity=, here, or with every call and order=Caputo(...)."
+            )  # fmt: skip
         given = {**defaults, **self.options}
         # what a call would refuse is refused here
         if step is None and given["steps"] is None and given["grid"] is None:
@@ -85,30 +91,6 @@ class FDEBlock(nn.Module):
         else:
             request(t, step, given["steps"], given["grading"], given["grid"])
         check_names(given)
-
-    def _own_number(self, order: float | Tensor, velocity: bool) -> None:
-        """Keep the order as a parameter where it is learned, as a buffer where not."""
-        operators = "A block takes an operator too: order=Caputo(...) has one order for each part of a state."
-        number("order", order, hint=f"For a list of numbers use torch.tensor. {operators}")
-        value = torch.as_tensor(order, dtype=torch.float64).detach().clone()
-        top = 2 if velocity and not self.learn_order else 1
-        if not bool(((value > 0) & (value <= top)).all()):
-            raise InputError(
-                f"order={value.tolist()} is outside (0, {top}]. For a fixed order up to 2 pass velocity= here, or "
-                "order=Caputo(...) and velocity= with every call."
-            )
-        if self.learn_order:
-            if bool((value == 1).any()):
-                raise InputError(
-                    "learn_order=True starts from order=1, where the parametrisation has no slope. "
-                    "Start a little below it, for example order=0.99."
-                )
-            # one element, not none: fully_shard takes no scalar parameters
-            self.raw_order = nn.Parameter(torch.logit(value.reshape(value.shape or (1,))).to(torch.get_default_dtype()))
-            self.order_shape = value.shape
-        else:
-            self.fixed_order: Tensor
-            self.register_buffer("fixed_order", value, persistent=True)
 
     def _own(self, operator: Operator) -> None:
         """Register the parameters and modules inside an operator, so that optimisers find them."""
@@ -124,24 +106,12 @@ class FDEBlock(nn.Module):
                 if isinstance(x, nn.Parameter):
                     self.register_parameter(f"operator_{name}_{k}", x)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FDEBlock:
-        """Move and convert as any module, but never round the fixed order and the times."""
-        before = {name: self._buffers.get(name) for name in ("fixed_order", "t")}
-        super()._apply(fn, recurse)
-        for name, kept in before.items():
-            moved = self._buffers.get(name)
-            if kept is not None and moved is not None and torch.promote_types(kept.dtype, moved.dtype) != moved.dtype:
-                self._buffers[name] = kept.to(moved.device)
-        return self
-
     @property
     def order(self) -> Tensor | Operator:
         """The order in use; differentiable where it is learned."""
         if self.operator is not None:
             return self.operator
-        if not self.learn_order:
-            return self.fixed_order
-        return torch.sigmoid(self.raw_order.double()).reshape(self.order_shape)
+        return self._number()
 
     def forward(
         self,
@@ -159,6 +129,15 @@ class FDEBlock(nn.Module):
         own = {"steps": steps, "velocity": velocity, "horizon": horizon, "linear": self.linear}
         given = self.options | {k: v for k, v in own.items() if v is not None}
         return fdeint(self.func, z, self.t if t is None else t, self.order, args=args, **given)
+
+    def frozen(self) -> FDEBlock:
+        """The same block with its order and times as constants, as ``torch.export`` takes it; ``func`` is shared."""
+        order = self.order if isinstance(self.order, Operator) else Caputo(self.order.detach().clone())
+        found = FDEBlock(self.func, order, t=self.t, **self.options)
+        if isinstance(self.t, Tensor):  # no buffer, whose values an exported program may change
+            del found.t
+            found.t = self.t.detach().clone()
+        return found.train(self.training)
 
     def extra_repr(self) -> str:
         """Order, time and options, as given."""

@@ -53,6 +53,8 @@ def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, 
     """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
     if plan.delays is not None:
         return _delayed(plan, run, inputs)
+    if torch.compiler.is_exporting():  # every operation is written down
+        return _composed(plan, inputs)
     if derivatives_are_watched():
         _refuse_inexact(adjoint)
         read = of_tensors(plan, inputs)

@@ -1,0 +1,170 @@
+"""A fractional equation one step at a time: a recurrent layer whose memory of the past has a fixed size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..api import fdeint
+from ..base.checks import function, real, tensor, whole
+from ..base.grid import request
+from ..base.structure import grouped, structure_of
+from ..base.torch_private import derivatives_are_watched
+from ..door.validation import read_history, read_scheme
+from ..errors import InputError, InputTypeError
+from ..history import FFT, Exponentials, Full
+from ..orders import Caputo
+from ..schemes import OneStage, Scheme
+from .block import FDEBlock
+from .order import Ordered
+
+#: What a cell hands on from step to step: the step's number, the state, the past; then the weights of a learned order.
+State = tuple[Tensor, ...]
+
+
+class FDECell(Ordered):
+    """One step of ``D^β z = func(t, z, *inputs)``: ``z_{n+1} = z_0 + Σ_{j≤n} w_{n+1-j} v_j``, ``v_n`` the slope at t_n.
+
+    The last weights are exact, all older ones a sum of decaying exponentials, so that the past is a few dozen numbers
+    for each number of the state, however long the stream. The states are those of ``fdeint`` with the same step, method
+    and ``history``: to rounding where that solve has ``steps`` steps, to the tolerance of the exponentials else. Inputs
+    hold from one step to the next.
+
+    A step is a handful of operations of PyTorch: autograd, ``torch.export``, ONNX and AOTInductor take it.
+
+    Args:
+        func: the right-hand side ``func(t, z, *inputs)``; an ``nn.Module`` so that its parameters are found.
+        order: β in (0, 1], a number or a tensor that broadcasts to the state.
+        learn_order: train the order too, as in ``FDEBlock``; its weights are computed in ``begin``.
+        step: the step h.
+        steps: the most steps a stream may have. It costs little: a hundred times as many take some ten rows more. A
+            longer stream is refused, in an exported cell by states that are NaN.
+        start: the time of the first state.
+        method: an explicit method with one sum: ``'predictor'``, ``'gl-explicit'`` or ``'l1-explicit'``.
+        history: how closely the past is weighed, such as ``Exponentials(tol=1e-6)``.
+    """
+
+    unrounded = ("fixed_order", "weights", "fade")
+    weights: Tensor
+    fade: Tensor
+
+    def __init__(
+        self,
+        func: Callable[..., Tensor],
+        order: float | Tensor = 0.5,
+        learn_order: bool = False,
+        *,
+        step: float,
+        steps: int,
+        start: float = 0.0,
+        method: str | Scheme = "predictor",
+        history: str | Exponentials = "exponentials",
+    ) -> None:
+        super().__init__()
+        function("func", func, "func(t, z, *inputs)")
+        self.func = func
+        self.step, self.start = real("step", step, above=0), real("start", start)
+        self.steps = whole("steps", steps)
+        self.scheme, past = read_scheme(method, None), read_history(history)
+        if not isinstance(self.scheme, OneStage) or self.scheme.implicit:
+            raise InputError(
+                f"method={method!r} needs the next input, or more than one sum of the past, for a step. A cell takes "
+                "'predictor', 'gl-explicit' or 'l1-explicit'."
+            )
+        if not isinstance(past, Exponentials):
+            raise InputError(f"history={history!r} grows with the stream. A cell takes Exponentials(tol=...).")
+        self.history, self.recent = past, past.block if steps >= 2 * past.block else steps
+        self._own_number(order, learn_order, 1, "A cell starts from one initial value.")
+        if not learn_order:
+            for name, table in zip(("weights", "fade"), self._tables(), strict=True):
+                self.register_buffer(name, table)
+
+    @classmethod
+    def from_block(cls, block: FDEBlock, steps: int | None = None) -> Self:
+        """The cell that goes step by step through what ``block`` solves at once, with the order it has now.
+
+        Args:
+            block: its ``func`` is shared with the cell; steps must have one length.
+            steps: the most steps a stream may have; default: those of the block.
+        """
+        given = {**(fdeint.__kwdefaults__ or {}), **block.options}
+        order: Any = block.order.order if type(block.order) is Caputo else block.order
+        unfit = [name for name in ("velocity", "horizon", "grid", "jumps") if given[name] is not None]
+        unfit += ["grading"] * (given["grading"] != 1) + ["order"] * (not isinstance(order, int | float | Tensor))
+        unfit += ["rtol"] * (given["step"] is given["steps"] is None)
+        past = read_history(given["history"])
+        unfit += ["history"] * (not isinstance(past, Exponentials | Full | FFT | None))
+        if unfit:
+            raise InputError(
+                f"a cell cannot follow {', '.join(unfit)}= of the block: it has steps of one length, one initial value "
+                "and an order that is a number or a tensor. Train the block with step= or steps= alone."
+            )
+        grid = request(block.t, given["step"], given["steps"], 1.0, None).grid
+        return cls(
+            block.func,
+            order.detach() if isinstance(order, Tensor) else order,
+            step=grid.step,
+            steps=grid.steps if steps is None else steps,
+            start=grid.start,
+            method=given["method"] or "predictor",
+            history=past if isinstance(past, Exponentials) else "exponentials",
+        )
+
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """Weights (…, 1 + K + recent) of z_0, K fading sums and the last slopes; by what these sums fade in a step."""
+        order, near = self._number(), self.recent
+        kernel = self.scheme.kernel(order.reshape(-1).cpu(), self.step, self.steps)
+        table = self.history.tabulate(kernel.weights)[0].T
+        far = table[:, 2 * self.history.block :]
+        weights = torch.cat([torch.ones_like(table[:, :1]), far, table[:, 1 : near + 1].flip(1)], dim=1)
+        fade = torch.exp(-self.history.rates(self.steps, far.shape[1])) if far.shape[1] else far[0]
+        return weights.reshape(*order.shape, -1), fade
+
+    def begin(self, z0: Tensor) -> State:
+        """The state of the layer before the first step."""
+        tensor("z0", z0, also_complex=True)
+        grouped(structure_of(z0.real if z0.is_complex() else z0), {"order": self._number()})  # or say what is wrong
+        own = tuple(x.to(z0) for x in self._tables()) if self.learn_order else ()
+        rows = (own[0] if own else self.weights).shape[-1]
+        past = torch.cat([z0[..., None], z0.new_zeros(*z0.shape, rows - 1)], dim=-1)
+        return torch.zeros((), dtype=torch.int64, device=z0.device), z0, past, *own
+
+    def forward(self, state: State, *inputs: Any) -> tuple[Tensor, State]:
+        """The state ``z`` one step later, and the state of the layer there; ``inputs`` go to ``func``."""
+        n, z, past, *own = state
+        weights, fade = own or (self.weights.to(past), self.fade.to(past))
+        self._refuse_late(n)
+        t = (self.start + self.step * n.double()).to(z.dtype.to_real())
+        slope = self._checked(self.func(t, z, *inputs), z)[..., None]
+        first, sums, oldest, recent = past.split([1, past.shape[-1] - self.recent - 1, 1, self.recent - 1], dim=-1)
+        past = torch.cat([first, fade * (sums + oldest), recent, slope], dim=-1)
+        z = torch.where(n < self.steps, (weights * past).sum(-1), torch.nan)
+        return z, (n + 1, z, past, *own)
+
+    def _refuse_late(self, n: Tensor) -> None:
+        """Raise where the stream is too long, unless one would have to wait for a device or values are not known."""
+        if n.device.type != "cpu" or torch.compiler.is_compiling() or derivatives_are_watched():
+            return
+        if int(n) >= self.steps:
+            raise InputError(
+                f"the stream is longer than steps={self.steps}, for which the exponentials of this cell were made. "
+                "Make a cell with more steps, or begin again."
+            )
+
+    def _checked(self, slope: Any, z: Tensor) -> Tensor:
+        """What ``func`` returned, if it can be a slope."""
+        if not isinstance(slope, Tensor) or slope.shape != z.shape:
+            got = f"shape {tuple(slope.shape)}" if isinstance(slope, Tensor) else type(slope).__name__
+            raise InputError(f"func returned {got} for a state of shape {tuple(z.shape)}; a slope has the same.")
+        if torch.promote_types(slope.dtype, z.dtype) != z.dtype:
+            raise InputTypeError(f"func returned {slope.dtype}, the state is {z.dtype}; convert func or z0.")
+        return slope
+
+    def extra_repr(self) -> str:
+        """Order, step and length of the stream."""
+        order = self._number().detach()
+        shown = f"{float(order):.4g}" if order.numel() == 1 else f"{order.numel()} orders"
+        return f"order={shown}, learn_order={self.learn_order}, step={self.step:g}, steps={self.steps}"

@@ -1,0 +1,61 @@
+"""The order of a layer: a parameter where it is learned, a buffer that is never rounded where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from ..base.checks import number
+from ..errors import InputError, InputTypeError
+
+
+class Ordered(nn.Module):
+    """A module with an order β of its own, in (0, 1] or, where it is fixed, up to ``top``.
+
+    Attributes:
+        unrounded: the names of buffers that keep their precision when the module is converted.
+    """
+
+    unrounded: tuple[str, ...] = ("fixed_order",)
+    learn_order: bool
+
+    def _own_number(self, order: float | Tensor, learn_order: bool, top: int, hint: str) -> None:
+        """Keep the order as a parameter where it is learned, as a buffer where not."""
+        if not isinstance(learn_order, bool):
+            raise InputTypeError(f"learn_order must be True or False, got {type(learn_order).__name__}.")
+        number("order", order, hint=f"For a list of numbers use torch.tensor. {hint}")
+        self.learn_order = learn_order
+        value = torch.as_tensor(order, dtype=torch.float64).detach().clone()
+        if not bool(((value > 0) & (value <= top)).all()):
+            raise InputError(f"order={value.tolist()} is outside (0, {top}]. {hint}")
+        if learn_order:
+            if bool((value == 1).any()):
+                raise InputError(
+                    "learn_order=True starts from order=1, where the parametrisation has no slope. "
+                    "Start a little below it, for example order=0.99."
+                )
+            # one element, not none: fully_shard takes no scalar parameters
+            self.raw_order = nn.Parameter(torch.logit(value.reshape(value.shape or (1,))).to(torch.get_default_dtype()))
+            self.order_shape = value.shape
+        else:
+            self.fixed_order: Tensor
+            self.register_buffer("fixed_order", value)
+
+    def _number(self) -> Tensor:
+        """The order in use, float64; differentiable where it is learned."""
+        if not self.learn_order:
+            return self.fixed_order
+        return torch.sigmoid(self.raw_order.double()).reshape(self.order_shape)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move and convert as any module, but round none of the ``unrounded``."""
+        before = {name: self._buffers.get(name) for name in self.unrounded}
+        super()._apply(fn, recurse)
+        for name, kept in before.items():
+            moved = self._buffers.get(name)
+            if kept is not None and moved is not None and torch.promote_types(kept.dtype, moved.dtype) != moved.dtype:
+                self._buffers[name] = kept.to(moved.device)
+        return self
