@@ -98,17 +98,6 @@ def small_states() -> str:
     return f"{table([*head, *more], [cells], right=0)}\n\n{measured(found)}"
 
 
-def cell() -> str:
-    """One streamed step of a cell, at the beginning and at the end of a long stream."""
-    found = run("cell", "step")
-    lines = []
-    for r in found["rows"]:
-        times = [f"{r[k]:.1f} µs" for k in ("first tenth", "last tenth")]
-        lines.append([r["way"], r["steps"], r["rows"], *times, f"{r['off']:.1e}"])
-    head = ["", "steps", "rows of the past", "a step, first tenth", "a step, last tenth", "off a whole solve"]
-    return f"{table(head, lines, right=1)}\n\n{measured(found)}"
-
-
 def stiff() -> str:
     """Implicit steps of the diffusion equation beside scipy's loop, which has no gradients."""
     found = run("stiff", "diffusion")
@@ -135,6 +124,17 @@ def scaling() -> str:
     return f"{table(head, lines)}\n\n{measured(found)}"
 
 
+def cell() -> str:
+    """One streamed step of a cell, at the beginning and at the end of a long stream."""
+    found = run("cell", "step")
+    lines = []
+    for r in found["rows"]:
+        times = [f"{r[k]:.1f} µs" for k in ("first tenth", "last tenth")]
+        lines.append([r["way"], r["steps"], r["rows"], *times, f"{r['off']:.1e}"])
+    head = ["", "steps", "rows of the past", "a step, first tenth", "a step, last tenth", "off a whole solve"]
+    return f"{table(head, lines, right=1)}\n\n{measured(found)}"
+
+
 PLACES = {
     "core": core,
     "accuracy-orders": orders,
@@ -143,7 +143,7 @@ PLACES = {
     "accuracy-estimates": lambda: as_they_are("estimates"),
     "accuracy-gradients": gradients,
     "small-states": small_states,
-    "cell": cell,
     "stiff": stiff,
     "scaling": scaling,
+    "cell": cell,
 }
