@@ -53,11 +53,6 @@ QUESTIONS = {
         "`python benchmarks/composing.py`",
         "composing.md#what-it-costs",
     ),
-    "cell": Question(
-        "What does one streamed step of an exported cell take?",
-        "`python benchmarks/cell.py`",
-        "deploy.md#what-a-step-takes",
-    ),
     "stiff": Question(
         "What do implicit steps of a stiff problem cost, beside a loop with one factorisation?",
         "`python benchmarks/stiff.py`",
@@ -77,6 +72,11 @@ QUESTIONS = {
         "How far off is the gradient of the paper's adjoint?",
         "`python docs/figures/bias.py`",
         "math/bias.md#how-far-off",
+    ),
+    "cell": Question(
+        "What does one streamed step of an exported cell take?",
+        "`python benchmarks/cell.py`",
+        "deploy.md#what-a-step-takes",
     ),
     "faults": Question(
         "What becomes of a run that is killed, whose files are damaged, or whose folder fails?",

@@ -118,17 +118,6 @@ def composing() -> str:
     return f"{table(['', 'measured', 'wanted', 'time', 'beside'], lines)}\n\n{measured(found)}"
 
 
-def cell() -> str:
-    """One streamed step of a cell, at the beginning and at the end of a long stream."""
-    found = run("cell", "step")
-    lines = []
-    for r in found["rows"]:
-        times = [f"{r[k]:.1f} µs" for k in ("first tenth", "last tenth")]
-        lines.append([r["way"], r["steps"], r["rows"], *times, f"{r['off']:.1e}"])
-    head = ["", "steps", "rows of the past", "a step, first tenth", "a step, last tenth", "off a whole solve"]
-    return f"{table(head, lines, right=1)}\n\n{measured(found)}"
-
-
 def stiff() -> str:
     """Implicit steps of the diffusion equation beside scipy's loop, which has no gradients."""
     found = run("stiff", "diffusion")
@@ -155,6 +144,17 @@ def scaling() -> str:
     return f"{table(head, lines)}\n\n{measured(found)}"
 
 
+def cell() -> str:
+    """One streamed step of a cell, at the beginning and at the end of a long stream."""
+    found = run("cell", "step")
+    lines = []
+    for r in found["rows"]:
+        times = [f"{r[k]:.1f} µs" for k in ("first tenth", "last tenth")]
+        lines.append([r["way"], r["steps"], r["rows"], *times, f"{r['off']:.1e}"])
+    head = ["", "steps", "rows of the past", "a step, first tenth", "a step, last tenth", "off a whole solve"]
+    return f"{table(head, lines, right=1)}\n\n{measured(found)}"
+
+
 PLACES = {
     "core": core,
     "accuracy-orders": orders,
@@ -165,7 +165,7 @@ PLACES = {
     "small-states": small_states,
     "irregular": irregular,
     "composing": composing,
-    "cell": cell,
     "stiff": stiff,
     "scaling": scaling,
+    "cell": cell,
 }
