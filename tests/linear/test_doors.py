@@ -32,6 +32,15 @@ def test_a_block_owns_the_parameters_of_its_linear_part():
     assert relative(constant(torch.ones(N)), nf.mittag_leffler(-torch.ones(N), 0.7)) < 1e-6
 
 
+def test_autocast_is_for_func_alone():
+    part, z0 = linear.laplacian(64, 0.01, 1.0, "zero"), torch.rand(64)
+    net = nn.Linear(64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = nf.fdeint(lambda t, z: net(z), z0, 1.0, 0.7, steps=10, linear=part, params=list(net.parameters()))
+    exact = nf.fdeint(lambda t, z: net(z), z0, 1.0, 0.7, steps=10, linear=part, params=list(net.parameters()))
+    assert relative(rough.detach(), exact.detach()) < 0.02
+
+
 @pytest.mark.parametrize("kind", ["bands", "sparse"])
 def test_a_fit_of_diffusivities_and_reaction(kind):
     at = torch.arange(N)

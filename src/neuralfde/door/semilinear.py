@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..adjoints import Paper
@@ -31,7 +32,8 @@ class Joined(nn.Module):
     def forward(self, t: Any, z: Tensor, *args: Any) -> Any:
         """The whole slope."""
         *rest, tensors = args
-        slope = self.part.with_tensors(tensors or self.part.tensors).matvec(z)
+        with torch.autocast(z.device.type, enabled=False):  # the systems are solved in the precision of the state
+            slope = self.part.with_tensors(tensors or self.part.tensors).matvec(z)
         return slope if self.func is None else slope + self.func(t, z, *rest)
 
 

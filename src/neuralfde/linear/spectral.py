@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..base.torch_private import derivatives_are_watched
 from ..errors import InputError
 from ..schemes.linear import Factor
 from .base import LinearPart
@@ -36,12 +36,15 @@ class Spectral(LinearPart):
             )
         self.eigenvalues, self.transform, self.axes = eigenvalues, transform, axes
         self.tensors = (eigenvalues,)
-        self._bases: dict[Hashable, Tensor] = {}
+        self._bases = [_basis(transform, n, eigenvalues) for n in eigenvalues.shape[-axes:] if transform != "fft"]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Spectral:
         """See :class:`LinearPart`."""
-        other = Spectral(tensors[0], self.transform, self.axes)
-        other._bases = self._bases
+        (new,) = tensors
+        if new.dtype != self.eigenvalues.dtype or new.device != self.eigenvalues.device:
+            return Spectral(new, self.transform, self.axes)
+        other = copy.copy(self)  # with its bases
+        other.eigenvalues, other.tensors = new, (new,)
         return other
 
     def shape(self) -> torch.Size:
@@ -78,19 +81,9 @@ class Spectral(LinearPart):
 
     def _along(self, z: Tensor, forth: bool) -> Tensor:
         for axis in range(-self.axes, 0):
-            basis = self._basis(z.shape[axis], z)
+            basis = self._bases[axis].to(z.dtype)
             z = (z.transpose(axis, -1) @ (basis.mT if forth else basis)).transpose(axis, -1)
         return z
-
-    def _basis(self, n: int, like: Tensor) -> Tensor:
-        """The orthogonal matrix of a transform, made once for each length."""
-        key = (n, like.dtype, like.device, torch.is_inference_mode_enabled())
-        if key in self._bases:
-            return self._bases[key]
-        found = _basis(self.transform, n, like)
-        if not derivatives_are_watched():  # one that is made inside a transform must not outlive it
-            self._bases[key] = found
-        return found
 
 
 class _Divided(Factor):
