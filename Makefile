@@ -42,7 +42,7 @@ docs: setup
 
 # The same in a browser, built anew when a page changes.
 serve: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --no-strict
 
 build: setup
 	rm -rf dist

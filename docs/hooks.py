@@ -93,9 +93,10 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
 def first_figure(name: str, heading: str) -> list[str]:
     """The figures of the first block of a page that draws any, or of the first below a heading."""
-    start = next(
-        (m.end() for m in HEADING.finditer(pages[name]) if slug(m[1]) == heading), 0
-    )
+    headings = {slug(m[1]): m.end() for m in HEADING.finditer(pages[name])}
+    if heading and heading not in headings:
+        raise ValueError(f"{name} has no heading {heading}")
+    start = headings.get(heading, 0)
     for match, (_, figures) in zip(
         BLOCK.finditer(pages[name]), ran(name, pages[name]), strict=True
     ):
