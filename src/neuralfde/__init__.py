@@ -33,7 +33,7 @@ from .schemes import (
     Predictor,
     Trapezoid,
 )
-from .solve.steppers import CudaGraph, Picard, Single
+from .solve.steppers import CudaGraph, Kernel, Picard, Single
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
 
@@ -68,6 +68,7 @@ __all__ = [
     "Host",
     "InputError",
     "InputTypeError",
+    "Kernel",
     "Krylov",
     "MultiTerm",
     "Multistep",
