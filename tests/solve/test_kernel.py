@@ -1,5 +1,6 @@
 """Whole blocks of steps in one kernel against single steps: on a GPU, or interpreted in a process of their own."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from torch import nn
 
 import neuralfde as nf
 from neuralfde.solve.steppers import kernel
+from neuralfde.solve.steppers.kernel import launch, trace
+from tests.matrix.cases import Case
+from tests.matrix.compare import by_package, by_reference, distances
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -91,7 +95,7 @@ def gradients(func, z0, stepper, order=0.6, args=(), **options):
     z0 = z0.clone().requires_grad_()
     beta = torch.as_tensor(order, dtype=F64).clone().requires_grad_()
     args = tuple(a.clone().requires_grad_() for a in args)
-    options = {"steps": 11, "method": "predictor", **options}
+    options = {"steps": 5, "method": "predictor", **options}
     found = nf.solve(func, z0, torch.tensor([0.0, 0.5, 0.77, 1.0]), beta, args=args, stepper=stepper, **options)
     ys = found.ys
     loss = (ys * torch.cos(torch.arange(ys.numel(), device=ys.device).view(ys.shape))).sum()
@@ -182,7 +186,7 @@ def test_states_of_several_tensors():
 def test_histories_and_storages(history, storage, method, monkeypatch):
     monkeypatch.setattr(kernel, "KERNEL_BLOCK", 7)
     order, args = torch.tensor([0.4, 0.7]), (0.3 * draw(3, 3, seed=1),)
-    compare(Prey(), draw(3, 2).exp(), order, args=args, history=history, storage=storage, method=method, steps=16)
+    compare(Prey(), draw(3, 2).exp(), order, args=args, history=history, storage=storage, method=method, steps=12)
 
 
 @marked
@@ -191,6 +195,20 @@ def test_single_precision_is_as_near_to_double():
     net = Net(3, 20).float()
     kernel, single = (gradients(net, draw(5, 3).float(), s, method="abm")[0] for s in ("kernel", "single"))
     assert apart(kernel, exact) < 2 * apart(single, exact)
+
+
+CELLS = [
+    Case("predictor", "kernel", "full", "device", "graded", 6, 3, "nodes"),
+    Case("abm", "kernel", "full", "device", "variable", 6, 3, "end"),
+    Case("abm", "kernel", "exponentials", "checkpoint", "tempered", 65, 2, "nodes"),
+    Case("gl-explicit", "kernel", "window", "host", "multi-term", 6, 15, "nodes"),
+]
+
+
+@marked
+@pytest.mark.parametrize("case", CELLS, ids=str)
+def test_cells_of_the_matrix(case):
+    assert max(distances(by_package(case), by_reference(case)).values()) < 1e-12
 
 
 class Does(nn.Module):
@@ -224,6 +242,51 @@ def test_other_functions_take_other_steps(what, why):
 def test_implicit_schemes_take_other_steps():
     stats = gradients(Does(torch.sin), draw(4, 3), "kernel", method="trapezoid")[1]
     assert "not kernel: an implicit stage" in stats.why
+
+
+class Captured:
+    """Stands for a kernel: keeps what it was launched with, and compiles that for an H200, which needs none."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __getitem__(self, grid):
+        return self
+
+    def __call__(self, *args, num_warps, num_stages, enable_fp_fusion, **fixed):
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource, compile
+
+        kinds = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int64: "*i64"}
+        names = self.function.arg_names
+        signature = {
+            n: kinds[x.dtype] if isinstance(x, torch.Tensor) else "i32" for n, x in zip(names, args, strict=False)
+        }
+        source = ASTSource(self.function, {**signature, **dict.fromkeys(fixed, "constexpr")}, fixed)
+        options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": enable_fp_fusion}
+        self.size = len(compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED or sys.platform != "linux", reason="compiles what is interpreted elsewhere")
+def test_compiles_for_a_gpu(monkeypatch):
+    kernels, compiled = {}, launch._compiled
+
+    def captured(source):
+        found = compiled(source)
+        kernels.update({name: Captured(found[name]) for name in ("forward", "backward")})
+        return kernels
+
+    monkeypatch.setattr(launch, "_compiled", captured)
+    monkeypatch.setattr(kernel, "why_not_here", lambda like: None)
+    monkeypatch.setattr(trace, "KERNEL_NUMBERS", 8)  # tiles, although it is small
+    func = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+    options = {"params": list(func.parameters()), "history": "exponentials", "check_finite": False}
+    with contextlib.suppress(nf.ChangedFunctionError):  # nothing was computed
+        nf.fdeint(
+            lambda t, z: func(z), torch.ones(5, 3), 1.0, 0.6, steps=40, stepper="kernel", **options
+        ).sum().backward()
+    assert kernels["forward"].size > 0 < kernels["backward"].size
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes CPU tensors")
