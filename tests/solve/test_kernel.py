@@ -11,7 +11,7 @@ from torch import nn
 
 import neuralfde as nf
 from neuralfde.solve.steppers import kernel
-from neuralfde.solve.steppers.kernel import launch, trace
+from neuralfde.solve.steppers.kernel import prepare, trace
 from tests.matrix.cases import Case
 from tests.matrix.compare import by_package, by_reference, distances
 
@@ -113,20 +113,20 @@ def compare(func, z0, order=0.6, **options):
 
 
 @marked
-@pytest.mark.parametrize("method", ["predictor", "abm", "gl-explicit"])
+@pytest.mark.parametrize("method", ["predictor", "abm"])
 def test_networks(method):
     compare(Net(3, 20), draw(5, 3), method=method)
 
 
 @marked
 def test_wide_layers_go_by_tiles():
-    compare(Net(66, 70), 0.1 * draw(2, 66), steps=3)
+    compare(Net(66, 70), 0.1 * draw(2, 66), steps=2)
 
 
 @marked
 @pytest.mark.parametrize("shape", [(2, 2, 3), (3,)])
 def test_samples_have_any_shape(shape):
-    compare(Net(3, 17), draw(*shape), steps=4)
+    compare(Net(3, 17), draw(*shape), steps=2)
 
 
 @marked
@@ -143,8 +143,18 @@ def test_activations():
 @pytest.mark.parametrize("shape", [(3,), (4, 1), (4, 3)])
 def test_orders_of_channels_and_samples(shape):
     order = 0.5 + 0.3 * torch.rand(shape, dtype=F64, generator=torch.Generator().manual_seed(3))
-    compare(Net(3, 5), draw(4, 3), order=order, steps=4)
-    compare(Prey(), draw(4, 2).exp(), order=order[..., :2], args=(0.3 * draw(4, 3, seed=1),), method="abm", steps=4)
+    compare(Rates(), draw(4, 3), order=order, method="abm", steps=3)
+
+
+class Rates(nn.Module):
+    """A rate for each number."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates = nn.Parameter(draw(3))
+
+    def forward(self, t, z):
+        return -self.rates * z.sin() * z.flip(-1)
 
 
 class Parts(nn.Module):
@@ -186,7 +196,7 @@ def test_states_of_several_tensors():
 def test_histories_and_storages(history, storage, method, monkeypatch):
     monkeypatch.setattr(kernel, "KERNEL_BLOCK", 7)
     order, args = torch.tensor([0.4, 0.7]), (0.3 * draw(3, 3, seed=1),)
-    compare(Prey(), draw(3, 2).exp(), order, args=args, history=history, storage=storage, method=method, steps=12)
+    compare(Prey(), draw(3, 2).exp(), order, args=args, history=history, storage=storage, method=method, steps=9)
 
 
 @marked
@@ -270,14 +280,14 @@ class Captured:
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED or sys.platform != "linux", reason="compiles what is interpreted elsewhere")
 def test_compiles_for_a_gpu(monkeypatch):
-    kernels, compiled = {}, launch._compiled
+    kernels, compiled = {}, prepare._compiled
 
     def captured(source):
         found = compiled(source)
         kernels.update({name: Captured(found[name]) for name in ("forward", "backward")})
         return kernels
 
-    monkeypatch.setattr(launch, "_compiled", captured)
+    monkeypatch.setattr(prepare, "_compiled", captured)
     monkeypatch.setattr(kernel, "why_not_here", lambda like: None)
     monkeypatch.setattr(trace, "KERNEL_NUMBERS", 8)  # tiles, although it is small
     func = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))

@@ -80,15 +80,26 @@ def constant_of(slot: int) -> tuple[int, int]:
     return divmod(-1 - slot, _CONSTANT)
 
 
-def picked(index: Tensor, constants: Sequence[Tensor], like: Tensor) -> Tensor:
-    """The elements of constants that these slots mean, in the dtype of ``like``; differentiable."""
-    number = constant_of(int(index.reshape(-1)[0]))[0]
-    flat = constants[number].reshape(-1)
-    place = (-1 - index - number * _CONSTANT).to(flat.device)
-    whole = place.numel() == flat.numel() and torch.equal(
-        place.reshape(-1), torch.arange(flat.numel(), device=flat.device)
-    )
-    return (flat.view(place.shape) if whole else flat[place]).to(like)
+@dataclass(frozen=True)
+class Pick:
+    """Elements of constant ``number``: those of these indices, or all of them in a tensor of this shape."""
+
+    number: int
+    index: Tensor | None
+    shape: torch.Size
+
+    def of(self, constants: Sequence[Tensor], like: Tensor) -> Tensor:
+        """These elements, in the dtype of ``like``; differentiable."""
+        flat = constants[self.number].reshape(-1)
+        return (flat.view(self.shape) if self.index is None else flat[self.index]).to(like)
+
+
+def picked(slots: Tensor, constants: Sequence[Tensor]) -> Pick:
+    """Which elements of which constant these slots mean."""
+    number = constant_of(int(slots.reshape(-1)[0]))[0]
+    index = -1 - slots - number * _CONSTANT
+    whole = index.numel() == constants[number].numel() and torch.equal(index.reshape(-1), torch.arange(index.numel()))
+    return Pick(number, None if whole else index.to(constants[number].device), slots.shape)
 
 
 def structural(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], held: dict[int, Elements]) -> list[Elements]:

@@ -1,25 +1,17 @@
-"""A traced step on its device: its constants, its kernels and their launches."""
+"""A traced step on its device: its constants, and the launches of its kernels."""
 
 from __future__ import annotations
 
-import hashlib
-import linecache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ....base.caches import Cache
-from ....base.policy import KERNEL_ROWS, KERNEL_SAMPLES, KERNEL_TILE_SAMPLES, KERNEL_TILE_WARPS, KERNEL_WARPS
 from ....base.torch_private import vjp
-from ....history import Modes, ieee, reduced
+from ....history import Modes, ieee
 from ...plan import Plan
 from ..base import Pull, Task, Totals
-from .elements import picked
-from .emit import Emitter
-from .trace import traced
-
-_SOURCES: Cache[dict[str, Any]] = Cache("sources of kernels", 64)
+from .prepare import prepared
 
 
 def why_not_here(like: Tensor) -> str | None:
@@ -38,66 +30,22 @@ def why_not_here(like: Tensor) -> str | None:
     return None
 
 
-def _compiled(source: str) -> dict[str, Any]:
-    """The functions of a source; Triton reads it where Python keeps the lines of its files."""
-    import triton
-    import triton.language as tl
-
-    from . import functions
-
-    name = f"<neuralfde kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    own = {f: getattr(functions, f) for f in ("tanh", "log1p", "expm1", "power", "sign")}
-    found: dict[str, Any] = {"triton": triton, "tl": tl, **own}
-    exec(compile(source, name, "exec"), found)
-    return found
-
-
 class Launcher:
     """The kernels of one solve, and what they read beside the rows."""
 
     def __init__(self, plan: Plan, like: Tensor) -> None:
-        import triton.language as tl
-
-        self.low, self.constants, (sample, feature) = traced(plan, like)
-        self.samples, self.features = self.low.builder.samples, int(feature.max()) + 1
-        places = torch.empty(self.samples, self.features, dtype=torch.int64)
-        places[sample.reshape(-1), feature.reshape(-1)] = torch.arange(sample.numel())
-        by_sample, by_feature = (
-            int(places[-1, 0]) // max(1, self.samples - 1),
-            int(places[0, -1]) // max(1, self.features - 1),
+        self.prepared, self.constants, self.tensors = prepared(plan, like)
+        self.low, self.kernels, self.samples = (
+            self.prepared.low,
+            self.prepared.kernels,
+            self.prepared.low.builder.samples,
         )
-        lines = torch.arange(self.samples)[:, None] * by_sample + torch.arange(self.features) * by_feature
-        affine = torch.equal(places, lines)
-        self.places, self.strides = places.to(like.device), (by_sample, by_feature)
-        self.kernels = Emitter(self.low, not affine, like.shape[0] > 1, plan.weigh).kernels()
-        self.functions = _SOURCES.get(self.kernels.source, lambda: _compiled(self.kernels.source))
-        single = like.dtype == torch.float32
-        tiles = self.low.builder.chunk > 1
-        self.fixed = {
-            "BM": KERNEL_TILE_SAMPLES if tiles else KERNEL_SAMPLES,
-            "J": KERNEL_ROWS,
-            "FEATURES": self.features,
-            "DT": tl.float32 if single else tl.float64,
-            # three products of TF32 are as exact as one of float32, and twice as fast
-            "PR": ("tf32" if reduced(like) else "tf32x3") if single else "ieee",
-            "num_warps": KERNEL_TILE_WARPS if tiles else KERNEL_WARPS,
-            "num_stages": 1,
-            "enable_fp_fusion": True,
-        }
-        self.shared, self.own = (x.detach() for x in self.gathered(self.low.constants, like))
+        self.fixed = self.prepared.fixed(like)
+        self.shared, self.own = (x.detach() for x in self.prepared.gathered(self.tensors, like))
 
     def begin(self) -> None:
         """A pass begins."""
         self.shared_grad, self.own_grad = torch.zeros_like(self.shared), torch.zeros_like(self.own)
-
-    def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
-        """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
-        builder = self.low.builder
-        shared = [picked(index, constants, like).reshape(-1) for index in builder.shared]
-        own = [picked(index, constants, like).t() for index in builder.own]
-        nothing = like.new_zeros(1)
-        return torch.cat(shared or [nothing]), torch.cat(own) if own else nothing
 
     def launch(self, name: str, task: Task, plan: Plan, tensors: tuple[Any, ...], weigh: bool) -> None:
         """Run a kernel over the steps of a block."""
@@ -108,11 +56,12 @@ class Launcher:
         times = plan.field.times[low:high]
         times = (times if task.steps.step > 0 else times.flip(0)).to(task.sums)
         row, width = task.sums.shape[-2] * task.sums.shape[-1], task.sums.shape[-1]
+        places = self.prepared.places
         grid = (-(-self.samples // self.fixed["BM"]),)
         with torch.cuda.device_of(task.sums):
-            self.functions[name][grid](
-                *tensors, *_weights(task.inner), times, local, self.shared, self.own, self.places, task.block.count,
-                self.samples, *self.strides, row, width, **self.fixed, K=_terms(task.inner), WEIGH=weigh,
+            self.prepared.functions[name][grid](
+                *tensors, *_weights(task.inner), times, local, self.shared, self.own, places, task.block.count,
+                self.samples, *self.prepared.strides, row, width, **self.fixed, K=_terms(task.inner), WEIGH=weigh,
             )  # fmt: skip
 
     def forward(self, task: Task, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,7 +122,7 @@ class Launcher:
         with torch.enable_grad():
             own = [x.detach().requires_grad_() for x in self.constants.leaves]
             values = self.constants.again(own)
-            made = self.gathered([values.get(id(x), x) for x in self.low.constants], self.shared)
+            made = self.prepared.gathered([values.get(id(x), x) for x in self.tensors], self.shared)
         ends = [(x, g) for x, g in zip(made, (self.shared_grad, self.own_grad), strict=True) if x.requires_grad]
         if ends:
             totals.add(vjp(tuple(x for x, _ in ends), tuple(g for _, g in ends), tuple(own)))

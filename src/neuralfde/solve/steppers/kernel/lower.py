@@ -85,6 +85,9 @@ class Lowering:
             return structural(call.op, args, kwargs, self.held)
         if name in SAME:
             return [self.of(args[0])]
+        if name == "where" and id(args[0]) not in self.held:  # a mask is kept as numbers
+            mask = self.builder.pointwise(lambda c: c.ne(0.0), self.of(args[0]))
+            return [self.builder.pointwise(POINTWISE[name], mask, *[self.of(_float(x)) for x in args[1:]])]
         if name in POINTWISE:
             given = {k: v for k, v in kwargs.items() if k in ("alpha", "value", "rounding_mode", "approximate")}
             rule = POINTWISE[name]
@@ -180,15 +183,13 @@ def lowered(
     lowering.held[id(time)] = Elements(slots_of(builder.program.add("time", (), 1), 1))
     lowering.run(live)
 
+    by_feature = torch.argsort(feature.view(-1)[builder.order(sample)].view(builder.samples, -1)[0])
+
     def left(x: Tensor) -> list[int]:
         own = lowering.of(x)
         if own.sample is not None and not torch.equal(own.sample.reshape(-1), sample.reshape(-1)):
             raise Unfit(MIXED)
-        rows = builder.rows(own, sample.view(x.shape), x.shape)
-        # in the order of the features, whatever the order of the elements of a sample is
-        rows = rows[
-            :, torch.argsort(feature.view(-1)[builder.order(sample.view(x.shape))].view(builder.samples, -1)[0])
-        ]
+        rows = builder.rows(own, sample.view(x.shape), x.shape)[:, by_feature]
         found = [builder.piece(rows[:, a : a + size]) for a, size in zip(range(0, features, chunk), sizes, strict=True)]
         return [builder.program.move(i, 0, n, 0, n) for i, n in zip(found, sizes, strict=True)]
 

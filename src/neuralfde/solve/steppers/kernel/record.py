@@ -6,7 +6,7 @@ parameters and arguments alone is allowed. The others are to become a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,3 +109,30 @@ class Constants:
             for x, y in zip(tensors_in(call.out), tensors_in(found), strict=True):
                 values[id(x)] = y
         return values
+
+
+def described(
+    calls: Sequence[Call], given: Sequence[Tensor], results: Sequence[Tensor]
+) -> tuple[Hashable, list[Tensor]]:
+    """What calls do, so that equal ones can share a kernel; and every tensor in them, in the order of that description.
+
+    Floating-point numbers of constants may change from solve to solve; indices and masks are part of what is done.
+    """
+    numbers = {id(x): k for k, x in enumerate(given)}
+    seen, made = list(given), set(numbers)
+
+    def name(x: Any) -> Hashable:
+        if not isinstance(x, Tensor):
+            return repr(x)
+        if id(x) not in numbers:
+            numbers[id(x)] = len(seen)
+            seen.append(x)
+        fixed = not x.is_floating_point() and id(x) not in made
+        return (numbers[id(x)], tuple(x.shape), x.dtype, tuple(x.flatten().tolist()) if fixed else None)
+
+    lines = []
+    for call in calls:
+        taken = tuple(map(name, pytree.tree_leaves((call.args, call.kwargs))))
+        made.update(id(x) for x in tensors_in(call.out))
+        lines.append((str(call.op), taken, tuple(map(name, tensors_in(call.out)))))
+    return (tuple(lines), tuple(map(name, (*given, *results)))), seen

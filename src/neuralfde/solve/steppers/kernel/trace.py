@@ -1,9 +1,10 @@
-"""``func`` and the scheme around it as a program for one sample, or the reason why there is none."""
+"""``func`` and the scheme around it, watched for one step and read as a program for one sample."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ....base.torch_private import pytree, uncompiled
 from ...plan import Plan
 from .lower import Lowered, lowered
 from .operations import COVERED
-from .record import Constants, Recorder, Refused, Unfit
+from .record import Constants, Recorder, Refused, Unfit, described
 
 
 def layouts(structure: Structure) -> Iterator[tuple[Tensor, Tensor]]:
@@ -43,8 +44,21 @@ def _packed(structure: Structure, parts: list[Tensor]) -> Tensor:
     return structure.pack(parts[0] if structure.bare else pytree.tree_unflatten(parts, structure.spec))
 
 
-def recorded(plan: Plan, like: Tensor) -> tuple[Recorder, tuple[list[Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """One step, watched: the record, the tensors that it was given and its results."""
+class Step(NamedTuple):
+    """One step, watched: the record, the tensors that it was given (sums, local weight, time) and its results."""
+
+    record: Recorder
+    given: tuple[list[Tensor], Tensor, Tensor]
+    results: tuple[Tensor, Tensor]
+
+    def described(self) -> tuple[Hashable, list[Tensor]]:
+        """See :func:`described`."""
+        sums, local, time = self.given
+        return described(self.record.live, (*sums, local, time), self.results)
+
+
+def recorded(plan: Plan, like: Tensor) -> Step:
+    """One step from rows like this."""
     shape = plan.field.shape
     sums = [like.detach().clone().view(shape) for _ in range(plan.scheme.sums)]
     local, time = torch.zeros_like(sums[0]), plan.field.times[:1].clone()
@@ -52,22 +66,18 @@ def recorded(plan: Plan, like: Tensor) -> tuple[Recorder, tuple[list[Tensor], Te
     with torch.no_grad(), uncompiled(), Recorder([*sums, local, time], COVERED) as record:
         state, slope = plan.scheme.evaluate(partial(field, 0), sums, local)
     assert slope is not None
-    return record, (sums, local, time), (state, slope)
+    return Step(record, (sums, local, time), (state, slope))
 
 
-def traced(plan: Plan, like: Tensor) -> tuple[Lowered, Constants, tuple[Tensor, Tensor]]:
-    """The program of a step, its constants, and the sample and feature of each element of a row."""
-    record, given, results = recorded(plan, like)
-    constants = Constants(record.constant, [x for x in plan.leaves if x.requires_grad])
+def traced(step: Step, constants: Constants, structure: Structure) -> tuple[Lowered, tuple[Tensor, Tensor]]:
+    """The program of a step, and the sample and feature of each element of a row; or the reason why there is none."""
     reason = Refused(f"no axis divides the state into samples of up to {KERNEL_FEATURES} numbers")
-    for k, where in enumerate(layouts(plan.field.structure)):
+    for k, where in enumerate(layouts(structure)):
         for chunk, limit in ((1, KERNEL_NUMBERS), (KERNEL_TILE, KERNEL_TILES)):
             if chunk > 1 and int(where[1].max()) == 0:
                 continue
             try:
-                return lowered(record.live, constants, given, results, where, chunk, limit), constants, where
-            except Unfit as unfit:
-                reason = (
-                    unfit if k <= 1 else reason
-                )  # what the usual idea of a sample met: features along the last axis
+                return lowered(step.record.live, constants, step.given, step.results, where, chunk, limit), where
+            except Unfit as unfit:  # said is what the usual idea of a sample met, with features along the last axis
+                reason = unfit if k <= 1 else reason
     raise reason
