@@ -12,6 +12,7 @@ from torch import nn
 import neuralfde as nf
 from neuralfde.solve.steppers import kernel
 from neuralfde.solve.steppers.kernel import prepare, trace
+from tests.caching import counted
 from tests.matrix.cases import Case
 from tests.matrix.compare import by_package, by_reference, distances
 
@@ -205,6 +206,29 @@ def test_single_precision_is_as_near_to_double():
     net = Net(3, 20).float()
     kernel, single = (gradients(net, draw(5, 3).float(), s, method="abm")[0] for s in ("kernel", "single"))
     assert apart(kernel, exact) < 2 * apart(single, exact)
+
+
+class Chosen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rate, self.which, self.factor = nn.Parameter(draw(3)), torch.tensor([1, 0, 2], device=DEVICE), 1.0
+
+    def forward(self, t, z):
+        return -self.factor * self.rate * z[:, self.which]
+
+
+@marked
+def test_kernels_are_found_again_where_nothing_but_numbers_of_tensors_changed(monkeypatch):
+    func, count = Chosen(), counted(monkeypatch, prepare._PREPARED)
+    for hits, change in enumerate((lambda: None, lambda: func.rate.data.mul_(2), lambda: func.rate.data.add_(1))):
+        change()
+        compare(func, draw(4, 3), steps=2)
+        assert (count.hits, count.misses) == (hits, 1)
+    func.which.copy_(torch.tensor([2, 1, 0]))
+    compare(func, draw(4, 3), steps=2)
+    func.factor = 2.0
+    compare(func, draw(4, 3), steps=2)
+    assert (count.hits, count.misses) == (3, 2)  # a number that meets parameters alone is one of theirs
 
 
 CELLS = [

@@ -95,7 +95,8 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh).kernels()
     numbers = {id(x): k for k, x in enumerate(seen)}
     shared, own = ([picked(slots, low.constants) for slots in part] for part in (low.builder.shared, low.builder.own))
-    low.builder.orders.clear()
+    for spent in (low.builder.orders, low.builder.known, low.builder.shared, low.builder.own):
+        spent.clear()
     sources = [numbers[id(x)] for x in low.constants]
     program = replace(low, constants=[])
     return Prepared(program, kernels, _compiled(kernels.source), shared, own, sources, places.to(like.device), strides)
