@@ -68,6 +68,8 @@ KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps and numbers in its rows: what matrices take and give is kept for
 #: a block, some ten times its rows, and so are inner products of all its pairs of rows.
 KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 24
+#: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
+KERNEL_FADING = 64
 
 # ---- implicit stages ------------------------------------------------------------------------------------------------
 

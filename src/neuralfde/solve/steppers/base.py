@@ -181,7 +181,7 @@ class Stepper(ABC):
         """How many times longer its blocks should be than those of single steps, for rows like this."""
         return 1
 
-    def span(self, like: Tensor, steps: int) -> int | None:
+    def span(self, run: Run, like: Tensor, steps: int) -> int | None:
         """Steps in a block where it sums exponentials inside its blocks by itself; None: it takes weights alone."""
         return None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ....base.policy import KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS, KERNEL_LONGER
+from ....base.policy import KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS, KERNEL_FADING, KERNEL_LONGER
 from ....base.transfer import capturing
 from ...plan import Plan, Run
 from ..base import Filled, Pull, Stepper, Steps, Task, Totals, why_single
@@ -30,8 +30,10 @@ class Kernel(Stepper):
         """See :class:`Stepper`."""
         return KERNEL_LONGER
 
-    def span(self, like: Tensor, steps: int) -> int:
+    def span(self, run: Run, like: Tensor, steps: int) -> int | None:
         """See :class:`Stepper`."""
+        if run.kernel.features > KERNEL_FADING:
+            return None
         return min(steps + 1, KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS // like.numel())
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:

@@ -41,6 +41,7 @@ class Launcher:
             self.prepared.low.builder.samples,
         )
         self.fixed = self.prepared.fixed(like)
+        self.features = self.prepared.places.shape[1]
         self.shared, self.own = (x.detach() for x in self.prepared.gathered(self.tensors, like))
 
     def begin(self) -> None:
