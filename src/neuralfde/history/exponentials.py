@@ -52,6 +52,8 @@ class Exponentials(History):
     def __post_init__(self) -> None:
         real("Exponentials.tol", self.tol, 0, 1, hint="It is the largest relative error of a weight.")
         whole("Exponentials.block", self.block, least=2)
+        if self.span is not None:
+            whole("Exponentials.span", self.span)
         if self.terms is not None and self.mesh is None:
             exact = "float64 tells no more rates apart; history='full' or 'fft' has exact sums."
             whole("Exponentials.terms", self.terms, 2, MOST_TERMS, hint=exact)

@@ -34,7 +34,7 @@ class Kernel(Stepper):
         """See :class:`Stepper`."""
         if run.kernel.features > KERNEL_FADING:
             return None
-        return min(steps + 1, KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS // like.numel())
+        return max(1, min(steps + 1, KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS // like.numel()))
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """See :class:`Stepper`."""

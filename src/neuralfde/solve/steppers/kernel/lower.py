@@ -71,10 +71,13 @@ class Lowering:
             for x in out:
                 if x.is_floating_point() and x.dtype != self.dtype:
                     raise Refused(f"func changes the precision to {x.dtype}, by {call.name}")
-            for x, elements in zip(out, self._lower(call, name), strict=True):
-                if elements.slot.shape != x.shape:
-                    raise Refused(f"{call.name} is not covered in this form")
-                self.held[id(x)] = elements
+            try:
+                found = self._lower(call, name)
+            except (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError) as error:
+                raise Refused(f"{call.name} is not covered in this form: {error}") from error
+            if [elements.slot.shape for elements in found] != [x.shape for x in out]:
+                raise Refused(f"{call.name} is not covered in this form")
+            self.held.update({id(x): elements for x, elements in zip(out, found, strict=True)})
 
     def _lower(self, call: Call, name: str) -> list[Elements]:
         args, kwargs = call.args, call.kwargs

@@ -10,14 +10,13 @@ from .record import Refused
 
 
 def _power(x: Sym | float, p: Sym | float) -> Sym:
-    if not isinstance(x, Sym):
-        return (p * math.log(x)).exp()  # type: ignore[union-attr]
-    if not isinstance(p, Sym) and p == int(p) and 1 <= p <= 4:
+    if isinstance(x, Sym) and not isinstance(p, Sym) and p in (1, 2, 3, 4):
         found = x
         for _ in range(int(p) - 1):
             found = found * x
         return found
-    return x.pow(p)
+    program = x.program if isinstance(x, Sym) else p.program  # type: ignore[union-attr]
+    return program.apply("pow", x, p)
 
 
 def _gelu(x: Sym, approximate: str = "none") -> Sym:
