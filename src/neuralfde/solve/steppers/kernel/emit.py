@@ -18,6 +18,8 @@ from .program import Matrix, Program, Pulled, pull_back
 _ARGS = """table, near, wg, wk, wi, wj, modes, decay, terms, times, local, shared, own, places, count, samples, step_s,
     step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
     J: tl.constexpr, WEIGH: tl.constexpr"""
+#: Numbers that differ from block to block: no kernel is compiled for their values.
+_LOOSE = ["begin", "near", "wg", "wk", "wi", "wj", "terms", "count", "samples"]
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,5 @@ def _kernel(head: str, setup: list[str], body: list[str], after: list[str]) -> s
     """A kernel that walks through the steps of a block."""
     barrier = "tl.debug_barrier()  # other threads of this program read what was written"
     steps = ["for k in range(begin, count):", *[f"    {line}" for line in (*body, barrier)]]
-    return (
-        f"@triton.jit\ndef {head}, {_ARGS}):\n" + "\n".join(f"    {line}" for line in (*setup, *steps, *after)) + "\n"
-    )
+    lines = "\n".join(f"    {line}" for line in (*setup, *steps, *after))
+    return f"@triton.jit(do_not_specialize={_LOOSE})\ndef {head}, {_ARGS}):\n{lines}\n"
