@@ -91,7 +91,7 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
             "history": [*NAMES, "'window'", "'fulll'", "Full", "Window"],
             "storage": [*NAMES, "'disk'", "Device"],
             "z0=torch.ones(2, requires_grad=True), history='exponentials', storage": ["Host(path='/nonexistent/x')"],
-            "stepper": [*NAMES, "'cuda-graph'", "'singel'", "Picard"],
+            "stepper": [*NAMES, "'cuda-graph'", "'kernel'", "'singel'", "Picard"],
             "method='gl', solver": [*NAMES[:3], "'newtn'", "NewtonKrylov"],
             "solver": ["'newton'"],
             "params": ["torch.ones(2)", "['w']", "3", "[None]", "{'w': 1.0}"],

@@ -34,7 +34,7 @@ from .schemes import (
     Predictor,
     Trapezoid,
 )
-from .solve.steppers import CudaGraph, Picard, Single
+from .solve.steppers import CudaGraph, Kernel, Picard, Single
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
 from .time import Event
@@ -73,6 +73,7 @@ __all__ = [
     "Host",
     "InputError",
     "InputTypeError",
+    "Kernel",
     "Krylov",
     "MultiTerm",
     "Multistep",

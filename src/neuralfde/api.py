@@ -125,8 +125,9 @@ def fdeint(
             ``steps=``.
         stepper: how steps are taken: ``'auto'`` (default), ``'single'`` (one after the other), ``'picard'`` (many steps
             of a small state at once, ``func`` vectorised over time), ``'cuda-graph'`` (blocks of steps replayed on a
-            GPU), or an object. The numbers are the same; ``solve(...).stats`` says which ran and why. All but
-            ``'single'`` rely on ``func`` being a function of its arguments.
+            GPU), ``'kernel'`` (blocks of steps in one Triton kernel made from ``func``, on a GPU), or an object. The
+            numbers are the same; ``solve(...).stats`` says which ran and why. All but ``'single'`` rely on ``func``
+            being a function of its arguments.
         grid: increasing times at which the steps end, in place of ``step``: a graded or logarithmic mesh, or the
             ``grid`` of an earlier solution. It begins and ends with the times of ``t``. Methods: ``'predictor'``,
             ``'predictor-implicit'``, ``'trapezoid'``, ``'abm'``, and ``'l1'`` with ``history='full'``. That history has

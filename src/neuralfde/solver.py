@@ -290,7 +290,7 @@ def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> St
         history=problem.history,
         storage=problem.storage,
         stepper=went.stepper,
-        why=f"{problem.why}; stepper={went.stepper}: {went.why}{solver}",
+        why=f"{problem.why}; stepper={went.stepper}: {went.why}{went.instead}{solver}",
         factorisations=0 if stages is None else stages.factorisations,
         linear_solves=0 if stages is None else stages.linear_solves,
         rejected=0 if march is None else march.found.rejected,

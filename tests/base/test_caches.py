@@ -20,6 +20,7 @@ from neuralfde.history import exponentials, panels
 from neuralfde.orders import caputo
 from neuralfde.rhs import field
 from neuralfde.solve.steppers import graph_cache, newton_block
+from neuralfde.solve.steppers.kernel import prepare
 from tests.caching import counted
 from tests.stubs import F64, Net, relative
 
@@ -34,6 +35,7 @@ CACHES = {
     "weights": caputo._WEIGHTS,
     "small solves as they were read": weighing._READ,
     "unit matrices of Newton's method": newton_block._UNITS,
+    "kernels of steps": prepare._PREPARED,  # test_kernel.py tries to make it lie
 }
 
 

@@ -57,7 +57,8 @@ class Case:
 
     @property
     def device(self) -> str:
-        return "cuda" if self.stepper in ON_GPU else "cpu"
+        interpreted = self.stepper == "kernel" and os.environ.get("TRITON_INTERPRET") == "1"
+        return "cuda" if self.stepper in ON_GPU and not interpreted else "cpu"
 
     @property
     def implicit(self) -> bool:

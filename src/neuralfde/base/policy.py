@@ -47,6 +47,30 @@ NEWTON_NUMBERS = 64
 #: Its iterations, and how exact its differences are, at best.
 NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 
+# ---- steps in one kernel --------------------------------------------------------------------------------------------
+
+#: Samples of a program where features are single numbers, one a thread, and where they are tiles: of 32 samples tiles
+#: spill registers and are 10 to 50 times slower (H200, networks 32-64-32).
+KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, 16
+#: Numbers of a sample up to which it fits into one program.
+KERNEL_FEATURES = 512
+#: Warps of a program: with four the backward pass of such a network spills registers, with eight it does not (compiled
+#: for an H200, 32 exponentials).
+KERNEL_WARPS, KERNEL_TILE_WARPS = 4, 8
+#: Features in a tile, and operations on single numbers and on tiles up to which a function becomes a kernel.
+KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
+#: Numbers of all matrices up to which they are held for all steps; more are read again at every step.
+KERNEL_HELD = 1 << 13
+#: Earlier steps of a block whose rows are read at once.
+KERNEL_ROWS = 8
+#: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
+KERNEL_LONGER = 2
+#: With exponentials a block has up to this many steps and numbers in its rows: what matrices take and give is kept for
+#: a block, some ten times its rows, and so are inner products of all its pairs of rows.
+KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 24
+#: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
+KERNEL_FADING = 64
+
 # ---- implicit stages ------------------------------------------------------------------------------------------------
 
 #: Numbers of a sample up to which its Jacobian is a matrix, and numbers in all these matrices. With 512 the inverse

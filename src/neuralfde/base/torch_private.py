@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
+    "Recording",
     "TorchDispatchMode",
     "add_each",
     "are_batched",
@@ -55,6 +56,14 @@ _stance: Any = None  # how many threads run compiled functions as they were writ
 #: Decorator: run this outside of any graph that torch.compile is building. ``torch.compiler.disable`` would import the
 #: compiler together with the package.
 without_compiler = _disable_dynamo
+
+
+class Recording(TorchDispatchMode):
+    """A mode under which nothing is compiled: others import the compiler with their first operation, three seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def vjp(

@@ -7,6 +7,7 @@ from .exponentials import Exponentials
 from .fading_mesh import FadingOnMesh
 from .fading_mesh import Mesh as FadingMesh
 from .full import FFT, Full
+from .long_blocks import LongBlocks, Modes
 from .precision import ieee, reduced
 from .sum_of_exponentials import SumOfExponentials
 from .window import Window
@@ -20,7 +21,9 @@ __all__ = [
     "FadingOnMesh",
     "Full",
     "History",
+    "LongBlocks",
     "Memory",
+    "Modes",
     "SumOfExponentials",
     "Window",
     "add_rows",

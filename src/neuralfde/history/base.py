@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -48,10 +48,11 @@ class Memory(ABC):
         """
 
     @abstractmethod
-    def inner(self, block: Block) -> Tensor:
+    def inner(self, block: Block) -> Any:
         """What the rows of a block weigh in each other: (groups, row, output, earlier row, input).
 
-        Zero unless the earlier row is earlier; the same object again where the weights are the same.
+        Zero unless the earlier row is earlier; the same object again where the weights are the same. A memory that was
+        asked for long blocks gives :class:`~.long_blocks.Modes`.
         """
 
     @abstractmethod

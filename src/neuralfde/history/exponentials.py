@@ -16,6 +16,7 @@ from ..base.torch_private import is_constant, value_of
 from ..errors import InputError
 from .base import Block, History, Memory
 from .fading_mesh import FadingOnMesh, Mesh
+from .long_blocks import LongBlocks
 from .sum_of_exponentials import SumOfExponentials
 
 _FITTED: Cache[Tensor] = Cache("fits of exponentials", 8)
@@ -38,18 +39,21 @@ class Exponentials(History):
         terms: use exactly this many exponentials (``tol`` must then hold with them); default: as few as reach ``tol``.
 
     Where steps have many lengths the rates and coefficients have a closed form, see ``weights/fading.py``; the solver
-    fills in ``mesh`` then.
+    fills in ``mesh`` then. A stepper that sums exponentials inside its blocks by itself asks for longer ones, ``span``.
     """
 
     tol: float = 1e-8
     block: int = 16
     terms: int | None = None
     mesh: Mesh | None = field(default=None, compare=False, repr=False)
+    span: int | None = field(default=None, compare=False, repr=False)
     snapshots = True
 
     def __post_init__(self) -> None:
         real("Exponentials.tol", self.tol, 0, 1, hint="It is the largest relative error of a weight.")
         whole("Exponentials.block", self.block, least=2)
+        if self.span is not None:
+            whole("Exponentials.span", self.span)
         if self.terms is not None and self.mesh is None:
             exact = "float64 tells no more rates apart; history='full' or 'fft' has exact sums."
             whole("Exponentials.terms", self.terms, 2, MOST_TERMS, hint=exact)
@@ -121,24 +125,23 @@ class Exponentials(History):
         decays = torch.exp((self.block - far) * self.rates(steps, c.shape[1])).to(weights)
         return torch.cat([near, torch.einsum("mk,nkg->nmg", decays, c)], dim=1)
 
-    def forward(self, weights: Tensor, steps: int, row: Tensor) -> SumOfExponentials | FadingOnMesh:
+    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Memory:
         """See :class:`History`."""
         return self._open(weights, steps, row, False, False)
 
-    def reverse(
-        self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool
-    ) -> SumOfExponentials | FadingOnMesh:
+    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Memory:
         """See :class:`History`."""
         return self._open(weights, steps, row, True, weigh)
 
-    def _open(
-        self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool
-    ) -> SumOfExponentials | FadingOnMesh:
+    def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> Memory:
         if self.mesh is not None:
             return FadingOnMesh(self.mesh, weights, row, self.block, backward, weigh)
         terms = weights.shape[1] - 2 * self.block
         rates = self.rates(steps, terms) if terms else torch.empty(0, dtype=torch.float64)
-        return SumOfExponentials(weights, rates, steps, row, self.block, backward, weigh)
+        if self.span is None or self.span <= self.block or not terms:
+            return SumOfExponentials(weights, rates, steps, row, self.block, backward, weigh)
+        short = SumOfExponentials(weights, rates, steps, row, self.block, backward, False)
+        return LongBlocks(short, weights, rates, self.span, weigh)
 
     def held_rows(self, sums: int, terms: int) -> int:
         """Rows held in a forward pass: the exponentials, the block before and the block being filled."""

@@ -6,7 +6,7 @@ change what the steps are given; their transposes collect the gradients of what 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class Wrapped(Memory):
         """See :class:`Memory`."""
         return self.memory.recall(block, out)
 
-    def inner(self, block: Block) -> Tensor:
+    def inner(self, block: Block) -> Any:
         """See :class:`Memory`."""
         return self.memory.inner(block)
 
@@ -294,7 +294,7 @@ class Tabled(Wrapped):
         super().__init__(memory)
         self.tables = tables
 
-    def inner(self, block: Block) -> Tensor:
+    def inner(self, block: Block) -> Any:
         """See :class:`Memory`."""
         if block.start > 0:
             return self.memory.inner(block)

@@ -36,7 +36,7 @@ def diffuse(
     """``out_i = s (Σ_e w_e z_j - z_i) + b source_i``; ``each`` rows belong to one rate."""
     row, mine, first, last = _place(rowptr, rows, most, LISTED)
     f = tl.arange(0, WIDTH)
-    own, inside = row * width + f, (f < width) & mine
+    own, inside = row * width + f, f < tl.where(mine, width, 0)
     total = tl.zeros([WIDTH], z.dtype.element_ty)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
@@ -56,7 +56,7 @@ def diffuse_back(
     """By source: ``d_j = Σ_e w_e f̄_i - f̄_j``, ``z̄_j = s d_j``, ``<d_j, z_j>`` and ``w̄_e = s <f̄_i, z_j>``."""
     row, mine, first, last = _place(rowptr, rows, most, LISTED)
     f = tl.arange(0, WIDTH)
-    own, inside = row * width + f, (f < width) & mine
+    own, inside = row * width + f, f < tl.where(mine, width, 0)
     state, s = tl.load(z + own, inside, 0.0), tl.load(rate + row // each)
     total = tl.zeros([WIDTH], z.dtype.element_ty)
     for start in range(first, last, EDGES):
@@ -105,7 +105,7 @@ def softmax(
     """
     row, mine, first, last = _place(rowptr, rows, most, LISTED)
     at, there = _heads(heads, dim, HEADS, DIM)
-    query = SCALE * tl.load(q + row * heads * dim + at, there & mine, 0.0)
+    query = SCALE * tl.load(q + row * heads * dim + at, there & (at < tl.where(mine, heads * dim, 0)), 0.0)
     for start in range(first, last, EDGES):
         e = start + tl.arange(0, EDGES)
         keys = _head_rows(k, col, e, e < last, heads * dim, at, there)
@@ -152,7 +152,7 @@ def softmax_back(
         tl.store(score_grad + place, slope, known)
         keys = _head_rows(k, col, e, e < last, heads * dim, at, there)
         total += tl.sum(slope[:, :, None] * keys, 0)
-    tl.store(grad_q + row * heads * dim + at, total, there & mine)
+    tl.store(grad_q + row * heads * dim + at, total, there & (at < tl.where(mine, heads * dim, 0)))
 
 
 @triton.jit
@@ -169,4 +169,4 @@ def softmax_keys(
         place, known = _edge_heads(tl.load(perm + p, p < last, 0), p < last, heads, HEADS)
         slope = tl.load(score_grad + place, known, 0.0)
         total += tl.sum(slope[:, :, None] * _head_rows(q, col, p, p < last, heads * dim, at, there), 0)
-    tl.store(grad_k + row * heads * dim + at, total, there & mine)
+    tl.store(grad_k + row * heads * dim + at, total, there & (at < tl.where(mine, heads * dim, 0)))

@@ -21,7 +21,7 @@ from ..base.structure import all_finite
 from ..base.torch_private import value_of
 from ..base.transfer import capturing
 from ..errors import NonFiniteError
-from ..history import Block, Full, History, Memory, ieee, reduced
+from ..history import Block, Exponentials, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
 from ..rhs.demand import derivative_only
 from ..schemes import Jacobian
@@ -95,7 +95,7 @@ def forward(
     """
     like, run.slopes = z0 if c.base is None else z0[0], []
     stepper = Single() if check else choose(plan, run, like, keep_graphs)
-    engine = _history(plan, stepper, like, keep_graphs).forward(c.weights, plan.steps, like)
+    engine = _history(plan, run, c, stepper, like, keep_graphs).forward(c.weights, plan.steps, like)
     size = min(engine.block, plan.steps + 1)
     parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known, plan.tables)
     tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
@@ -147,7 +147,7 @@ def backward(
     wanted = [x for x in plan.leaves if x.requires_grad]
     totals = Totals(wanted, c.local, plan.weigh, plan.field.outside)
     stepper = choose(plan, run, like, record.steps is not None, backward=True)
-    past = _history(plan, stepper, like, record.steps is not None)
+    past = _history(plan, run, c, stepper, like, record.steps is not None)
     engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
@@ -234,9 +234,12 @@ def _idle(plan: Plan, c: Coefficients, first: dict[int, bool], last: dict[int, b
     return frozenset(found)
 
 
-def _history(plan: Plan, stepper: Stepper, like: Tensor, keep_graphs: bool) -> History:
+def _history(plan: Plan, run: Run, c: Coefficients, stepper: Stepper, like: Tensor, keep_graphs: bool) -> History:
     """The history, with the blocks that the stepper likes; short ones beside graphs, which take all the memory."""
     past = plan.history
+    if isinstance(past, Exponentials):
+        short = keep_graphs or c.start is not None or plan.backward_weights is not None  # a dense triangle is needed
+        return past if short else replace(past, span=stepper.span(run, like, plan.steps))
     if not isinstance(past, Full):
         return past
     block = max(1, past.block // 4) if keep_graphs else past.block * stepper.longer(like)

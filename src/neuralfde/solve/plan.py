@@ -88,6 +88,8 @@ class Run:
     Attributes:
         vectorised: whether ``func`` gave the same values when it was vectorised over time; None: not tried.
         stages: what solves implicit stages, with the factors that it holds.
+        kernel: the steps as a kernel, or why there is none; None: not tried.
+        instead: why another stepper than the one asked for takes the steps.
     """
 
     stepper: str = ""
@@ -96,3 +98,5 @@ class Run:
     slopes: list[Tensor] = field(default_factory=list)
     vectorised: bool | None = None
     stages: Stages | None = None
+    kernel: Any = None
+    instead: str = ""

@@ -8,6 +8,7 @@ from ...errors import InputError
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, Totals
 from .cuda_graph import CudaGraph
+from .kernel import Kernel
 from .picard import Picard
 from .single import Single, SingleSteps
 
@@ -15,6 +16,7 @@ __all__ = [
     "STEPPERS",
     "CudaGraph",
     "Filled",
+    "Kernel",
     "Picard",
     "Pull",
     "Single",
@@ -32,6 +34,7 @@ STEPPERS: dict[str, Stepper | None] = {
     "single": Single(),
     "picard": Picard(),
     "cuda-graph": CudaGraph(),
+    "kernel": Kernel(),
 }
 
 
@@ -47,6 +50,10 @@ def choose(plan: Plan, run: Run, like: Tensor, keep_graphs: bool = False, backwa
         refusal = stepper.refusal(plan, like)
         if refusal is not None:
             raise InputError(f"stepper={stepper.name!r} cannot take these steps: {refusal}. Use stepper='auto'.")
+        reason = stepper.yields(plan, run, like)
+        if reason is not None:
+            run.instead = f", not {stepper.name}: {reason}"
+            stepper, run.why = _automatic(plan, run, like, backward)
     run.stepper = stepper.name
     return stepper
 

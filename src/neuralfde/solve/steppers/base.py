@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ class Task:
     block: Block
     steps: range
     sums: Tensor
-    inner: Tensor
+    inner: Any
     local: Tensor
     origin: int | None
     idle: frozenset[int]
@@ -180,9 +181,17 @@ class Stepper(ABC):
         """How many times longer its blocks should be than those of single steps, for rows like this."""
         return 1
 
+    def span(self, run: Run, like: Tensor, steps: int) -> int | None:
+        """Steps in a block where it sums exponentials inside its blocks by itself; None: it takes weights alone."""
+        return None
+
     @abstractmethod
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """Why it cannot take the steps of this solve, whose rows look like ``like`` (groups, width); None if it can."""
+
+    def yields(self, plan: Plan, run: Run, like: Tensor) -> str | None:
+        """Why the automatic choice takes these steps, although this stepper was asked for; None: it takes them."""
+        return None
 
     @abstractmethod
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:

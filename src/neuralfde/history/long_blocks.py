@@ -1,0 +1,120 @@
+"""A sum of exponentials in blocks longer than its exact lags, for a stepper that sums inside its blocks by itself.
+
+Such a stepper takes :class:`Modes` in place of a matrix of weights: the exact lags, and exponentials that it carries
+from step to step. What is before a block reaches its first B rows as in :class:`SumOfExponentials`, and all later ones
+through the fading sums alone, in one product: ``Σ_i c_i e^{-s_i (q - B)} T_i`` in row ``a + q``, with ``T_i = Σ_{j<a}
+e^{-s_i (a - j)} v_j``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import Block, Memory
+from .sum_of_exponentials import SumOfExponentials
+
+
+class Modes(NamedTuple):
+    """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, with 0 for lag 0; beyond it
+    ``Σ_i c_i r_i^{m-B}`` with coefficients ``c`` (groups, sums, K) and decays ``r`` (K,)."""
+
+    lags: Tensor
+    coefficients: Tensor
+    decays: Tensor
+
+
+class LongBlocks(Memory):
+    """One pass in blocks of ``block`` steps, B or more; the state is that of the short blocks.
+
+    Args:
+        short: the same memory in blocks of B steps.
+        weights: its weights, (sums, 2B + K, groups).
+        rates: the rates (K,) of the exponentials, per step.
+        block: steps in a block.
+        weigh: in a backward pass, also accumulate the gradient of the weights.
+    """
+
+    def __init__(self, short: SumOfExponentials, weights: Tensor, rates: Tensor, block: int, weigh: bool) -> None:
+        self.short, self.block, self.backward, self.near = short, block, short.backward, short.block
+        lags, c = weights.permute(2, 0, 1).split([2 * self.near, short.terms], dim=-1)
+        lags = lags[..., : self.near + 1].clone(memory_format=torch.contiguous_format)
+        lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
+        self.modes = Modes(lags, c.contiguous(), torch.exp(-rates).to(weights))
+        q = torch.arange(block + 1, dtype=torch.float64)
+        self.fade = torch.exp(-q[:, None] * rates).to(weights)  # by lag beyond B
+        self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1]) if weigh else None
+
+    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
+        """See :class:`Memory`."""
+        if block.start == 0:
+            return None
+        early, later = min(block.count, self.near), max(0, block.count - self.near)
+        first = self.short.recall(Block(block.start, early))
+        assert first is not None
+        if later:
+            sums = torch.einsum("gik,gikw->gkiw", self.modes.coefficients, self._folded()) if self.backward else None
+            if sums is not None:
+                rest = torch.einsum("qk,gkw->qgw", self.fade[:later], sums.sum(2)).unsqueeze(1)
+            else:
+                rest = torch.einsum(
+                    "qk,gok,gkw->qogw", self.fade[:later], self.modes.coefficients, self._folded()[:, 0]
+                )
+            first = torch.cat([first, rest])
+        return first if out is None else out.copy_(first)
+
+    def _folded(self) -> Tensor:
+        """``T_i``, (groups, inputs, K, width)."""
+        older, tables = self.short.older, self.short.tables
+        return older * tables.decay + tables.fold @ self.short.previous
+
+    def inner(self, block: Block) -> Modes:
+        """See :class:`Memory`."""
+        return self.modes
+
+    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """See :class:`Memory`."""
+        if self.weights_grad is not None and slopes is not None:
+            self._correlate(rows, slopes)
+        if block.count < self.block:  # the last one: nothing comes after it
+            return
+        early = self.block - self.near
+        self.short.record(Block(block.start, self.near), rows[early:])
+        self.short.older *= self.fade[early][:, None]
+        self.short.older += self.fade[1 : early + 1].flip(0).t() @ rows[:early].permute(2, 1, 0, 3)
+
+    def _correlate(self, rows: Tensor, slopes: Tensor) -> None:
+        """Add ``⟨v_i, μ_{i'}⟩`` of one block: to the weight of lag ``i - i'``, or to the coefficients beyond B."""
+        assert self.weights_grad is not None
+        count, size = slopes.shape[0], self.near
+        mine = slopes.transpose(0, 1)  # (groups, own, width)
+        times = torch.arange(-size, count, device=slopes.device)
+        lag = (times[size:, None] - times).clamp_(min=0).reshape(-1)
+        for k in range(self.short.ins):
+            past = torch.cat([self.short.previous[:, k], rows[:, k].transpose(0, 1)], dim=1)
+            by_lag = mine.new_zeros(len(mine), count + size)
+            by_lag.index_add_(-1, lag, (mine @ past.transpose(1, 2)).flatten(1))
+            before = (mine @ self.short.older[:, k].transpose(1, 2)) * self.fade[:count]
+            grad, beyond = self.weights_grad[k], by_lag[:, size + 1 :]
+            grad[:, 1 : size + 1] += by_lag[:, 1 : size + 1]
+            grad[:, 2 * size :] += before.sum(1) + beyond @ self.fade[1 : beyond.shape[1] + 1]
+
+    @property
+    def bytes(self) -> int:
+        """See :class:`Memory`."""
+        return self.short.bytes
+
+    @property
+    def snapshot_rows(self) -> int:
+        """See :class:`Memory`."""
+        return self.short.snapshot_rows
+
+    def snapshot(self, n: int) -> tuple[Tensor, ...]:
+        """See :class:`Memory`."""
+        return self.short.snapshot(n)
+
+    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
+        """See :class:`Memory`."""
+        self.short.restore(kept)

@@ -1,0 +1,127 @@
+"""Nodes of a program as expressions of Triton, and the lines of a kernel made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ....base.policy import KERNEL_HELD
+from .program import Matrix, Node, Program
+
+#: Pointwise operations as Triton writes them.
+_FORMS = {
+    "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "({} / {})", "neg": "(-{})",
+    "abs": "tl.abs({})", "exp": "tl.exp({})", "log": "tl.log({})", "sin": "tl.sin({})", "cos": "tl.cos({})",
+    "sqrt": "tl.sqrt({})", "erf": "tl.erf({})", "sigmoid": "tl.sigmoid({})", "tanh": "tanh({})",
+    "log1p": "log1p({})", "expm1": "expm1({})", "pow": "power({}, {})", "sign": "sign({})",
+    "maximum": "tl.maximum({}, {})", "minimum": "tl.minimum({}, {})", "where": "tl.where({}, {}, {})",
+    "gt": "({} > {})", "ge": "({} >= {})", "lt": "({} < {})", "le": "({} <= {})", "eq": "({} == {})",
+    "ne": "({} != {})",
+}  # fmt: skip
+
+
+def width(size: int) -> int:
+    """The power of two that holds so many features; matrix products take no less than 16."""
+    return 1 if size == 1 else max(16, 1 << (size - 1).bit_length())
+
+
+@dataclass
+class Writer:
+    """Lines of a kernel: what does not change with the step goes before the loop."""
+
+    program: Program
+    head: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    holds: bool = False
+
+    def write(self, wanted: Iterable[int], given: set[int]) -> None:
+        """All nodes that these need, but for the given ones, which are written already."""
+        needed, pending = set(), list(wanted)
+        while pending:
+            i = pending.pop()
+            if i not in needed:
+                needed.add(i)
+                pending.extend(self.program.nodes[i].args)
+        # matrices stay in registers or shared memory for all steps where all of them fit
+        products = [node for node in map(self.program.nodes.__getitem__, needed) if isinstance(node.data, Matrix)]
+        sizes = [width(self.program.nodes[node.args[0]].size) * width(node.size) for node in products]
+        self.holds = sum(sizes) <= KERNEL_HELD
+        moving = set(given)
+        for i in sorted(needed):
+            node = self.program.nodes[i]
+            if i in given:
+                continue
+            if moving.intersection(node.args):
+                moving.add(i)
+            (self.body if i in moving else self.head).append(f"n{i} = {self.form(node)}")
+
+    def form(self, node: Node) -> str:
+        """The expression of a node."""
+        args = [f"n{i}" for i in node.args]
+        if node.op == "number":
+            return f"tl.full((1, 1), {_literal(node.data)}, DT)"
+        if node.op == "constant":
+            return self._constant(node)
+        if node.op in _FORMS:
+            return _FORMS[node.op].format(*args)
+        size = self.program.nodes[node.args[0]].size
+        if node.op == "total":
+            return f"tl.sum({_masked(args[0], size, *node.data)}, 1)[:, None]"
+        if node.op == "spread":
+            f, (first, count) = f"f{width(node.size)}", node.data
+            return f"tl.where(({f} >= {first}) & ({f} < {first + count}), {args[0]}, 0.0)"
+        if node.op == "move":
+            return _moved(args[0], size, node.size, *node.data)
+        return self._product(args[0], size, node)
+
+    def _constant(self, node: Node) -> str:
+        where, start, _ = node.data
+        f = f"f{width(node.size)}"
+        if where == "shared":
+            return f"tl.load(shared + {start} + {f}, {f} < {node.size}, 0.0)"
+        return f"tl.load(own + ({start} + {f}) * samples + s, ok & ({f} < {node.size}), 0.0)"
+
+    def _product(self, x: str, size: int, node: Node) -> str:
+        """Features times a matrix, or times its transpose: ``inner`` and ``outer`` are (first, count, stride)."""
+        m: Matrix = node.data
+        inner, outer = (m.first, m.rows, m.width), (0, m.columns, 1)
+        if node.op == "linear-transposed":
+            inner, outer = outer, inner
+        i, j = width(size), width(node.size)
+        row, column, x = f"r{i}" if j > 1 else f"f{i}", f"f{j}", _masked(x, size, *inner[:2])
+        where = (
+            f"shared + {m.offset + (m.row - m.first) * m.width + m.column} + {row} * {inner[2]} + {column} * {outer[2]}"
+        )
+        weights = f"tl.load({where}, {_inside(row, *inner[:2])} & {_inside(column, *outer[:2])}, 0.0)"
+        if i == 1:
+            return f"({x} * {weights})"
+        if j == 1:
+            return f"tl.sum({x} * {weights}, 1)[:, None]"
+        if self.holds:
+            self.head.append(f"w{len(self.head)} = {weights}")
+            weights = f"w{len(self.head) - 1}"
+        return f"tl.dot(tl.broadcast_to({x}, (BM, {i})), {weights}, input_precision=PR)"
+
+
+def _literal(value: float) -> str:
+    return repr(value) if value - value == 0 else f"float('{value}')"
+
+
+def _inside(f: str, first: int, count: int) -> str:
+    return f"(({f} >= {first}) & ({f} < {first + count}))"
+
+
+def _masked(x: str, size: int, first: int, count: int) -> str:
+    """These features, zero elsewhere; what lies beyond the last feature is anything."""
+    if first == 0 and count == width(size):
+        return x
+    return f"tl.where({_inside(f'f{width(size)}', first, count)}, {x}, 0.0)"
+
+
+def _moved(x: str, size: int, wide: int, first: int, count: int, to: int) -> str:
+    i, j = width(size), width(wide)
+    if i == j and first == to:
+        return _masked(x, size, first, count) if count < i else x
+    places = f"((r{i} - {first}) == (f{j} - {to})) & {_inside(f'f{j}', to, count)}"
+    given = f"tl.broadcast_to({_masked(x, size, first, count)}, (BM, {i}))"
+    return f"tl.dot({given}, ({places}).to(DT), input_precision='ieee')"  # exact: one number and zeros

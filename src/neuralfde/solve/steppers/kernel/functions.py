@@ -1,0 +1,49 @@
+"""Functions that Triton's language lacks, or has with less accuracy; importing this needs Triton."""
+# mypy: disable-error-code="no-untyped-def"
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tanh(x):
+    """The rational function of Cephes near zero, where ``1 - e^{-2|x|}`` would lose digits."""
+    s = x * x
+    p = ((-9.64399179425052238628e-1 * s - 9.92877231001918586564e1) * s - 1.61468768441708447952e3) * s
+    q = ((s + 1.12811678491632931402e2) * s + 2.23548839060100448583e3) * s + 4.84406305325125486048e3
+    e = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - e) / (1.0 + e)
+    return tl.where(s < 0.390625, x + x * (p / q), tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def log1p(x):
+    """Rounding of ``1 + x`` cancels (Kahan)."""
+    u = 1.0 + x
+    d = u - 1.0
+    return tl.where(d == 0.0, x, tl.log(u) * (x / tl.where(d == 0.0, 1.0, d)))
+
+
+@triton.jit
+def expm1(x):
+    """Rounding of ``e^x`` cancels (Kahan); far below zero it is -1."""
+    u = tl.exp(x)
+    safe = tl.where((u == 1.0) | (u < 1e-3) | (u > 1e6), 2.0, u)
+    return tl.where(u == 1.0, x, tl.where((u < 1e-3) | (u > 1e6), u - 1.0, (safe - 1.0) * (x / tl.log(safe))))
+
+
+@triton.jit
+def power(x, p):
+    """``x^p``, by way of double precision; a negative ``x`` has powers that are whole numbers."""
+    y, q = tl.abs(x).to(tl.float64), p.to(tl.float64)
+    found = tl.where(q == 0.0, 1.0, tl.exp(q * tl.log(tl.where(y == 0.0, 1.0, y))))
+    found = tl.where((y == 0.0) & (q > 0.0), 0.0, tl.where((y == 0.0) & (q < 0.0), float("inf"), found))
+    odd = q - 2.0 * tl.floor(q * 0.5)  # 0 or 1 for whole numbers
+    signed = tl.where(odd == 1.0, -found, tl.where(odd == 0.0, found, float("nan")))
+    return tl.where(x < 0.0, signed, found).to(x.dtype)
+
+
+@triton.jit
+def sign(x):
+    """-1, 0 or 1."""
+    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0)).to(x.dtype)

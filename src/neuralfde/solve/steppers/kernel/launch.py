@@ -1,0 +1,147 @@
+"""A traced step on its device: its constants, and the launches of its kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....base.torch_private import vjp
+from ....history import Modes, ieee
+from ...plan import Plan
+from ..base import Pull, Task, Totals
+from .prepare import prepared
+
+
+def why_not_here(like: Tensor) -> str | None:
+    """Why no kernel can run for rows like this; None where one can."""
+    try:
+        import triton
+
+        from . import functions
+    except ImportError:
+        return "Triton is not installed: pip install triton"
+    interpreted = not isinstance(functions.tanh, triton.JITFunction)
+    if like.device.type != "cuda" and not interpreted:
+        return (
+            f"the state is on {like.device}: kernels need a CUDA device, or Triton's interpreter (TRITON_INTERPRET=1)"
+        )
+    return None
+
+
+class Launcher:
+    """The kernels of one solve, and what they read beside the rows."""
+
+    def __init__(self, plan: Plan, like: Tensor) -> None:
+        self.prepared, self.constants, self.tensors = prepared(plan, like)
+        self.low, self.kernels, self.samples = (
+            self.prepared.low,
+            self.prepared.kernels,
+            self.prepared.low.builder.samples,
+        )
+        self.fixed = self.prepared.fixed(like)
+        self.features = self.prepared.places.shape[1]
+        self.shared, self.own = (x.detach() for x in self.prepared.gathered(self.tensors, like))
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self.shared_grad, self.own_grad = torch.zeros_like(self.shared), torch.zeros_like(self.own)
+
+    def launch(self, name: str, task: Task, plan: Plan, tensors: tuple[Any, ...], weigh: bool) -> None:
+        """Run a kernel over the steps of a block."""
+        local = task.local.clone()
+        if task.origin is not None:
+            local[task.origin] = 0.0  # its state is given: c + 0 · f
+        low, high = min(task.steps[0], task.steps[-1]), max(task.steps[0], task.steps[-1]) + 1
+        times = plan.field.times[low:high]
+        times = (times if task.steps.step > 0 else times.flip(0)).to(task.sums)
+        row, width = task.sums.shape[-2] * task.sums.shape[-1], task.sums.shape[-1]
+        places = self.prepared.places
+        grid = (-(-self.samples // self.fixed["BM"]),)
+        with torch.cuda.device_of(task.sums):
+            self.prepared.functions[name][grid](
+                *tensors, *_weights(task.inner), times, local, self.shared, self.own, places, task.block.count,
+                self.samples, *self.prepared.strides, row, width, **self.fixed, K=_terms(task.inner), WEIGH=weigh,
+            )  # fmt: skip
+
+    def forward(self, task: Task, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, states and slopes of a block."""
+        sums = task.sums.contiguous()
+        slopes = torch.empty_like(sums[:, 0])
+        states = sums[:, 0] if sums.shape[1] == 1 else torch.empty_like(slopes)
+        self.launch("forward", task, plan, (sums, states, slopes, 0), weigh=False)
+        return sums, states, slopes
+
+    def backward(self, task: Task, pull: Pull, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """The rows μ of a block, and its slopes where they are wanted; gradients of constants add up here."""
+        count, sums = task.block.count, task.sums.contiguous()
+        rows = torch.stack([pull.read(n) for n in task.steps])
+        mu = torch.zeros_like(rows)
+        for k, grad in enumerate(pull.grads):
+            if grad is not None:
+                mu[k, 0].copy_(grad)
+        kernels, begin = self.kernels, 0
+        if 0 in task.idle:  # nobody uses its slope: what is left is the state, and of some schemes that is the sum
+            begin = 1 if self.low.states == self.low.sums[0] else 0
+            sums[0] = 0.0
+        slopes = torch.zeros_like(mu[:, 0]) if pull.weigh else sums
+        weights = torch.zeros_like(mu[:, 0]) if pull.weigh and kernels.weighs else sums
+        saved = sums.new_empty(count * self.samples, max(1, kernels.saved))
+        totals = sums.new_empty(max(1, sum(size for *_, size in kernels.totals)), self.samples)
+        self.launch("backward", task, plan, (sums, rows, mu, slopes, weights, saved, totals, begin), pull.weigh)
+        self._gather(saved[begin * self.samples :], totals)
+        if pull.weigh and kernels.weighs:
+            found = weights.sum(-1)
+            if task.origin is not None:
+                found[task.origin] = 0.0
+            one = pull.totals.local is not None and pull.totals.local.ndim == 1
+            for n, grad in [(0, found.sum(0))] if one else zip(task.steps, found, strict=True):
+                pull.totals.add_local(n, grad)
+        return mu, slopes if pull.weigh else None
+
+    def _gather(self, saved: Tensor, totals: Tensor) -> None:
+        """Add the gradients of a block to those of the constants."""
+        start = 0
+        for where, first, size in self.kernels.totals:
+            part, start = totals[start : start + size], start + size
+            if where == "own":
+                self.own_grad[first : first + size] += part
+            else:
+                self.shared_grad[first : first + size] += part.sum(1)
+        with ieee(saved):
+            for x, g, m in self.kernels.products:
+                first = m.offset + m.row * m.width
+                into = self.shared_grad[first : first + m.rows * m.width].view(m.rows, m.width)
+                taken, given = saved[:, x + m.first : x + m.first + m.rows], saved[:, g : g + m.columns]
+                into[:, m.column : m.column + m.columns].addmm_(taken.t(), given)
+
+    def finish(self, totals: Totals) -> None:
+        """From gradients of constants to those of the tensors that they were made of."""
+        if not self.constants.leaves:
+            return
+        with torch.enable_grad():
+            own = [x.detach().requires_grad_() for x in self.constants.leaves]
+            values = self.constants.again(own)
+            made = self.prepared.gathered([values.get(id(x), x) for x in self.tensors], self.shared)
+        ends = [(x, g) for x, g in zip(made, (self.shared_grad, self.own_grad), strict=True) if x.requires_grad]
+        if ends:
+            totals.add(vjp(tuple(x for x, _ in ends), tuple(g for _, g in ends), tuple(own)))
+
+
+def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
+    """The weights inside a block, as a kernel takes them: a table, how far back it goes, its strides by group, step,
+    sum and earlier step; then coefficients, decays and number of exponentials."""
+    if isinstance(inner, Modes):
+        sums, lags = inner.lags.shape[1:]
+        strides = (sums * lags, 1, lags, -1)
+        return inner.lags, lags - 1, *strides, inner.coefficients, inner.decays, len(inner.decays)
+    _, count, outs, _, ins = inner.shape
+    strides = (count * outs * count, outs * count, count, 1) if ins == 1 else (count * count * ins, count * ins, 1, ins)
+    table = inner.contiguous()
+    return table, count, *strides, table, table, 0
+
+
+def _terms(inner: Tensor | Modes) -> int:
+    """The power of two that holds the exponentials."""
+    return 1 << (len(inner.decays) - 1).bit_length() if isinstance(inner, Modes) else 0

@@ -1,0 +1,117 @@
+"""The kernels of a step, which equal steps of later solves find again."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....base.caches import Cache
+from ....base.policy import KERNEL_ROWS, KERNEL_SAMPLES, KERNEL_TILE_SAMPLES, KERNEL_TILE_WARPS, KERNEL_WARPS
+from ....history import reduced
+from ...plan import Plan
+from .elements import Pick, picked
+from .emit import Emitter, Kernels
+from .lower import Lowered
+from .record import Constants, Refused
+from .trace import Step, recorded, traced
+
+_PREPARED: Cache[Prepared | str] = Cache("kernels of steps", 16)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Kernels, and how a solve with other numbers launches them.
+
+    Attributes:
+        low: the program; without the tensors that it was traced with.
+        shared, own: which constants all samples share, and which each has for itself.
+        sources: the constants among the tensors of a record.
+        places: where each feature of each sample is in a row, and the strides of that where they are all.
+    """
+
+    low: Lowered
+    kernels: Kernels
+    functions: dict[str, Any]
+    shared: list[Pick]
+    own: list[Pick]
+    sources: list[int]
+    places: Tensor
+    strides: tuple[int, int]
+
+    def fixed(self, like: Tensor) -> dict[str, Any]:
+        """What kernels are compiled for."""
+        import triton.language as tl
+
+        single, tiles = like.dtype == torch.float32, self.low.builder.chunk > 1
+        return {
+            "BM": KERNEL_TILE_SAMPLES if tiles else KERNEL_SAMPLES,
+            "J": KERNEL_ROWS,
+            "FEATURES": self.places.shape[1],
+            "DT": tl.float32 if single else tl.float64,
+            # three products of TF32 are as exact as one of float32, and faster
+            "PR": ("tf32" if reduced(like) else "tf32x3") if single else "ieee",
+            "num_warps": KERNEL_TILE_WARPS if tiles else KERNEL_WARPS,
+            "num_stages": 1,
+            "enable_fp_fusion": True,
+        }
+
+    def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
+        """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
+        shared = [pick.of(constants, like).reshape(-1) for pick in self.shared]
+        own = [pick.of(constants, like).t() for pick in self.own]
+        nothing = like.new_zeros(1)
+        return torch.cat(shared or [nothing]), torch.cat(own) if own else nothing
+
+
+def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor]]:
+    """The kernels of this solve, what makes its constants, and their values now; raises where there are none."""
+    step = recorded(plan, like)
+    constants = Constants(step.record.constant, [x for x in plan.leaves if x.requires_grad])
+    does, seen = step.described()
+    trained = tuple(id(x) in constants.trained for x in seen)
+    structure = plan.field.structure
+    key = (does, trained, structure.shapes, structure.spans, like.device, like.shape, plan.weigh)
+    found = _PREPARED.get(key, lambda: _made(plan, like, step, constants, seen))
+    if isinstance(found, str):
+        raise Refused(found)
+    return found, constants, [seen[k] for k in found.sources]
+
+
+def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list[Tensor]) -> Prepared | str:
+    try:
+        low, (sample, feature) = traced(step, constants, plan.field.structure)
+    except Refused as reason:
+        return str(reason)
+    samples, features = low.builder.samples, int(feature.max()) + 1
+    places = torch.empty(samples, features, dtype=torch.int64)
+    places[sample.reshape(-1), feature.reshape(-1)] = torch.arange(sample.numel())
+    strides = int(places[-1, 0]) // max(1, samples - 1), int(places[0, -1]) // max(1, features - 1)
+    lines = torch.arange(samples)[:, None] * strides[0] + torch.arange(features) * strides[1]
+    kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh).kernels()
+    numbers = {id(x): k for k, x in enumerate(seen)}
+    shared, own = ([picked(slots, low.constants) for slots in part] for part in (low.builder.shared, low.builder.own))
+    for spent in (low.builder.orders, low.builder.known, low.builder.shared, low.builder.own):
+        spent.clear()
+    sources = [numbers[id(x)] for x in low.constants]
+    program = replace(low, constants=[])
+    return Prepared(program, kernels, _compiled(kernels.source), shared, own, sources, places.to(like.device), strides)
+
+
+def _compiled(source: str) -> dict[str, Any]:
+    """The functions of a source; Triton reads it where Python keeps the lines of its files."""
+    import triton
+    import triton.language as tl
+
+    from . import functions
+
+    name = f"<neuralfde kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    own = {f: getattr(functions, f) for f in ("tanh", "log1p", "expm1", "power", "sign")}
+    found: dict[str, Any] = {"triton": triton, "tl": tl, **own}
+    exec(compile(source, name, "exec"), found)
+    return found

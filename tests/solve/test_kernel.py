@@ -1,0 +1,329 @@
+"""Whole blocks of steps in one kernel against single steps: on a GPU, or interpreted in a process of their own."""
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import neuralfde as nf
+from neuralfde.solve.steppers import kernel
+from neuralfde.solve.steppers.kernel import prepare, trace
+from tests.caching import counted
+from tests.matrix.cases import Case
+from tests.matrix.compare import by_package, by_reference, distances
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+F64 = torch.float64
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers beyond the last sample or feature
+by_kernel = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device"),
+]
+
+
+def marked(test):
+    for mark in by_kernel:
+        test = mark(test)
+    return test
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is built for Linux")
+def test_interpreted():
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def draw(*shape, seed=0, dtype=F64):
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+class Net(nn.Module):
+    """A network with time concatenated, normalised features and a residual sum."""
+
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.first, self.second = nn.Linear(width + 1, hidden), nn.Linear(hidden, width)
+        self.norm = nn.LayerNorm(hidden)
+        for k, p in enumerate(self.parameters()):
+            p.data.copy_(0.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+        self.to(DEVICE, F64)
+
+    def forward(self, t, z):
+        there = torch.cat([z, t.expand(*z.shape[:-1], 1)], -1)
+        return self.second(self.norm(nn.functional.silu(self.first(there)))) - 0.5 * z
+
+
+class Prey(nn.Module):
+    """A small system in plain formulas; its rates come with each sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.power = nn.Parameter(torch.tensor(1.3, dtype=F64, device=DEVICE))
+
+    def forward(self, t, z, rates):
+        x, y = z.unbind(-1)
+        a, b, c = (rates[:, k] for k in range(3))
+        eaten = b.exp() * x * y / (1 + x**2)
+        return torch.stack([a * x - eaten * torch.cos(t), eaten - c * y.abs() ** self.power], dim=-1)
+
+
+class Activations(nn.Module):
+    """Every pointwise function that is covered, one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(0.3 + 0.1 * torch.arange(3.0, dtype=F64, device=DEVICE))
+
+    def forward(self, t, z):
+        f = nn.functional
+        u = self.p * z + 0.1 * t
+        small = torch.tanh(u) + f.relu(u) + torch.sigmoid(u) + f.gelu(u) + f.gelu(u, approximate="tanh") + f.silu(u)
+        more = f.softplus(u) + f.elu(u) + f.leaky_relu(u) + u.sin() * u.cos() + (-u * u).exp() + u.abs().sqrt()
+        rest = torch.expm1(0.1 * u) + torch.log1p(u * u) + (u * u + 1).log() + torch.erf(u) + u.clamp(-0.5, 0.5)
+        last = torch.where(u > 0.2, u, -u) + torch.maximum(u, self.p) - torch.minimum(u, self.p) + (1 + u * u) ** -1.5
+        return 0.1 * (small + more + rest + last) - z + (u * u + 1).rsqrt() * u**3 / 3 + 2.0**u + u.tan() * 1e-3
+
+
+def gradients(func, z0, stepper, order=0.6, args=(), **options):
+    """States and the gradients of everything, and what ran."""
+    z0 = z0.clone().requires_grad_()
+    beta = torch.as_tensor(order, dtype=F64).clone().requires_grad_()
+    args = tuple(a.clone().requires_grad_() for a in args)
+    options = {"steps": 5, "method": "predictor", **options}
+    found = nf.solve(func, z0, torch.tensor([0.0, 0.5, 0.77, 1.0]), beta, args=args, stepper=stepper, **options)
+    ys = found.ys
+    loss = (ys * torch.cos(torch.arange(ys.numel(), device=ys.device).view(ys.shape))).sum()
+    return [ys.detach(), *torch.autograd.grad(loss, [z0, beta, *args, *func.parameters()])], found.stats
+
+
+def apart(one, two):
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)) for a, b in zip(one, two, strict=True))
+
+
+def compare(func, z0, order=0.6, **options):
+    found, stats = gradients(func, z0, "kernel", order, **options)
+    assert stats.stepper == "kernel", stats.why
+    assert apart(found, gradients(func, z0, "single", order, **options)[0]) < 1e-12
+
+
+@marked
+@pytest.mark.parametrize("method", ["predictor", "abm"])
+def test_networks(method):
+    compare(Net(3, 20), draw(5, 3), method=method)
+
+
+@marked
+def test_wide_layers_go_by_tiles():
+    compare(Net(66, 70), 0.1 * draw(2, 66), steps=2)
+
+
+@marked
+@pytest.mark.parametrize("shape", [(2, 2, 3), (3,)])
+def test_samples_have_any_shape(shape):
+    compare(Net(3, 17), draw(*shape), steps=2)
+
+
+@marked
+def test_small_systems_with_arguments_for_each_sample():
+    compare(Prey(), draw(5, 2).exp(), args=(0.3 * draw(5, 3, seed=1),), method="abm")
+
+
+@marked
+def test_activations():
+    compare(Activations(), draw(7, 3), steps=3)
+
+
+@marked
+@pytest.mark.parametrize("shape", [(3,), (4, 1), (4, 3)])
+def test_orders_of_channels_and_samples(shape):
+    order = 0.5 + 0.3 * torch.rand(shape, dtype=F64, generator=torch.Generator().manual_seed(3))
+    compare(Rates(), draw(4, 3), order=order, method="abm", steps=3)
+
+
+class Rates(nn.Module):
+    """A rate for each number."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates = nn.Parameter(draw(3))
+
+    def forward(self, t, z):
+        return -self.rates * z.sin() * z.flip(-1)
+
+
+class Parts(nn.Module):
+    """Two tensors of state, the samples along their last axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(draw(2, 3))
+
+    def forward(self, t, state):
+        x, y = state["x"], state["y"]
+        return {"x": self.w @ torch.cat([x, y[None]]), "y": x[0] * x[1] - y}
+
+
+@marked
+def test_states_of_several_tensors():
+    found = []
+    for stepper in ("kernel", "single"):
+        func = Parts()
+        z0 = {"x": draw(2, 5).requires_grad_(), "y": draw(5, seed=1).requires_grad_()}
+        solved = nf.solve(func, z0, 0.5, 0.7, steps=4, stepper=stepper, method="predictor")
+        assert solved.stats.stepper == stepper, solved.stats.why
+        loss = (solved.ys["x"] ** 2).sum() + solved.ys["y"].sum()
+        found.append([loss.detach(), *torch.autograd.grad(loss, [*z0.values(), func.w])])
+    assert apart(*found) < 1e-12
+
+
+@marked
+@pytest.mark.parametrize(
+    ("history", "storage", "method"),
+    [
+        (nf.Exponentials(block=3), "host", "predictor"),
+        (nf.Exponentials(block=3), "checkpoint", "predictor"),
+        (nf.Exponentials(block=4), "device", "abm"),  # whose starting weights take short blocks
+        (nf.Full(block=4), "device", "abm"),
+        (nf.FFT(block=4), "device", "predictor"),
+    ],
+)
+def test_histories_and_storages(history, storage, method, monkeypatch):
+    monkeypatch.setattr(kernel, "KERNEL_BLOCK", 7)
+    order, args = torch.tensor([0.4, 0.7]), (0.3 * draw(3, 3, seed=1),)
+    compare(Prey(), draw(3, 2).exp(), order, args=args, history=history, storage=storage, method=method, steps=9)
+
+
+@marked
+def test_single_precision_is_as_near_to_double():
+    exact = gradients(Net(3, 20), draw(5, 3), "single", method="abm")[0]
+    net = Net(3, 20).float()
+    kernel, single = (gradients(net, draw(5, 3).float(), s, method="abm")[0] for s in ("kernel", "single"))
+    assert apart(kernel, exact) < 2 * apart(single, exact)
+
+
+class Chosen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rate, self.which, self.factor = nn.Parameter(draw(3)), torch.tensor([1, 0, 2], device=DEVICE), 1.0
+
+    def forward(self, t, z):
+        return -self.factor * self.rate * z[:, self.which]
+
+
+@marked
+def test_kernels_are_found_again_where_nothing_but_numbers_of_tensors_changed(monkeypatch):
+    func, count = Chosen(), counted(monkeypatch, prepare._PREPARED)
+    for hits, change in enumerate((lambda: None, lambda: func.rate.data.mul_(2), lambda: func.rate.data.add_(1))):
+        change()
+        compare(func, draw(4, 3), steps=2)
+        assert (count.hits, count.misses) == (hits, 1)
+    func.which.copy_(torch.tensor([2, 1, 0]))
+    compare(func, draw(4, 3), steps=2)
+    func.factor = 2.0
+    compare(func, draw(4, 3), steps=2)
+    assert (count.hits, count.misses) == (3, 2)  # a number that meets parameters alone is one of theirs
+
+
+CELLS = [
+    Case("predictor", "kernel", "full", "device", "graded", 6, 3, "nodes"),
+    Case("abm", "kernel", "full", "device", "variable", 6, 3, "end"),
+    Case("abm", "kernel", "exponentials", "checkpoint", "tempered", 65, 2, "nodes"),
+    Case("gl-explicit", "kernel", "window", "host", "multi-term", 6, 15, "nodes"),
+]
+
+
+@marked
+@pytest.mark.parametrize("case", CELLS, ids=str)
+def test_cells_of_the_matrix(case):
+    assert max(distances(by_package(case), by_reference(case)).values()) < 1e-12
+
+
+class Does(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.rate, self.what = nn.Parameter(torch.ones((), dtype=F64, device=DEVICE)), what
+
+    def forward(self, t, z):
+        return -self.rate * self.what(z)
+
+
+@marked
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (lambda z: z - z.mean(), "func mixes samples"),
+        (lambda z: z.sort(-1).values, "aten::sort is not covered"),
+        (lambda z: z * float(z.detach()[0, 0]), "looks at the numbers of its state"),
+        (lambda z: torch.nn.functional.dropout(z), "random numbers"),
+        (lambda z: z.cos().index_fill_(1, torch.tensor([0], device=z.device), 0.0), "aten::index_fill"),
+        (lambda z: z.float().double(), "precision"),
+    ],
+)
+def test_other_functions_take_other_steps(what, why):
+    stats = gradients(Does(what), draw(40, 30), "kernel", steps=2)[1]
+    assert stats.stepper != "kernel"
+    assert why in stats.why
+
+
+@marked
+def test_implicit_schemes_take_other_steps():
+    stats = gradients(Does(torch.sin), draw(4, 3), "kernel", method="trapezoid")[1]
+    assert "not kernel: an implicit stage" in stats.why
+
+
+class Captured:
+    """Stands for a kernel: keeps what it was launched with, and compiles that for an H200, which needs none."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __getitem__(self, grid):
+        return self
+
+    def __call__(self, *args, num_warps, num_stages, enable_fp_fusion, **fixed):
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource, compile
+
+        kinds = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int64: "*i64"}
+        names = self.function.arg_names
+        signature = {
+            n: kinds[x.dtype] if isinstance(x, torch.Tensor) else "i32" for n, x in zip(names, args, strict=False)
+        }
+        source = ASTSource(self.function, {**signature, **dict.fromkeys(fixed, "constexpr")}, fixed)
+        options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": enable_fp_fusion}
+        self.size = len(compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED or sys.platform != "linux", reason="compiles what is interpreted elsewhere")
+def test_compiles_for_a_gpu(monkeypatch):
+    kernels, compiled = {}, prepare._compiled
+
+    def captured(source):
+        found = compiled(source)
+        kernels.update({name: Captured(found[name]) for name in ("forward", "backward")})
+        return kernels
+
+    monkeypatch.setattr(prepare, "_compiled", captured)
+    monkeypatch.setattr(kernel, "why_not_here", lambda like: None)
+    monkeypatch.setattr(trace, "KERNEL_NUMBERS", 8)  # tiles, although it is small
+    func = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+    options = {"params": list(func.parameters()), "history": "exponentials", "check_finite": False}
+    with contextlib.suppress(nf.ChangedFunctionError):  # nothing was computed
+        nf.fdeint(
+            lambda t, z: func(z), torch.ones(5, 3), 1.0, 0.6, steps=40, stepper="kernel", **options
+        ).sum().backward()
+    assert kernels["forward"].size > 0 < kernels["backward"].size
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter takes CPU tensors")
+def test_needs_a_gpu():
+    with pytest.raises(nf.InputError, match="the state is on cpu: kernels need a CUDA device, or Triton's interpreter"):
+        nf.solve(lambda t, z: -z, torch.ones(2, 3), 1.0, 0.6, steps=4, stepper="kernel")
