@@ -2,20 +2,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+LIGHT := $(VENV)/.light
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-lowest check lint types docs build smoke clean campaign bench-accuracy
+.PHONY: setup demo test test-lowest check lint types docs serve build smoke clean campaign bench-accuracy
 
+# Everything that tests, documentation and experiments need, on top of what the demo needs.
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml experiments/pyproject.toml constraints.txt
-	$(PYTHON) -c "import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else 'neuralfde needs Python 3.11 or newer; this is %d.%d. Use: make PYTHON=python3.12 ...' % v)"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e experiments
+$(STAMP): $(LIGHT) experiments/pyproject.toml
+	$(INSTALL) -e ".[dev]" -e experiments
 	touch $(STAMP)
 
-demo: setup
+$(LIGHT): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else 'neuralfde needs Python 3.11 or newer; this is %d.%d. Use: make PYTHON=python3.12 ...' % v)"
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) -e ".[cli]"
+	touch $(LIGHT)
+
+demo: $(LIGHT)
 	$(BIN)/python examples/demo.py
 
 test: setup lint types docs
@@ -32,6 +39,10 @@ test-lowest:
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+# The same in a browser, built anew when a page changes.
+serve: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 build: setup
 	rm -rf dist
@@ -68,6 +79,6 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m campaign --minutes $(MINUTES)
 
 bench-accuracy: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pycaputo FDEint matplotlib
+	$(INSTALL) pycaputo FDEint
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/work_precision.py

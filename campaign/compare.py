@@ -19,6 +19,8 @@ ROUNDINGS = 32
 SMALL = 1e-3
 #: The parts of a state.
 STATE = ("x0", "y0")
+#: The parts of its first derivative.
+VELOCITY = ("velocity", "other_velocity")
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,21 @@ def allowed(dtype: torch.dtype, steps: int, implicit: bool) -> float:
 def distances(found: Result, right: Result) -> dict[str, float]:
     """The largest difference in each tensor, relative to its largest number; a gradient of None counts as zeros.
 
-    The parts of a nested state are one vector to the solver, whose sums are rounded as its largest numbers are.
+    The parts of a nested state are one vector to the solver, and so are those of its velocity: sums are rounded as the
+    largest numbers of it are.
     """
     if not bool(torch.isfinite(found.ys).all()):
         raise Failed("not finite: the states")
     apart = {"states": _apart(found.ys, right.ys, 0.0)}
     sizes = [float(g.abs().max()) for g in right.grads.values() if g is not None]
     least = SMALL * max(sizes, default=0.0)
-    of_state = max((float(g.abs().max()) for name in STATE if (g := right.grads.get(name)) is not None), default=0.0)
+    whole = {name: _largest(right.grads, parts) for parts in (STATE, VELOCITY) for name in parts}
     for name, right_grad in right.grads.items():
         one, other = found.grads[name], right_grad
         if one is None and other is None:
             continue
         one = torch.zeros_like(other) if one is None else one  # type: ignore[arg-type]
-        floor = max(least, of_state) if name in STATE else least
+        floor = max(least, whole.get(name, 0.0))
         apart[f"gradient of {name}"] = _apart(one, torch.zeros_like(one) if other is None else other, floor)
     return apart
 
@@ -69,6 +72,10 @@ def demand_equal(
         return apart[worst] / tolerance
     more = ", ".join(f"{name} {x:.1e}" for name, x in apart.items())
     raise Failed(f"differ: {worst} by {apart[worst]:.1e}, allowed {tolerance:.1e} ({more})")
+
+
+def _largest(grads: dict[str, Tensor | None], names: tuple[str, ...]) -> float:
+    return max((float(g.abs().max()) for name in names if (g := grads.get(name)) is not None), default=0.0)
 
 
 def _apart(a: Tensor, b: Tensor, least: float) -> float:

@@ -133,9 +133,7 @@ class Between:
         self, case: Case, names: Names, times: Tensor, states: Sequence[Tensor], slope: Any, initial: Sequence[Tensor]
     ) -> None:
         self.case, self.names, self.times, self.states, self.initial = case, names, times, states, initial
-        self.rule = {"predictor": "left", "predictor-implicit": "right", "trapezoid": "hats", "abm": "hats"}.get(
-            case["method"]
-        )
+        self.rule = RULES.get(case["method"])
         if (case["grading"] != 1 and not problems.ANY_GRID) or case["kind"] in ("variable", "custom", *problems.SERIES):
             self.rule = None
         self.slope = slope

@@ -1,5 +1,7 @@
 """Right-hand sides that depend on the state of a while ago."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -76,7 +78,7 @@ def test_structures_complex_numbers_and_events():
         ({"steps": None}, "lags="),
         ({"resume": True}, "resume="),
     ],
-    ids=str,
+    ids=itertools.count(),
 )
 def test_what_is_no_delay_is_refused(options, match):
     with pytest.raises((nf.InputError, nf.InputTypeError), match=match):

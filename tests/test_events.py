@@ -1,5 +1,7 @@
 """Events: solves that end, or jump, where a function of the state crosses zero."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -185,7 +187,7 @@ def test_complex_states():
         (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: z[0]), {}, "reset must return"),
         ("end", {}, "callable"),
     ],
-    ids=str,
+    ids=itertools.count(),
 )
 def test_what_is_no_event_is_refused(event, options, match, monkeypatch):
     monkeypatch.setattr("neuralfde.events.EVENT_ROUNDS", 3)

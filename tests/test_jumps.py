@@ -1,5 +1,7 @@
 """States that jump at known times: doses and kicks."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -140,7 +142,7 @@ def test_structures_and_times_in_float32():
         ((torch.tensor(TIMES, requires_grad=True), values()), {"history": "exponentials"}, "history='full'"),
         ((TIMES, values()), {"method": nf.ABM(ahead=True)}, "short step before each jump"),
     ],
-    ids=str,
+    ids=itertools.count(),
 )
 def test_what_is_no_jump_is_refused(jumps, options, match):
     with pytest.raises((nf.InputError, nf.InputTypeError), match=match):

@@ -29,7 +29,7 @@ def window(count):
     [
         {"steps": 160, "method": "trapezoid"},
         {"steps": 200, "method": "bdf2"},
-        {"rtol": 1e-4},
+        {"rtol": 3e-5},
         {"grid": 2 * torch.linspace(0, 1, 161, dtype=F64) ** 1.5, "method": "trapezoid", "history": "exponentials"},
     ],
     ids=["trapezoid", "bdf2", "tolerance", "mesh"],

@@ -34,7 +34,7 @@ def figure() -> Any:
     from matplotlib.figure import Figure
 
     found = run("horizons", GPU)
-    picture = Figure(figsize=(11, 5.6))
+    picture = Figure(figsize=(8.6, 5.2))
     axes = picture.subplots(1, 2)
     # the lines of one problem: another order or precision is not one of them
     rows = [r for r in found["rows"] if r["total_s"] and not r.get("double") and "Fashion" not in r["name"]]
@@ -47,7 +47,8 @@ def figure() -> Any:
     steps = sorted({r["steps"] for r in rows})
     for name, own in found["bare"].items():
         limit = [n * sum(own.values()) * 1e-3 for n in steps]
-        axes[0].loglog(steps, limit, "k--" if name == "eager" else "k:", label=f"bare kernels ({name})")
+        line = "--" if name == "eager" else ":"
+        axes[0].loglog(steps, limit, line, color="#7d838d", label=f"bare kernels ({name})")
     for axis, label in zip(axes, ("seconds a training step", "peak memory, MiB"), strict=True):
         axis.set_xlabel("steps N")
         axis.set_ylabel(label)

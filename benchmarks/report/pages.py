@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from . import (
     images_accuracy,
     images_cost,
     markdown,
+    peers,
     solver,
     summary,
     work_precision,
@@ -34,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "figures"
 PLACE = re.compile(r"<!-- (?P<name>[\w-]+):start -->(?P<old>.*?)<!-- (?P=name):end -->", re.S)
 MODULES = (bias, campaign, discovery, engine, faults, graphs_accuracy, graphs_cost, horizons, images_accuracy,
-           images_cost, markdown, solver, summary, work_precision)  # fmt: skip
+           images_cost, markdown, peers, solver, summary, work_precision)  # fmt: skip
 PLACES: dict[str, Callable[[], str]] = {k: v for m in MODULES for k, v in m.PLACES.items()}
 #: by the name of the picture: the question it shows, and what draws it
 FIGURES: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -68,11 +70,17 @@ def digest(question: str) -> str:
 
 def draw(name: str) -> None:
     """Draw a picture anew; the digest is in its metadata."""
+    import matplotlib as mpl
+
+    sys.path.append(str(PICTURES))
+    import style  # beside the pictures
+
     question, figure = FIGURES[name]
     about: dict[str, Any] = {"Description": digest(question)}
     if name.endswith(".svg"):
         about["Date"] = None
-    figure().savefig(PICTURES / name, dpi=130, metadata=about)
+    with mpl.rc_context({**style.look(style.GREY), "figure.constrained_layout.use": False}):  # on light and dark pages
+        figure().savefig(PICTURES / name, dpi=130, metadata=about, transparent=True)
 
 
 def stale_pictures() -> list[str]:

@@ -23,6 +23,11 @@ QUESTIONS = {
         "`python benchmarks/core.py`",
         "performance.md#the-core",
     ),
+    "peers": Question(
+        "What does a training step take, beside torchfde and torchdiffeq?",
+        "`python benchmarks/peers.py`",
+        "performance.md#beside-torchfde-and-torchdiffeq",
+    ),
     "work-precision": Question(
         "How long does an error take to reach, beside pycaputo and FDEint?",
         "`python benchmarks/work_precision.py`",
@@ -37,6 +42,11 @@ QUESTIONS = {
         "What does it save to take all steps of a small state together?",
         "`python benchmarks/small_states.py`",
         "performance.md#small-states",
+    ),
+    "irregular": Question(
+        "What do times between the grid points cost, for a batch or for each of its series?",
+        "`python benchmarks/irregular.py`",
+        "performance.md#times-between-grid-points",
     ),
     "stiff": Question(
         "What do implicit steps of a stiff problem cost, beside a loop with one factorisation?",

@@ -83,28 +83,33 @@ def summary() -> str:
     return "\n".join(lines)
 
 
+def envelope(rows: list[Row], solver: str, case: Row) -> list[tuple[float, float]]:
+    """For each error the time of the solver's quickest method, (error, seconds); none where no method reached it."""
+    own = [curve(rows, solver=solver, method=m, **case) for m in methods(rows)[solver]]
+    times = [(error, min(seconds_for(each, error) for each in own)) for error in np.logspace(-2.5, -5.5, 31)]
+    return [(float(error), seconds) for error, seconds in times if seconds < float("inf")]
+
+
 def figure() -> Any:
-    """Error against processor seconds, a panel for each case."""
+    """Time that an error takes with each solver's quickest method, a panel for each case."""
     from matplotlib.figure import Figure
 
     rows = found()["rows"]
-    picture = Figure(figsize=(11, 6.4))
-    axes = picture.subplots(2, len(cases(rows)) // 2, height_ratios=(5, 3))
+    picture = Figure(figsize=(8, 5.4))
+    axes = picture.subplots(2, len(cases(rows)) // 2, sharex=True, sharey="row")
     for axis, case in zip(axes.flat, cases(rows), strict=True):
-        for k, (solver, own) in enumerate(methods(rows).items()):
-            for method, line in zip(own, ("-", "--", ":", "-.", (0, (1, 3))), strict=False):
-                points = zip(*curve(rows, solver=solver, method=method, **case), strict=True)
-                style = {"linestyle": line, "color": f"C{k}", "marker": "o", "markersize": 3}
-                axis.loglog(*points, label=f"{solver}: {method}", **style)
+        for solver, line in zip(methods(rows), ("-", "--", "-.", ":"), strict=True):
+            errors, seconds = zip(*envelope(rows, solver, case), strict=True)
+            axis.loglog(errors, [1000 * s for s in seconds], line, label=solver)
         many = f"{case['members']} members" if case["members"] > 1 else "one trajectory"
-        axis.set(title=f"{case['problem']}, {many}", xlim=(1e-2, 1e-6))
+        axis.set(title=f"{case['problem']}, {many}", xlim=(10**-2.5, 10**-5.5))
         axis.grid(alpha=0.3)
     for axis in axes[:, 0]:
-        axis.set_ylabel("processor seconds")
+        axis.set_ylabel("processor ms")
     for axis in axes[1]:
         axis.set_xlabel("largest error at the end")
-    picture.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=3, fontsize=8)
-    picture.tight_layout(rect=(0, 0.1, 1, 1))
+    picture.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=4)
+    picture.tight_layout(rect=(0, 0.06, 1, 1))
     return picture
 
 

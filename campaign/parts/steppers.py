@@ -29,7 +29,7 @@ def check(case: Case) -> float:
     found = expected.by_package(case)
     single = expected.by_package({**case, "stepper": "single"})
     tolerance = allowed(getattr(torch, case["dtype"]), case["steps"], expected.stage_of(case) == "implicit")
-    return demand_equal(found, single, tolerance)
+    return demand_equal(found, single, tolerance, lambda: expected.conditioning(case, expected.by_reference(case)))
 
 
 PART = Part("steppers", SETTINGS, check, problem_text.script, arrange, share=4)

@@ -23,7 +23,9 @@ DOUBLE = torch.float64
 STEPS = (10, 20, 40, 80, 160, 320)
 
 
-def multiplier(adjoint: str, order: float, steps: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
+def multiplier(
+    adjoint: str, order: float, steps: int = 400
+) -> tuple[torch.Tensor, torch.Tensor]:
     """∂z(1)/∂u(t) for ``D^β z = -z + u``: the multiplier that weighs every ∂f/∂θ."""
     h = 1 / steps
     u = torch.zeros(steps + 1, dtype=DOUBLE, requires_grad=True)
@@ -31,7 +33,15 @@ def multiplier(adjoint: str, order: float, steps: int = 400) -> tuple[torch.Tens
     def slope(t: torch.Tensor, z: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         return -z + u[round(float(t) / h)]
 
-    z = fdeint(slope, torch.ones(1, dtype=DOUBLE), 1.0, order, steps=steps, adjoint=adjoint, args=(u,))
+    z = fdeint(
+        slope,
+        torch.ones(1, dtype=DOUBLE),
+        1.0,
+        order,
+        steps=steps,
+        adjoint=adjoint,
+        args=(u,),
+    )
     (grad,) = torch.autograd.grad(z.sum(), u)
     return torch.linspace(0, 1, steps + 1)[1:-1], grad[1:-1] / h
 
@@ -54,7 +64,12 @@ def gradient(adjoint: str, order: float, steps: int) -> torch.Tensor:
     torch.manual_seed(3)
     func, z0 = Mlp(), torch.randn(8, 4, dtype=DOUBLE)
     z = fdeint(func, z0, 1.0, order, steps=steps, adjoint=adjoint, method="abm")
-    return torch.cat([g.flatten() for g in torch.autograd.grad(z.square().sum(), list(func.parameters()))])
+    return torch.cat(
+        [
+            g.flatten()
+            for g in torch.autograd.grad(z.square().sum(), list(func.parameters()))
+        ]
+    )
 
 
 def error(adjoint: str, order: float, steps: int) -> float:
@@ -70,16 +85,32 @@ def main() -> None:
         for adjoint, colour in (("exact", BLUE), ("paper", ORANGE)):
             t, value = multiplier(adjoint, order)
             left.plot(t, value, dash, color=colour, label=f"{adjoint}, β = {order}")
-    left.set(xlabel="t", ylabel="weight of ∂f/∂θ at time t", ylim=(0, 4), title="The multiplier of $D^βz=-z+u$, T = 1")
+    left.set(
+        xlabel="t",
+        ylabel="weight of ∂f/∂θ at time t",
+        ylim=(0, 4),
+        title="The multiplier of $D^βz=-z+u$, T = 1",
+    )
     left.legend()
     for order, dash in ((0.3, ":"), (0.5, "-"), (0.9, "--")):
         for adjoint, colour in (("exact", BLUE), ("paper", ORANGE)):
-            right.loglog([1 / n for n in STEPS], [error(adjoint, order, n) for n in STEPS], dash, color=colour)
+            right.loglog(
+                [1 / n for n in STEPS],
+                [error(adjoint, order, n) for n in STEPS],
+                dash,
+                color=colour,
+            )
         right.plot([], [], dash, color=GREY, label=f"β = {order}")
-    right.set(xlabel="step h", ylabel="relative error of ∂L/∂θ", title="A small network: refining helps one of them")
+    right.set(
+        xlabel="step h",
+        ylabel="relative error of ∂L/∂θ",
+        title="A small network: refining helps one of them",
+    )
     right.legend()
     save(fig, "bias")
-    put("bias", "small network", rows(), **here(), command="python docs/figures/bias.py")
+    put(
+        "bias", "small network", rows(), **here(), command="python docs/figures/bias.py"
+    )
 
 
 def rows() -> list[dict]:

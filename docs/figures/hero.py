@@ -14,7 +14,14 @@ DOUBLE = torch.float64
 def relax(order: float) -> tuple[torch.Tensor, torch.Tensor]:
     """``D^β z = -z`` from 1."""
     t = torch.linspace(0, 8, 321, dtype=DOUBLE)
-    return t, fdeint(lambda t, z: -z, torch.ones((), dtype=DOUBLE), t, order, steps=320, method="trapezoid")
+    return t, fdeint(
+        lambda t, z: -z,
+        torch.ones((), dtype=DOUBLE),
+        t,
+        order,
+        steps=320,
+        method="trapezoid",
+    )
 
 
 def descend(adjoint: str, rounds: int = 150) -> list[float]:
@@ -24,15 +31,29 @@ def descend(adjoint: str, rounds: int = 150) -> list[float]:
 
     def path(k: torch.Tensor, adjoint: str) -> torch.Tensor:
         one = torch.ones((), dtype=DOUBLE)
-        return fdeint(lambda t, z, k: -k * z, one, times, 0.4, steps=50, adjoint=adjoint, args=(k,))
+        return fdeint(
+            lambda t, z, k: -k * z,
+            one,
+            times,
+            0.4,
+            steps=50,
+            adjoint=adjoint,
+            args=(k,),
+        )
 
-    target = path(torch.tensor(1.5, dtype=DOUBLE), "exact") + 0.05 * torch.sin(7 * times)
+    target = path(torch.tensor(1.5, dtype=DOUBLE), "exact") + 0.05 * torch.sin(
+        7 * times
+    )
 
     def value(x: float) -> float:
-        return float((path(torch.tensor(x, dtype=DOUBLE), "exact") - target).square().sum())
+        return float(
+            (path(torch.tensor(x, dtype=DOUBLE), "exact") - target).square().sum()
+        )
 
     low, high = 1.0, 2.0
-    for _ in range(40):  # the loss has one minimum there: keep the two thirds that hold it
+    for _ in range(
+        40
+    ):  # the loss has one minimum there: keep the two thirds that hold it
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (low, b) if value(a) < value(b) else (a, high)
     best = value(low)
@@ -50,11 +71,19 @@ def main() -> None:
     fig, (left, right) = panels(2)
     for order, colour in ((1.0, BLUE), (0.8, GREEN), (0.6, PURPLE), (0.4, ORANGE)):
         left.plot(*relax(order), color=colour, label=f"β = {order}")
-    left.set(xlabel="t", ylabel="z(t)", title="$D^β z = -z$: the lower the order, the longer the memory")
+    left.set(
+        xlabel="t",
+        ylabel="z(t)",
+        title="$D^β z = -z$: the lower the order, the longer the memory",
+    )
     left.legend()
     for adjoint, colour in (("exact", BLUE), ("paper", ORANGE)):
         right.semilogy(descend(adjoint), color=colour, label=f"adjoint = {adjoint!r}")
-    right.set(xlabel="gradient steps", ylabel="loss above its minimum", title="Fitting a rate to noisy data, β = 0.4")
+    right.set(
+        xlabel="gradient steps",
+        ylabel="loss above its minimum",
+        title="Fitting a rate to noisy data, β = 0.4",
+    )
     right.set_ylim(1e-9, 1)
     right.legend()
     save(fig, "hero")

@@ -2,7 +2,7 @@
 
 import logging
 
-from . import operators
+from . import linear, operators
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, plan, solve
 from .errors import (
@@ -21,6 +21,7 @@ from .nn import FDEBlock
 from .orders import Caputo, CustomKernel, DistributedOrder, MultiTerm, Tempered, VariableOrder
 from .schemes import (
     ABM,
+    IMEX,
     L1,
     Banded,
     Dense,
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ABM",
     "FFT",
+    "IMEX",
     "L1",
     "Banded",
     "CapturedTensorError",
@@ -88,6 +90,7 @@ __all__ = [
     "Window",
     "fdeint",
     "fit",
+    "linear",
     "mittag_leffler",
     "operators",
     "plan",

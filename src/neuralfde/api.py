@@ -18,8 +18,10 @@ from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.observed import initial_state
 from .door.resume import State
+from .door.semilinear import joined
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
 from .errors import InputError
+from .exact import needs_no_steps, solved_exactly, stats_of
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
@@ -51,7 +53,7 @@ class Solution:
 
 @explained
 def fdeint(
-    func: Callable[..., Any],
+    func: Callable[..., Any] | Tensor | None,
     z0: Any,
     t: float | Tensor,
     order: float | Tensor | Operator | Any,
@@ -79,6 +81,7 @@ def fdeint(
     event: Event | Callable[..., Any] | None = None,
     past: tuple[Any, Any] | None = None,
     lags: float | Tensor | Sequence[float | Tensor] | None = None,
+    linear: Any = None,
 ) -> Any:
     """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
 
@@ -88,7 +91,10 @@ def fdeint(
             float64, complex64 or complex128.
         t: a number T integrates from 0 and returns z(T); a 1-D increasing tensor returns the states at its times,
             stacked first, with ``t[0]`` the initial time. Times between grid points come from the scheme's own
-            continuous output.
+            continuous output, all of them in one product. A 2-D tensor (batch, times) has the times of each sample,
+            for one tensor ``z0`` with the batch along its first axis: rows begin with the one initial time, do not
+            decrease, and NaN fills those of shorter series, whose last state is then repeated; state ``k`` of sample
+            ``b`` is ``result[k, b]``.
         order: β in (0, 2], a number, a tensor that broadcasts to the state (one order per channel, or per sample as
             ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
@@ -146,24 +152,34 @@ def fdeint(
             ``z(t - τ)``, a tuple of states for several, linear between steps; before the initial time it is that of
             ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph of every step
             is kept, and the past is summed in full: O(N²).
+        linear: ``A`` in ``D z = A z + func(t, z)``: a matrix that acts on the last axis of the state (a batch of them
+            for samples of their own), a sparse tensor, an object of ``neuralfde.linear`` or one with ``matvec(z)``,
+            ``solve(w0, r)`` and ``solve_transposed(w0, r)`` for ``I - w0 A``, or a function without arguments that
+            returns one. Its tensors get gradients. It is part of the equation, and ``method=`` says how it is solved:
+            ``'imex'`` (the default with it, order 2) is implicit in ``A`` and explicit in ``func``, other methods take
+            the sum of both. ``func`` may then be None or a tensor, a constant source; without steps, method and
+            tolerance the solution is the Mittag-Leffler function of ``A``, to rounding.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
     """
     given = Options(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
-        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags,
+        horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags, linear,
     )  # fmt: skip
     z0 = initial_state(z0, past)
+    if needs_no_steps(func, given):
+        _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
+        return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
     if not is_complex(z0):
         return follow(func, z0, t, order, given).ys
-    func, z0, order, given = in_real_numbers(func, z0, order, given)
+    func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
     return again_complex(follow(func, z0, t, order, given).ys)
 
 
 @explained
 def solve(
-    func: Callable[..., Any],
+    func: Callable[..., Any] | Tensor | None,
     z0: Any,
     t: float | Tensor,
     order: Any,
@@ -188,8 +204,13 @@ def solve(
     """
     given = _options("solve", options)
     z0 = initial_state(z0, given.past)
+    if needs_no_steps(func, given) and not resume:
+        instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
+        some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
+        off = None if exact.error is None else exact.error[some]
+        return Solution(torch.tensor(instants).to(z0)[some], exact.states[some], stats_of(exact), off)
     if is_complex(z0):
-        func, z0, order, given = in_real_numbers(func, z0, order, given)
+        func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
         found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
         off = None if found.error is None else pytree.tree_map(torch.abs, again_complex(found.error))
         return replace(found, ys=again_complex(found.ys), error=off)
@@ -203,8 +224,8 @@ def solve(
     solved = follow(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
-    times = [wanted.grid.at(p) for p in wanted.positions]
-    ts = torch.tensor(times, dtype=structure.dtype, device=structure.device)
+    times = wanted.grid.start + wanted.grid.at(wanted.all_positions)
+    ts = times.to(dtype=structure.dtype, device=structure.device)
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
     if pair is True:
@@ -229,6 +250,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     z0 = initial_state(z0, given.past)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
+    func, given = joined(func, z0, given)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)

@@ -12,15 +12,15 @@ from .base.grid import read_times, request
 from .base.policy import JUMP_LENGTH
 from .base.structure import structure_of
 from .base.torch_private import pytree, without_compiler
-from .door.adaptive import adapted
+from .door.adaptive import Adapted, adapted
 from .door.validation import Options
 from .errors import InputError
 from .events import run_with_event
-from .solver import Solved, run
+from .solver import Solved, run, to_tolerance
 from .time import read_jumps, value_of_jump, with_jumps
 
 
-def follow(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
+def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
     """:func:`~neuralfde.solver.run`, as often as it takes."""
     if given.event is None and not _on_state(given.jumps):
         return run(func, z0, t, order, given, *more)
@@ -41,16 +41,26 @@ def _on_state(jumps: Any) -> bool:
 
 
 def _jumping(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
-    """One mesh for all; a solve up to each jump gives the state before it, and with it the value, for the next one."""
-    (times, value), structure, march = given.jumps, structure_of(z0), None
-    if isinstance(times, Tensor) and times.requires_grad:
+    """With given steps, or to a tolerance."""
+    if isinstance(given.jumps[0], Tensor) and given.jumps[0].requires_grad:
         raise InputError(
             "jumps= by a function of the state take times without gradient: detach them, or find them by "
             "event=Event(fn, reset=...), whose times have gradients."
         )
+    if not given.adaptive:
+        return _jump_by_jump(func, z0, t, order, given, *more)
+
+    def once(share: float) -> tuple[Solved, Adapted]:
+        steps, march = adapted(func, z0, t, order, given, any(more), share)
+        return _jump_by_jump(func, z0, t, order, steps, *more), march
+
+    return to_tolerance(once)
+
+
+def _jump_by_jump(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
+    """One mesh for all; a solve up to each jump gives the state before it, and with it the value, for the next one."""
+    (times, value), structure = given.jumps, structure_of(z0)
     known, asked = read_jumps(given.jumps, structure, t), read_times(t)[0]
-    if given.adaptive:
-        given, march = adapted(func, z0, t, order, given, any(more))
     wanted = with_jumps(request(t, given.step, given.steps, given.grading, given.grid), known, t)
     points = asked[0] + wanted.grid.elapsed
     values: list[Any] = []
@@ -62,9 +72,7 @@ def _jumping(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Optio
         found = run(func, z0, torch.cat([points[:1], end]), order, part).ys
         values.append(value_of_jump(value, pytree.tree_map(lambda x: x[-1], found), structure))
     points[-1] = asked[-1]
-    return run(func, z0, t, order, given._replace(grid=points, jumps=_stacked(times, values)), *more)._replace(
-        march=march
-    )
+    return run(func, z0, t, order, given._replace(grid=points, jumps=_stacked(times, values)), *more)
 
 
 def _stacked(times: Any, values: list[Any]) -> tuple[Any, Any] | None:

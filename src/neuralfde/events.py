@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from .base.grid import Request, read_times, request
-from .base.policy import EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
+from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
 from .base.structure import Structure, all_finite, structure_of
 from .base.torch_private import derivatives_are_watched, pytree
 from .door.adaptive import Adapted, adapted
 from .door.validation import Options, read_args
 from .errors import ConvergenceError, InputError, UnsupportedError
 from .solver import Solved, run
-from .time import Cell, Event, Moment, read_jumps, root, samples_of, support
+from .time import Cell, Event, Moment, read_jumps, root, samples_of, support, times_of
 
 Spans = list[list[tuple[float, float]]]  # for each sample the cells of the mesh in which its event happens
 
@@ -37,6 +37,7 @@ class Watched:
         self.args, self.like = read_args(given.args, self.structure), pytree.tree_leaves(z0)[0].detach()
         self.jumps, self.spent = self._given_jumps(given, t), 0
         self.doses = {j.when for j in self.jumps}  # all others will be resets
+        self.share, self.excess = 1.0, 0.0  # of a tolerance: asked for each step, and found at the end
         with torch.no_grad():
             first = self._value(self.asked[0], z0)
         self.own, self.samples = first.ndim > 0, first.numel()
@@ -62,7 +63,7 @@ class Watched:
         given = self._jumping(self.given, math.inf)
         ends = torch.tensor(self.asked, dtype=torch.float64)
         if given.adaptive:
-            given, march = adapted(self.func, self.z0, ends, self.order, given, False, self._until())
+            given, march = adapted(self.func, self.z0, ends, self.order, given, False, self.share, self._until())
             return torch.as_tensor(given.grid), given, march
         grid = request(ends, given.step, given.steps, given.grading, given.grid).grid
         points = grid.start + grid.elapsed
@@ -109,8 +110,7 @@ class Watched:
             before.append(after[-1])
             if time in jumps:
                 before[-1] = self._value(time, pytree.tree_map(lambda a, b: a - b, z, jumps[time])).reshape(-1)
-        if march is not None:
-            march.check(solved.problem.structure.pack(z))
+        self.excess = 0.0 if march is None else march.excess(solved.last)
         inside = self.event.crossed(torch.stack(after[:-1]), torch.stack(before[1:])).cpu()
         across = self.event.crossed(torch.stack(before), torch.stack(after)).cpu()  # by a jump
         found: Spans = [[] for _ in range(self.samples)]
@@ -177,8 +177,7 @@ def run_with_event(func: Callable[..., Any], z0: Any, t: Any, order: Any, given:
     happened: list[list[Moment]] = [[] for _ in range(watched.samples)]
     last = [watched.asked[0]] * watched.samples
     for _ in range(EVENT_ROUNDS):
-        points, options, march = watched.mesh()
-        spans = watched.spans(points, options, march)
+        points, options, march, spans = _located(watched)
         if watched.event.reset is not None:
             spans = [[x for x in found if x[0] >= since][:1] for found, since in zip(spans, last, strict=True)]
         solved, times, new = watched.solve(points, options, spans)
@@ -195,18 +194,33 @@ def run_with_event(func: Callable[..., Any], z0: Any, t: Any, order: Any, given:
     return _as_asked(watched, solved, times, happened)._replace(march=march, spent=watched.spent)
 
 
+def _located(watched: Watched) -> tuple[Tensor, Options, Adapted | None, Spans]:
+    """A mesh and where the event happens on it; to a tolerance, as often as its error takes."""
+    for _ in range(ADAPTIVE_ATTEMPTS):
+        points, options, march = watched.mesh()
+        spans = watched.spans(points, options, march)
+        if march is None or watched.excess <= 1:
+            return points, options, march, spans
+        if not math.isfinite(watched.excess):
+            break
+        watched.share *= ADAPTIVE_AGAIN / watched.excess
+    assert march is not None
+    raise ConvergenceError(march.told(watched.excess))
+
+
 def _as_asked(watched: Watched, solved: Solved, times: list[float], happened: list[list[Moment]]) -> Solved:
     """The solution at the times that were asked for."""
     place = {x: n for n, x in enumerate(times)}
     rows = [place[x] for x in watched.asked if x in place]
     ys = pytree.tree_map(lambda x: x[rows], solved.ys)
-    if watched.ends:
-        ys = _ended(watched, ys, happened)
+    ys = _ended(watched, ys, happened) if watched.ends else ys
     grid, wanted = solved.problem.request.grid, watched.asked[-1:] if watched.terminal else watched.asked
     problem = replace(solved.problem, request=Request(grid, grid.positions(wanted), watched.terminal))
     if watched.terminal:
         ys = pytree.tree_map(lambda x: x[-1].clone(), ys)
-    return solved._replace(ys=ys, problem=problem, event_times=_times(watched, happened))
+    return solved._replace(
+        ys=ys, problem=problem, event_times=times_of(happened, watched.ends, watched.own, watched.like)
+    )
 
 
 def _ended(watched: Watched, ys: Any, happened: list[list[Moment]]) -> Any:
@@ -222,18 +236,6 @@ def _ended(watched: Watched, ys: Any, happened: list[list[Moment]]) -> Any:
             )
         parts.append(own)
     return pytree.tree_map(lambda *x: torch.cat(x, dim=1), *parts) if watched.own else parts[0]
-
-
-def _times(watched: Watched, happened: list[list[Moment]]) -> Tensor:
-    """One time for each sample where the solve ends, several stacked first where it goes on; infinite for none."""
-    never = torch.tensor(math.inf, dtype=torch.float64, device=watched.like.device)
-    most = 1 if watched.ends else max(map(len, happened))
-    rows = [
-        torch.stack([found[n].at.to(never) if n < len(found) else never for found in happened]) for n in range(most)
-    ]
-    shape = (watched.samples,) if watched.own else ()
-    noted = (torch.stack(rows) if rows else never.new_zeros(0)).reshape(most, *shape).to(watched.like)
-    return noted[0] if watched.ends else noted
 
 
 def _refuse(given: Options) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .base.grid import Request
+from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, pytree, without_compiler
 from .base.transfer import capturing
@@ -19,7 +19,9 @@ from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.lags import read_lags
 from .door.names import ADJOINTS
+from .door.output import assembled
 from .door.resume import State, read_state, settings_of, weights_of_past
+from .door.semilinear import joined, refuse_orders
 from .door.validation import (
     Options,
     Problem,
@@ -32,7 +34,7 @@ from .door.validation import (
     refuse_surroundings,
 )
 from .door.weighing import Weights, paper_weights, weighed
-from .errors import InputError, UnsupportedError
+from .errors import ConvergenceError, InputError, UnsupportedError
 from .history import History
 from .orders import Caputo, CustomKernel, read_order
 from .rhs.called import Called
@@ -41,6 +43,7 @@ from .schemes import Scheme
 from .solve.delays import Delays
 from .solve.function import solved
 from .solve.plan import Plan, Run
+from .solve.steppers import Stepper
 from .storage import Storage
 from .weights.embedded import step_errors
 from .weights.kernel import Kernel
@@ -86,6 +89,7 @@ class Solved(NamedTuple):
     run: Run
     state: State | None
     error: Any
+    last: Tensor
     march: Adapted | None = None
     event_times: Tensor | None = None
     spent: int = 0
@@ -111,19 +115,53 @@ def _solve(
     resume: bool | State | None = None,
     embedded: bool = False,
 ) -> Solved:
+    """Solve, with given steps or to a tolerance."""
+    if not given.adaptive or isinstance(resume, State):
+        return _solve_once(func, z0, t, order, given, resume, embedded)
+
+    def once(share: float) -> tuple[Solved, Adapted]:
+        steps, march = adapted(func, z0, t, order, given, bool(resume) or embedded, share)
+        return _solve_once(func, z0, t, order, steps), march
+
+    return to_tolerance(once)
+
+
+def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
+    """Solve as often as it takes, each time with a smaller share of the tolerance for each step."""
+    share, evaluations = 1.0, 0
+    for _ in range(ADAPTIVE_ATTEMPTS):
+        found, march = once(share)
+        evaluations += march.evaluations
+        excess = march.excess(found.last)
+        if excess <= 1:
+            return found._replace(march=march._replace(evaluations=evaluations))
+        if not math.isfinite(excess):
+            break
+        share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+    raise ConvergenceError(march.told(excess))
+
+
+def _solve_once(
+    func: Callable[..., Any],
+    z0: Any,
+    t: float | Tensor,
+    order: Any,
+    given: Options,
+    resume: bool | State | None = None,
+    embedded: bool = False,
+) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
+    func, given = joined(func, z0, given)
     refuse_surroundings(func)
     if (resume or embedded) and derivatives_are_watched():
         raise UnsupportedError(
             "resume= and estimate_error='embedded' keep rows of a solve, which transforms and forward mode would take "
             "with them. Leave them out there."
         )
-    march = None
-    if given.adaptive and before is None:
-        given, march = adapted(func, z0, t, order, given, bool(resume) or embedded)
     problem, weights = weighed(structure_of(z0), t, order, given, before, resume, embedded)
     structure, wanted = problem.structure, problem.request
+    refuse_orders(problem)
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
     row0 = structure.pack(z0) if before is None else before.last
@@ -140,20 +178,18 @@ def _solve(
         func, args = in_moving_time(func, wanted.grid, row0, args)
     if delays is not None:
         delays = replace(delays, place=len(args) - count)
-    given = given._replace(stepper=read_stepper(given.stepper, problem.adjoint))
+    stepper = read_stepper(given.stepper, problem.adjoint)
     field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
         row0 = row0 if problem.observed is None else torch.cat([row0, problem.observed.rows[:-1]])
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    plan = _plan(problem, weights, given, field, inputs, (*trained, *cut), bool(resume or embedded), delays)
+    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), bool(resume or embedded), delays)
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
-    if march is not None:
-        march.check(at_nodes[-1])
-    rows = _assemble(wanted, weights.nodes, at_nodes, between, problem.scheme.dense_meets_nodes)
+    rows = assembled(wanted, structure, problem.scheme, weights.nodes, at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
         # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
@@ -162,11 +198,11 @@ def _solve(
     if embedded:
         by = gain(problem.scheme, order)
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
-        error = structure.unpack(_assemble(wanted, weights.nodes, errors, None))
+        error = structure.unpack(assembled(wanted, structure, problem.scheme, weights.nodes, errors, None))
     state = None
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
-    found = Solved(ys, problem, plan, went, state, error, march)
+    found = Solved(ys, problem, plan, went, state, error, at_nodes[-1])
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
     return found
@@ -180,6 +216,7 @@ def _plan(
     weights: Weights,
     given: Options,
     field: Field,
+    stepper: Stepper | None,
     inputs: tuple[Tensor | None, ...],
     leaves: tuple[Tensor, ...],
     keep_slopes: bool,
@@ -191,7 +228,7 @@ def _plan(
     structure, grid = problem.structure, problem.request.grid
     return Plan(
         field=field,
-        scheme=problem.scheme,
+        scheme=problem.scheme.bound(field.args),
         history=problem.history,
         storage=problem.storage,
         steps=grid.steps,
@@ -205,7 +242,7 @@ def _plan(
         backward_weights=paper_weights(problem),
         leaves=leaves,
         called=Called(field.func, leaves) if train else None,
-        stepper=given.stepper,
+        stepper=stepper,
         known=weights.past_rows,
         advice=lambda: less_memory(
             problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph
@@ -311,34 +348,3 @@ def gain(scheme: Scheme, order: Any) -> float:
         return 1.0
     values = [float(torch.as_tensor(x).detach().min()) for x in pytree.tree_leaves(operator.order)]
     return max(1.0, 2.0 ** scheme.expected_order(min(values), smooth=False) - 1)
-
-
-def _assemble(
-    wanted: Request, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None, meets_nodes: bool = True
-) -> Tensor:
-    """The states in the order of the requested times; linear between nodes where the scheme's own output is.
-
-    Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
-    """
-    if wanted.nodes == nodes:
-        return at_nodes
-    place = {n: k for k, n in enumerate(nodes)}
-    rows, seen = [], 0
-    for node, p in zip(wanted.nodes, wanted.positions, strict=True):
-        if node >= 0:
-            rows.append(at_nodes[place[node]])
-            continue
-        low = math.floor(p)
-        share = wanted.grid.differentiable(p) - low
-        share = share.to(at_nodes) if isinstance(share, Tensor) else share
-        if between is not None and meets_nodes:
-            rows.append(between[seen])
-            seen += 1
-        elif between is not None:
-            here, left, right = between[seen : seen + 3]
-            gap = torch.lerp(at_nodes[place[low]] - left, at_nodes[place[low + 1]] - right, share)
-            rows.append(here + gap)
-            seen += 3
-        else:
-            rows.append(torch.lerp(at_nodes[place[low]], at_nodes[place[low + 1]], share))
-    return torch.stack(rows)

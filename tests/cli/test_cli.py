@@ -1,5 +1,6 @@
 """The command: help, options, exit codes, JSON, interruption."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,12 +8,15 @@ import sys
 import pytest
 
 pytest.importorskip("typer")
+from rich.console import Console
 from typer.testing import CliRunner
 
 from neuralfde import __version__
 from neuralfde.cli import demo
 from neuralfde.cli.app import app
+from neuralfde.cli.console import ConsoleReport
 from neuralfde.cli.installed import available, load
+from neuralfde.cli.report import Report
 from neuralfde_experiments import lotka_volterra as lv
 
 FAST = ["--optimiser", "lm", "--trajectories", "4", "--samples", "5", "--steps", "5"]
@@ -43,6 +47,27 @@ def test_help_fits_into_80_columns(words, monkeypatch):
 def test_a_table_of_nine_columns_is_not_cut_at_80(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert "…" not in invoke("run", "lotka-volterra", *FAST, "--quiet").output
+
+
+def test_help_and_lists_need_no_torch():
+    code = (
+        "import sys; from neuralfde_command.app import app; "
+        "[app(words, standalone_mode=False) for words in (['--version'], ['--help'], ['run'])]; "
+        "print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.endswith("\nFalse\n")
+    assert all(name in found.stdout for name in ("demo", "a tour", *available()))
+
+
+def test_every_bar_shows_its_latest_value():
+    console = Console(width=80, file=io.StringIO(), force_terminal=True)
+    with ConsoleReport(Report(), console) as report:
+        report.progress("a", 1, 2, 0.5)
+        report.progress("b", 1, 2, text="order 0.7")
+    shown = console.file.getvalue()
+    assert "loss 5.000e-01" in shown
+    assert "order 0.7" in shown
 
 
 def test_help_of_an_experiment_lists_its_configuration():
@@ -140,9 +165,10 @@ def test_demo_leaves_a_self_contained_page(tmp_path):
     )
     assert result.exit_code in (0, 3), result.output
     page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("<svg") == 5  # one beside each table
+    assert page.count("<table") == 5
     assert "http" not in page
-    assert (tmp_path / "demo.png").is_file()
+    assert "prefers-color-scheme:dark" in page
 
 
 def test_gradient_errors_of_the_demo():

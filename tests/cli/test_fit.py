@@ -9,8 +9,9 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from neuralfde import InputError, fdeint
-from neuralfde.cli import fit_file, fit_models
+from neuralfde.cli import fit_data, fit_file, fit_models
 from neuralfde.cli.app import app
+from neuralfde.cli.report import Report
 from neuralfde.special import mittag_leffler
 
 
@@ -50,6 +51,26 @@ def test_a_table_is_fitted_and_shown(relaxed, tmp_path):
     shown = invoke(relaxed, "--log", "--no-learn-order", "--order", "0.6", "--quiet").stdout
     assert "amplitude" in shown
     assert "order" not in shown
+
+
+def test_files_that_repeat_an_experiment_and_intervals_by_bootstrap(relaxed, tmp_path):
+    torch.manual_seed(0)
+    times = torch.logspace(-2, 3, 25, dtype=torch.float64)
+    paths = []
+    for k in range(2):
+        values = 2 * mittag_leffler(-((times / 5) ** 0.6), 0.6) * (1 + 0.02 * torch.randn(25, dtype=torch.float64))
+        rows = [f"{t:.9g}\t{v:.9g}" for t, v in zip(times.tolist(), values.tolist(), strict=True)]
+        paths.append(tmp_path / f"{k}.txt")
+        paths[-1].write_text("\n".join(["Zeit\tModul", "s\tPa", *rows]))
+    both = json.loads(invoke(*paths, "--log", "--json", "--bootstrap", "40").stdout)["rows"]
+    assert both[-1]["points"] == 50
+    for row, truth in zip(both, (2.0, 5.0, 0.6), strict=False):
+        assert row["low"] < row["estimate"] < row["high"]
+        assert row["estimate"] == pytest.approx(truth, rel=0.1)
+    (one,) = (row for row in json.loads(invoke(paths[0], "--log", "--json").stdout)["rows"] if row["case"] == "order")
+    assert one["high"] - one["low"] > both[2]["high"] - both[2]["low"]
+    read = fit_data.measured(f"{paths[0]},{paths[1]}", 0, "Zeit", "", [1], Report())
+    assert (read.clock, read.labels) == ("Zeit (s)", ("Modul (Pa)",))
 
 
 def test_every_closed_form_is_its_equation():

@@ -17,6 +17,7 @@ import neuralfde_experiments
 from neuralfde import InputError
 from neuralfde.cli import installed
 from neuralfde.cli.app import app
+from neuralfde_command import experiments
 
 ROOT = Path(__file__).parents[2]
 COUNTING = '''"""Count."""
@@ -50,8 +51,8 @@ def guest(tmp_path, monkeypatch):
     (tmp_path / "guest.py").write_text('EXPERIMENTS = {"counting": "counting", "lynx-hare": "counting"}\n')
     (tmp_path / "counting.py").write_text(COUNTING)
     monkeypatch.syspath_prepend(tmp_path)
-    announced = [EntryPoint("guest", "guest:EXPERIMENTS", installed.GROUP), installed.OURS]
-    monkeypatch.setattr(installed, "entry_points", lambda group: announced if group == installed.GROUP else [])
+    announced = [EntryPoint("guest", "guest:EXPERIMENTS", experiments.GROUP), experiments.OURS]
+    monkeypatch.setattr(experiments, "entry_points", lambda group: announced if group == experiments.GROUP else [])
     yield
     for name in ("guest", "counting"):
         sys.modules.pop(name, None)
@@ -60,16 +61,15 @@ def guest(tmp_path, monkeypatch):
 @pytest.fixture
 def nothing(monkeypatch):
     """As if neuralfde were installed alone."""
-    monkeypatch.setattr(installed, "entry_points", lambda group: [])
-    monkeypatch.setattr(installed, "ours_is_here", lambda: False)
-    monkeypatch.setattr("neuralfde.cli.app.ours_is_here", lambda: False)
+    monkeypatch.setattr(experiments, "entry_points", lambda group: [])
+    monkeypatch.setattr(experiments, "ours_is_here", lambda: False)
 
 
 def test_the_entry_point_is_the_one_that_a_source_tree_uses():
     project = tomllib.loads((ROOT / "experiments" / "pyproject.toml").read_text())["project"]
-    announced = project["entry-points"][installed.GROUP]
-    assert announced == {installed.OURS.name: installed.OURS.value}
-    assert installed.OURS.load() is neuralfde_experiments.EXPERIMENTS
+    announced = project["entry-points"][experiments.GROUP]
+    assert announced == {experiments.OURS.name: experiments.OURS.value}
+    assert experiments.OURS.load() is neuralfde_experiments.EXPERIMENTS
 
 
 def test_both_packages_have_one_version():
@@ -86,7 +86,7 @@ def test_another_package_brings_experiments(guest):
 
 
 def test_a_guest_does_not_take_the_place_of_an_experiment_of_ours(guest):
-    assert installed.modules()["lynx-hare"] == "neuralfde_experiments.lynx_hare"
+    assert experiments.modules()["lynx-hare"] == "neuralfde_experiments.lynx_hare"
 
 
 def test_without_experiments_it_says_how_to_get_them(nothing):
@@ -108,7 +108,8 @@ def test_the_rest_of_the_command_needs_no_experiments(nothing, word):
 
 def test_in_a_source_tree_nothing_has_to_be_installed():
     code = (
-        "from neuralfde.cli import installed; installed.entry_points = lambda group: []; print(*installed.available())"
+        "from neuralfde_command import experiments; experiments.entry_points = lambda group: []; "
+        "print(*experiments.modules())"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}/experiments/src"}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -10,6 +10,8 @@ import matplotlib as mpl
 import pytest
 import torch
 import yaml
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 import neuralfde
 
@@ -33,7 +35,7 @@ def blocks(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_blocks_run(page, tmp_path, monkeypatch):
+def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     mpl.use("Agg")
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -44,6 +46,11 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         assert language == "python", f"{page.name}:{line}: a block of an unknown language {language!r}"
         code = compile("\n" * line + body, str(page), "exec")  # tracebacks point at the page
         exec(code, namespace)
+    drawn = bool(plt.get_fignums()) or any(isinstance(value, Figure) for value in namespace.values())
+    plt.close("all")
+    if page.parent.name == "recipes" and page.name != "index.md":
+        assert capsys.readouterr().out, "a recipe shows what it prints"
+        assert drawn, "a recipe shows a figure"
 
 
 def quotations():

@@ -23,7 +23,7 @@ from neuralfde_experiments import relaxation
 from neuralfde_experiments.graph_settings import settings_for
 
 ROOT = Path(__file__).parents[2]
-NUMERALS = {3: "third", 5: "Five", 6: "six", 10: "Ten", 12: "twelve"}
+NUMERALS = {3: "third", 5: "Five", 6: "six", 10: "Ten", 11: "Eleven", 12: "twelve"}
 
 
 def said(page):

@@ -87,6 +87,7 @@ def worker(rank, port, job):
         for dtype in TOLERANCE:
             half = batch(dtype)[4 * rank : 4 * rank + 4]
             job(rank, half, dtype)
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

@@ -35,6 +35,10 @@ def test_learn_order():
     assert abs(number(r"order: ([\d.]+)", example("learn_order.py")) - 0.8) < 0.03
 
 
+def test_allen_cahn():
+    assert number(r"loss ([\d.e-]+)", example("allen_cahn.py")) < 0.05
+
+
 def test_irregular():
     assert number(r"samples ([\d.]+)", example("irregular.py")) < 0.15
 

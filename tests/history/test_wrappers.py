@@ -37,7 +37,7 @@ class Parts:
         self.weights = torch.rand(sums, steps + 1, GROUPS, dtype=F64).requires_grad_()
         self.initial = draw(initials, GROUPS, WIDTH).requires_grad_()
         self.base = draw(initials, steps + 1 + times, GROUPS).requires_grad_()
-        self.start = draw(min(starts, steps + 1), steps + 1, GROUPS).requires_grad_()
+        self.start = draw(sums if starts == 4 else 1, min(starts, steps + 1), steps + 1, GROUPS).requires_grad_()
         self.dense = draw(times, steps + 1, GROUPS).requires_grad_()
         self.v, self.mu = draw(steps + 1, GROUPS, WIDTH), draw(steps + 1, sums, GROUPS, WIDTH)
         self.grads = draw(times, GROUPS, WIDTH)
@@ -71,12 +71,12 @@ def replayed(memory, steps):
 
 
 def starting_matrix(p):
-    """The weights that the first slopes have beside those of their lags, in the first sum of later steps."""
-    later = torch.arange(p.start.shape[0])[:, None] < torch.arange(p.steps + 1)
+    """The weights that the first slopes have beside those of their lags, in the first sums of later steps."""
+    later = torch.arange(p.start.shape[1])[:, None] < torch.arange(p.steps + 1)
     found = torch.zeros(p.sums, p.steps + 1, p.steps + 1, GROUPS, dtype=F64)
-    first = torch.where(later[..., None], p.start, 0.0).transpose(0, 1)
-    whole = torch.nn.functional.pad(first, (0, 0, 0, p.steps + 1 - first.shape[1]))
-    return torch.cat([whole[None], found[1:]])
+    first = torch.where(later[..., None], p.start, 0.0).transpose(1, 2)
+    whole = torch.nn.functional.pad(first, (0, 0, 0, p.steps + 1 - first.shape[2]))
+    return torch.cat([whole, found[len(whole) :]])
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=repr)
@@ -134,7 +134,7 @@ def test_starting_weights(history, steps, sums, starts):
         memory = Starting(Initial(p.forward(history), zero, None, sums), p.start.detach())
         got = walk(memory, p.v[:, None], steps, rooms=rooms)
         assert relative(got, want) < 1e-13
-    assert torch.equal(memory.heads, p.v[: p.start.shape[0]])
+    assert torch.equal(memory.heads, p.v[: p.start.shape[1]])
     if history.keeps_slopes:
         assert relative(replayed(memory, steps), want) < 1e-13
 

@@ -103,7 +103,9 @@ def refusals(case: Case) -> list[str]:
         found.append("which the host has to look at")
     if case.stepper == "cuda-graph" and "horizon" in case.order:
         found.append("made anew for every solve")
-    if "single" in kind.needs and scheme.stage == "corrected":
+    if case.stepper == "picard" and scheme.stage == "extrapolated":
+        found.append("how its stages are iterated")
+    if "single" in kind.needs and scheme.stage in ("corrected", "extrapolated"):
         found.append("one row of weights")
     if not kind.toeplitz and case.history not in ("auto", "full") and not fades_on_mesh(case):
         found.append("weights that depend on the lag alone")

@@ -28,7 +28,8 @@ class Formula:
     """A scheme and where it is defined.
 
     Attributes:
-        stage: "explicit" (``z = c``), "implicit" (``z = c + w_0 f(z)``) or "corrected" (``z = c + w_0 f(c')``).
+        stage: "explicit" (``z = c``), "implicit" (``z = c + w_0 f(z)``), "corrected" (``z = c + w_0 f(c')``) or
+            "extrapolated" (``z = c + w_0 v``, ``v = f(c')``).
         uniform: from orders, step and number of steps to its sums on a uniform grid.
         first: the first slope that counts.
         graded: from orders and times to its matrices on any grid; None where it has none.
@@ -112,6 +113,29 @@ def l1(b: Tensor, h: Tensor, steps: int) -> Tensor:
     return h**b * series.gamma(2 - b) * series.reciprocal(series.l1(b, steps + 1))
 
 
+def imex(b: Tensor, h: Tensor, steps: int) -> list[Sum]:
+    """BDF2 with half of the first slope at the first step, and the straight line through the last two states."""
+    w = h**b * series.bdf2(b, steps + 1)
+    first = torch.cat([-w[:1], w[:-1] / 2 - w[1:]])  # of v_0, beside its lag weight
+
+    def ahead(x: Tensor) -> Tensor:
+        return 2 * later(x) - later(later(x))
+
+    def column(x: Tensor) -> Tensor:
+        found, rows = torch.zeros_like(by_lag(w)), torch.arange(steps + 1)
+        return torch.cat([x[rows, rows if x.shape[1] > 1 else 0][:, None], found[:, 1:]], 1)
+
+    return [Sum(by_lag(w), column(first)), Sum(by_lag(ahead(w)), column(ahead(first)))]
+
+
+def imex_on(b: Tensor, t: Tensor) -> list[Tensor]:
+    matrix, ahead = cells.trapezoid_on(b, t), []
+    for n in range(len(t)):
+        share = (t[n] - t[n - 1]) / (t[n - 1] - t[n - 2]) if n > 1 else 0.0
+        ahead.append((1 + share) * matrix[n - 1] - share * matrix[n - 2] if n > 1 else torch.zeros_like(matrix[0]))
+    return [matrix, torch.stack(ahead)]
+
+
 FORMULAS: dict[str, Formula] = {
     "predictor": Formula(
         "explicit",
@@ -151,4 +175,5 @@ FORMULAS: dict[str, Formula] = {
     ),
     "bdf2": Formula("implicit", multistep(series.bdf2)),
     "flmm-trapezoid": Formula("implicit", multistep(series.fractional_trapezoid)),
+    "imex": Formula("extrapolated", imex, graded=imex_on),
 }

@@ -28,6 +28,10 @@ def solve(f: Slope, initial: Sequence[Tensor], matrix: Tensor, stage: str, base:
             z = sums[0]
         elif stage == "corrected":
             z = sums[0] + local * f(n, sums[1])
+        elif stage == "extrapolated":
+            vs.append(f(n, sums[1]))
+            zs.append(sums[0] + local * vs[-1])
+            continue
         else:
             z = implicit(lambda x, n=n: f(n, x), sums[0], local)
         zs.append(z)

@@ -174,6 +174,9 @@ class Holder:
     __call__ = slope
 
 
+NETWORK, HOLDER = Attribute(), Holder()
+
+
 class Helper(nn.Module):
     """An object of one's own beside the parameters."""
 
@@ -289,6 +292,30 @@ def of_a_global_tensor():
     return func
 
 
+def of_a_global_module():
+    return lambda t, z: NETWORK(t, z)
+
+
+def of_a_global_object():
+    return lambda t, z: HOLDER.slope(t, z)
+
+
+def of_a_global_function():
+    return lambda t, z: of_a_global_counter(z)
+
+
+def of_a_global_counter(z):
+    TABLE["calls"] += 1
+    return slowed(z, TABLE["calls"])
+
+
+def of_a_comprehension():
+    def func(t, z):
+        return slowed(z, sum([SEEN.append(1.0) or len(SEEN) for _ in range(1)]))
+
+    return func
+
+
 def default_argument():
     def func(t, z, kept=[]):  # noqa: B006
         kept.append(1)
@@ -359,6 +386,10 @@ IMPURE = {
     "a global list": (of_a_global_list, "SEEN"),
     "a global dictionary": (of_a_global_dict, "TABLE"),
     "a global tensor": (of_a_global_tensor, "TOTAL"),
+    "a global module": (of_a_global_module, "NETWORK"),
+    "a global object": (of_a_global_object, "HOLDER"),
+    "a function that a global function calls": (of_a_global_function, "of_a_global_counter|calls|TABLE"),
+    "a global list in a comprehension": (of_a_comprehension, "SEEN"),
     "a default argument": (default_argument, "kept|default"),
     "an attribute of a function": (own_attribute, "calls|func"),
     "a partial of an object": (partial_of_an_object, "calls|args|holder"),
@@ -378,6 +409,7 @@ def globals_as_they_were():
     SEEN.clear()
     TABLE["calls"] = 0
     TOTAL.zero_()
+    NETWORK.calls = HOLDER.calls = 0
 
 
 def noticed(func):

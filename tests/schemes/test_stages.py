@@ -8,6 +8,7 @@ import torch
 
 from neuralfde import Banded, ConvergenceError, Dense, FixedPoint, Given, Krylov, Newton, NonFiniteError, fdeint, solve
 from neuralfde.door.names import METHODS
+from neuralfde.schemes import Jacobian
 from tests.matrix.cases import Case
 from tests.matrix.compare import Field, arguments, by_reference, distances, finished, leaves_of
 from tests.stubs import F64
@@ -138,3 +139,34 @@ def test_gradients_of_every_linear_solver_are_those_of_the_textbook(linear):
     positional, named = arguments(case, field, leaves)
     found = finished(fdeint(*positional, **{**named, "solver": Newton(linear=linear)}), leaves)
     assert max(distances(found, by_reference(case)).values()) < 1e-12
+
+
+def one_way(t, z):
+    """Row 0 follows row 2, rows 1 and 2 follow nobody."""
+    return torch.stack([torch.cos(2 * t) - 3 * z[2].sum() - z[0], -z[1], torch.sin(z[2]) * torch.cos(t)])
+
+
+def later(t, z):
+    """Row 0 follows the square of row 1, which begins with zeros: at first no derivative shows it."""
+    return torch.stack([-z[0] + 30 * z[1] * z[1].sum(), 4 * torch.cos(5 * t) - z[1] ** 3, -z[2]])
+
+
+@pytest.mark.parametrize("linear", [Dense(), Krylov(), None])
+@pytest.mark.parametrize(("func", "start"), [(one_way, 1.0), (later, 0.0)])
+def test_rows_that_act_on_others_are_noticed_whenever_they_begin_to(func, start, linear):
+    z0 = start * torch.tensor([[0.3, -0.8], [0.5, 0.2], [0.7, -0.4]], dtype=F64)
+    options = {"steps": 40, "method": "gl", "stepper": "single"}
+    solver = Newton() if linear is None else Newton(linear=linear)
+    found = fdeint(func, z0, 1.0, 0.6, solver=solver, **options)
+    right = fdeint(lambda t, z: func(t, z.view(3, 2)).flatten(), z0.flatten(), 1.0, 0.6, **options)
+    assert (found.flatten() - right).abs().max() <= 1e-12 * right.abs().max()
+
+
+@pytest.mark.parametrize("samples", [2, 3, 5, 8])
+def test_every_row_that_acts_on_another_is_seen(samples):
+    z = torch.ones(samples, 2, dtype=F64)
+    assert not Jacobian(torch.sin, z).mixes(samples)
+    for by, on in itertools.permutations(range(samples), 2):
+        assert Jacobian(lambda z, by=by, on=on: torch.sin(z).index_add(0, torch.tensor([on]), z[[by]]), z).mixes(
+            samples
+        )

@@ -213,6 +213,13 @@ def test_what_cannot_be_composed_is_refused_with_what_to_do():
     y = solved(z, A, 0.7, adjoint="paper")
     with pytest.raises(nf.UnsupportedError, match="adjoint='exact'"):
         torch.autograd.grad(y.sum(), z, create_graph=True)
-    large = torch.ones(600, dtype=F64)
+    with pytest.raises(nf.UnsupportedError, match="adjoint='exact'"):
+        torch.func.grad(lambda z: solved(z, A, 0.7, adjoint="paper").sum())(Z)
+    large, seen = torch.ones(600, dtype=F64), []
+
+    def counting(t, z):  # keeps something, so that every operation has to be followed
+        seen.append(None)
+        return -z
+
     with pytest.raises(nf.UnsupportedError, match="explicit method"):
-        torch.func.grad(lambda z: nf.fdeint(lambda t, z: -z, z, 1.0, 0.7, steps=3, method="l1").sum())(large)
+        torch.func.grad(lambda z: nf.fdeint(counting, z, 1.0, 0.7, steps=3, method="l1").sum())(large)

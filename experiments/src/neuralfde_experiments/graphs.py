@@ -215,7 +215,8 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
             for part, rows in zip(shares, processes.deal(tasks), strict=True):
                 for (key, _, _), row in zip(part, rows, strict=True):
                     done[key] = report.case(key, partial(dict, row))
-                report.progress(dataset, sum(key in done for key, _, _ in jobs), len(jobs))
+                count = sum(key in done for key, _, _ in jobs)
+                report.progress(dataset, count, len(jobs), text=f"validation {rows[-1]['val']} %")
         return [done[key] for key, _, _ in jobs]
 
     return train

@@ -56,7 +56,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     kinds = ("integer", "fractional")
     cases = {f"{kind}-{o}": partial(_one, config, kind, o, report) for kind in kinds for o in origins}
     with Processes.from_environment("cpu") as processes:
-        rows = processes.cases(report, cases, "forecasts")
+        rows = processes.cases(report, cases, "forecasts", "held_out_rmse_log")
     say_warnings(rows, report)
     for kind in kinds:
         mine = [r for r in rows if r["model"] == kind]

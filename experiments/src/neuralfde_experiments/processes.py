@@ -54,6 +54,8 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._started:
+            if kind is None and dist.get_backend() == "gloo":
+                dist.barrier()  # its threads let go of the last tensors; a thread that does so while Python ends aborts
             dist.destroy_process_group()
 
     @property
@@ -86,14 +88,20 @@ class Processes:
                 dist.all_gather_object(found, own)
             yield from found[: len(now)]
 
-    def cases(self, report: Report, computes: Mapping[str, Callable[[], Row]], task: str = "") -> list[Row]:
-        """The rows of independent cases, dealt out to the processes; ``task`` names them in ``Report.progress``."""
+    def cases(
+        self, report: Report, computes: Mapping[str, Callable[[], Row]], task: str = "", value: str = ""
+    ) -> list[Row]:
+        """The rows of independent cases, dealt out to the processes.
+
+        ``task`` names them in ``Report.progress``, and ``value`` the column whose latest number is shown there.
+        """
         found = self.deal([compute for key, compute in computes.items() if report.known(key) is None])
         rows: list[Row] = []
         for key in computes:
             rows.append(report.case(key, found.__next__))
             if task:
-                report.progress(task, len(rows), len(computes))
+                text = f"{value.replace('_', ' ')} {rows[-1][value]:.3g}" if value else key
+                report.progress(task, len(rows), len(computes), text=text)
         return rows
 
     def quieten(self, report: Report) -> Report:

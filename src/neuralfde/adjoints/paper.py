@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..base.torch_private import vjp
 from ..history import Block
-from ..solve.function import COEFFICIENTS
 from ..solve.loop import Gradients, Record, backward_task, march, reader
-from ..solve.plan import Coefficients, Plan, Run
+from ..solve.plan import COEFFICIENTS, Coefficients, Plan, Run
 from ..solve.steppers import Task, Totals
 from ..solve.steppers.single import SingleSteps
 from ..solve.steppers.trace import leaves

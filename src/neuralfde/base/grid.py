@@ -74,21 +74,17 @@ class Grid:
             found.append(k + (x - self.start - points[k]) / (points[k + 1] - points[k]))
         return tuple(found)
 
-    def differentiable(self, position: float) -> float | Tensor:
-        """A position between points that move while the time there stays."""
-        low = math.floor(position)
-        if self.moving is None or low == position:
-            return position
-        time = torch.lerp(self.elapsed[low], self.elapsed[low + 1], position - low)
-        return low + (time - self.moving[low]) / (self.moving[low + 1] - self.moving[low])
+    def at(self, positions: Tensor) -> Tensor:
+        """The inverse of :meth:`positions`, as times since the start; any shape, float64."""
+        return positions * self.step if self.uniform else _between(self.elapsed, positions)
 
-    def at(self, position: float) -> float:
-        """The inverse of :meth:`positions`."""
-        if self.uniform:
-            return self.start + position * self.step
-        k = min(int(position), self.steps - 1)
-        points = self.elapsed
-        return self.start + float(torch.lerp(points[k], points[k + 1], position - k))
+    def held(self, positions: Tensor) -> Tensor:
+        """Positions of times that stay where they are while the points around them move."""
+        if self.moving is None:
+            return positions
+        low = positions.long().clamp(max=self.steps - 1)
+        share = (self.at(positions) - self.moving[low]) / (self.moving[low + 1] - self.moving[low])
+        return torch.where(positions > low, low + share, positions)
 
 
 @dataclass(frozen=True)
@@ -123,30 +119,56 @@ class Mesh:
         """The time since the start of each point in each group, (steps + 1, groups)."""
         return self.elapsed[:, None] * self.horizon
 
-    def at(self, position: float) -> Tensor:
-        """The time since the start at a position counted in steps, (groups,)."""
-        low = min(int(position), self.steps - 1)
-        between = self.elapsed[low] + (position - low) * (self.elapsed[low + 1] - self.elapsed[low])
-        return between * self.horizon
+    def at(self, positions: Tensor) -> Tensor:
+        """The times since the start at positions counted in steps, (times, 1 or groups): (times, groups)."""
+        return _between(self.elapsed, positions) * self.horizon
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller asked for: the grid and the positions of the output times on it, in steps."""
+    """What the caller asked for: the grid and the positions of the output times on it, in steps.
+
+    ``own``, float64 (times, samples), are those of each sample where a batch does not share its times.
+    """
 
     grid: Grid
     positions: tuple[float, ...]
     terminal: bool
+    own: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def series(self) -> bool:
+        """Whether each sample has its own times."""
+        return self.own is not None
+
+    @property
+    def all_positions(self) -> Tensor:
+        """The positions of all output times, float64 (times,), or (times, samples)."""
+        return torch.tensor(self.positions, dtype=torch.float64) if self.own is None else self.own
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """The grid index of each output time that lies on the grid, -1 where it does not."""
         return tuple(round(p) if _is_whole(p) else -1 for p in self.positions)
 
+    @cached_property
+    def between(self) -> Tensor:
+        """The output times between grid points, in steps: float64 (times, 1 or samples); of samples, all times."""
+        if self.own is not None:
+            return self.own
+        found = [p for p, node in zip(self.positions, self.nodes, strict=True) if node < 0]
+        return torch.tensor(found, dtype=torch.float64)[:, None]
+
     @property
-    def off_grid(self) -> tuple[float, ...]:
-        """The output times between grid points, in steps."""
-        return tuple(p for p in self.positions if not _is_whole(p))
+    def cells(self) -> Tensor:
+        """The grid point before each of :attr:`between`, as many."""
+        return self.between.floor().clamp(max=self.grid.steps - 1)
+
+
+def _between(points: Tensor, positions: Tensor) -> Tensor:
+    """What the points are at positions counted in steps, linear between them."""
+    low = positions.long().clamp(max=len(points) - 2)
+    return torch.lerp(points[low], points[low + 1], positions - low)
 
 
 def request(
@@ -166,6 +188,11 @@ def request(
     else:
         count = _count(start, end, step, steps)
         grid = Grid(start, (end - start) / count, count, _grading(grading, step))
+    if isinstance(t, Tensor) and t.ndim == 2:
+        own = t.detach().double().cpu().T
+        own = torch.where(own.isnan(), own.nan_to_num(-math.inf).cummax(0).values, own)
+        places = torch.tensor(grid.positions(own.flatten().tolist()), dtype=torch.float64)
+        return Request(grid, (), False, places.clamp(0, grid.steps).view(own.shape))
     found = grid.positions(times)
     # rounding of the ends is not asked for; a long last step would have seen it as a part of itself
     positions = (0.0, *found[1:-1], float(grid.steps))
@@ -216,10 +243,12 @@ def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
             )
         if t.is_complex() or t.dtype == torch.bool:
             raise InputTypeError(f"{name} must be real, got a tensor of dtype {t.dtype}.")
+        if t.ndim == 2 and name == "t":
+            return _ends_of_series(t.detach().double().cpu()), False
         if t.ndim > 1:
             raise InputError(
-                f"{name} must be a number or a 1-D tensor of times, got a tensor of shape {tuple(t.shape)}. A batch "
-                "shares its times; for an end time of each sample's own pass horizon=."
+                f"{name} must be a number, a 1-D tensor of times or (batch, times), got a tensor of shape "
+                f"{tuple(t.shape)}."
             )
         values = [float(x) for x in t.detach().double().cpu().reshape(-1).tolist()]
     elif isinstance(t, int | float) and not isinstance(t, bool):
@@ -248,6 +277,25 @@ def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
                 "Sort the times and drop repeats; a Caputo equation runs forward from its initial time."
             )
     return values, False
+
+
+def _ends_of_series(t: Tensor) -> list[float]:
+    """The initial time and the last one, where each row of (batch, times) has the times of a sample."""
+    gone, rows = t.isnan(), t.nan_to_num(math.inf)
+    if t.shape[1] < 2 or bool((rows[:, 1:] < rows[:, :-1]).any()) or bool(gone[:, 0].any() | t.isinf().any()):
+        raise InputError(
+            "each row of t (batch, times) must have at least the initial time and one more, must not decrease, and "
+            "must be finite: NaN fills the rows of shorter series at their ends."
+        )
+    if not bool((t[:, 0] == t[0, 0]).all()):
+        raise InputError(
+            "all rows of t (batch, times) begin with the same initial time, that of z0, since the equation remembers "
+            "its past from there on; shift the times of each sample, or put the initial time before them."
+        )
+    start, end = float(t[0, 0]), float(t[~gone].max())
+    if end <= start:
+        raise InputError(f"t (batch, times) ends at its initial time {start:g}; at least one sample needs a later one.")
+    return [start, end]
 
 
 def _count(start: float, end: float, step: float | None, steps: int | None) -> int:

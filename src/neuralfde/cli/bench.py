@@ -74,5 +74,5 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     rows = []
     for k, adjoint in enumerate(("direct", "exact", "paper")):
         rows.append(report.case(adjoint, lambda a=adjoint: one(a)))  # type: ignore[misc]
-        report.progress("adjoints", k + 1, 3)
+        report.progress("adjoints", k + 1, 3, text=f"{adjoint}: {rows[-1]['backward_s']} s backward")
     return rows

@@ -10,34 +10,26 @@ from typing import Any
 
 import typer
 
+from neuralfde_command.app import CODES
+
 from .execution import execute
 from .experiment import Experiment
 from .options import described, flag
 
-CODES = (
-    "Exit codes: 0 done; 2 wrong usage or input; 3 a target was not reached or a solve failed; 4 the disk, the folder "
-    "or the memory did not suffice; 130 interrupted, 143 terminated (results are kept)."
-)
-
 
 def command(experiment: Experiment) -> Any:
-    """The command of an experiment, for a group that makes its commands when they are asked for."""
+    """The command of an experiment."""
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    add(single, experiment)
+    single.command(experiment.name, help=_help(experiment))(_function(experiment))
     return typer.main.get_command(single)
 
 
-def add(app: typer.Typer, experiment: Experiment, out: str = "") -> None:
-    """Give an application the command of an experiment, which writes to ``out`` unless told otherwise."""
-    made = app.command(experiment.name, help=_help(experiment), short_help=experiment.summary or None)
-    made(_function(experiment, out))
-
-
-def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:
+def _function(experiment: Experiment) -> Callable[..., None]:
     """A function with the signature typer reads."""
 
     def invoke(**given: Any) -> None:
         common = {k: given.pop(k) for k in ("out", "resume", "as_json", "quiet")}
+        given |= {k: ",".join(v) for k, v in given.items() if isinstance(v, list)}
         execute(experiment, given, **common)
 
     hints = typing.get_type_hints(experiment.config)
@@ -46,12 +38,13 @@ def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:
         name = flag(field)
         names = (f"{name}/--no-{name[2:]}",) if hints[field.name] is bool else (name,)
         text = described(field, hints[field.name])
-        shown = typer.Option(field.default, *names, help=text)
-        if field.metadata.get("positional"):
-            shown = typer.Argument(field.default, metavar=field.name.upper(), help=text, show_default=False)
-        parameters.append((field.name, hints[field.name], shown))
+        shown, kind = typer.Option(field.default, *names, help=text), hints[field.name]
+        if how := field.metadata.get("positional"):
+            kind, default = (list[str], []) if how == "several" else (kind, field.default)
+            shown = typer.Argument(default, metavar=field.name.upper(), help=text, show_default=False)
+        parameters.append((field.name, kind, shown))
     parameters += [
-        ("out", str, typer.Option(default_out, "--out", help="folder for configuration, results and pictures")),
+        ("out", str, typer.Option(experiment.out, "--out", help="folder for configuration, results and pictures")),
         ("resume", bool, typer.Option(False, "--resume", help="go on with the interrupted run in --out")),
         ("as_json", bool, typer.Option(False, "--json", help="print the results as JSON and nothing else")),
         ("quiet", bool, typer.Option(False, "--quiet", help="no progress bars")),
@@ -64,6 +57,6 @@ def _function(experiment: Experiment, default_out: str) -> Callable[..., None]:
 
 
 def _help(experiment: Experiment) -> str:
-    examples = "\n\n".join(f"    {line}" for line in experiment.examples)
-    shown = f"\n\nExamples:\n\n{examples}" if examples else ""
+    examples = "".join(f"\n    {line}" for line in experiment.examples)
+    shown = f"\n\n\b\nExamples:{examples}" if examples else ""  # \b begins lines that stay as they are
     return f"{experiment.help.strip()}{shown}\n\n{CODES}"

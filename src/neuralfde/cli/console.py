@@ -16,7 +16,7 @@ from .report import Report, Row
 
 
 class ConsoleReport(Report):
-    """Shows bars with loss and time left, and hands everything on to a report that keeps it.
+    """Shows bars with their latest values and the time left, and hands everything on to a report that keeps it.
 
     Once a signal is in ``arrived``, nothing more is kept: what it was raised into may have caught it, and gone on with
     something broken.
@@ -29,11 +29,10 @@ class ConsoleReport(Report):
         self.wants_figures = kept.wants_figures
         self.bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),  # a name and a value fit beside it into 80 columns
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[value]}"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
             console=console,
             disable=quiet,
         )
@@ -54,10 +53,11 @@ class ConsoleReport(Report):
     def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
         """See ``Report``."""
         self._go_on()
-        shown = "" if loss is None else f"{loss:.3e}"
+        told = "" if loss is None else f"loss {loss:.3e}"
+        value = escape(", ".join(filter(None, (told, text))))
         if task not in self._tasks:
-            self._tasks[task] = self.bars.add_task(escape(task), total=total, loss=shown, text=text)
-        self.bars.update(self._tasks[task], completed=done, total=total, loss=shown, text=text)
+            self._tasks[task] = self.bars.add_task(escape(task), total=total, value=value)
+        self.bars.update(self._tasks[task], completed=done, total=total, value=value)
         self.kept.progress(task, done, total, loss, text)
 
     def message(self, text: str) -> None:
@@ -113,7 +113,8 @@ def table(rows: list[Row], title: str, columns: tuple[str, ...] = ()) -> Table:
     columns = tuple(c for c in columns if any(row.get(c) is not None for row in flat))
     found = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)  # nine columns fit into 80
     for name in columns:
-        found.add_column(name.replace("_", " "))
+        number = all(isinstance(row.get(name), int | float | None) for row in flat)
+        found.add_column(name.replace("_", " "), overflow="fold", justify="right" if number else "left")
     for row in flat:
         if sum(row.get(name) is not None for name in columns) < 2 < len(columns):
             continue  # a row of another kind, shown elsewhere

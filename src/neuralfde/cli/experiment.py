@@ -6,8 +6,9 @@ An experiment is a module with
 - ``Config``, a frozen dataclass of base ``Options`` whose fields are made by ``option``: each becomes an option of the
   command line, and a value that it does not take is refused before anything starts;
 - ``run(config, report) -> rows``, which computes each row with ``report.case``;
-- if it likes, ``SUMMARY`` (its line in a list of experiments), ``EXAMPLES`` (lines of the help text), ``COLUMNS`` (what
-  the table at the end shows), and ``PROCESSES = True`` where it shares its work between the processes that ``torchrun``
+- if it likes, ``SUMMARY`` (its line in a list of experiments, a literal: it is read without importing the module),
+  ``EXAMPLES`` (lines of the help text), ``COLUMNS`` (what the table at the end shows), ``OUT`` (the folder it writes to
+  unless told otherwise), and ``PROCESSES = True`` where it shares its work between the processes that ``torchrun``
   starts.
 
 A package names its experiments in one table, from the name on the command line to the module, and refers to that table
@@ -83,7 +84,7 @@ class Experiment:
         examples: command lines to show in the help.
         columns: what the table at the end shows; empty: every number of a row.
         processes: whether it shares its work between the processes that ``torchrun`` starts.
-        summary: its line in a list of experiments; empty: the beginning of its help.
+        out: the folder it writes to unless told otherwise; empty: nothing is written.
     """
 
     name: str
@@ -93,12 +94,12 @@ class Experiment:
     examples: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     processes: bool = False
-    summary: str = ""
+    out: str = ""
 
 
 def read(name: str, module: ModuleType) -> Experiment:
     """The experiment that a module offers."""
     examples, columns = (tuple(getattr(module, k, ())) for k in ("EXAMPLES", "COLUMNS"))
     shares = bool(getattr(module, "PROCESSES", False))
-    summary = str(getattr(module, "SUMMARY", ""))
-    return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns, shares, summary)
+    out = str(getattr(module, "OUT", ""))
+    return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns, shares, out)

@@ -17,32 +17,27 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..fitting import fit, fit_curve
+from .fit_data import Measured, measured
 from .fit_models import MODELS, Curve, Equation, model_of
 from .fit_page import Found, draw, write_page
-from .options import METHODS, Options, numbers, option
+from .options import METHODS, Options, option, pairs
 from .report import Report, Row
-from .table_file import read_table
 
 SUMMARY = "fit a model and its order to a table of yours"
 EXAMPLES = (
     "neuralfde fit data.csv --model relaxation --log --out out",
+    "neuralfde fit first.csv second.csv --model zener --bootstrap 200",
     "neuralfde fit pelts.csv --model lotka-volterra --values hare,lynx",
     "neuralfde fit data.csv --model model.py:decay --order 1 --no-learn-order",
 )
 COLUMNS = ("parameter", "estimate", "low", "high")
 
 
-def _pairs(text: str) -> dict[str, float]:
-    """``name=value,name=value``."""
-    parts = [part.partition("=") for part in text.split(",")]
-    return {name.strip(): numbers()(value)[0] for name, _, value in parts}
-
-
 @dataclass(frozen=True)
 class Config(Options):
     """What is fitted to which columns."""
 
-    file: str = option("", "table of measurements", positional=True)
+    file: str = option("", "table of measurements; several repeat the experiment", positional="several")
     model: str = option("relaxation", f"{', '.join(MODELS)} or FILE.py:function", reads=model_of)
     skip: int = option(0, "lines above the table that are no part of it")
     time: str = option("1", "column of times, by name or by number from 1 on")
@@ -50,7 +45,10 @@ class Config(Options):
     order: float = option(0.8, "order of the derivative, or where its search starts", least=0.02, most=1)
     learn_order: bool = option(True, "find the order too")
     log: bool = option(False, "compare logarithms, so that every decade counts alike")
-    start: str = option("", "first guesses in place of the model's: name=value,name=value", reads=_pairs)
+    start: str = option("", "first guesses in place of the model's: name=value,name=value", reads=pairs)
+    bootstrap: int = option(
+        0, "intervals from so many fits to residuals dealt out anew; 0: from the Jacobian", most=10_000
+    )
     steps: int = option(0, "grid steps of the solver; 0: by the number of times", least=2, most=100_000)
     method: str = option("abm", "scheme of the solver", choices=METHODS)
 
@@ -59,18 +57,18 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each parameter, and one on the fit as a whole."""
     report = Report() if report is None else report
     model = model_of(config.model)
-    times, values, labels = _read(config, model, report)
+    data = _read(config, model, report)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         solve = _curve if isinstance(model, Curve) else _equation
-        found = solve(config, model, times, values, labels, report)  # type: ignore[arg-type]
+        found = solve(config, model, data, report)  # type: ignore[arg-type]
     for name, value in found.estimates.items():
         low, high = found.intervals.get(name, (None, None))
         row = {"parameter": name, "estimate": value, "low": low, "high": high}
         report.case(name, lambda row=row: row)  # type: ignore[misc]
     told = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
     told += [] if found.converged else ["the search did not converge; give other first guesses with --start"]
-    whole = {"model": config.model, "formula": model.formula, "points": len(times), "r_squared": found.r_squared}
+    whole = {"model": config.model, "formula": model.formula, "points": len(data.times), "r_squared": found.r_squared}
     whole |= {"converged": found.converged, "warnings": told}
     report.case("fit", lambda: whole)
     report.message(f"{model.formula}; R² {found.r_squared:.5f}")
@@ -83,45 +81,27 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     return report.rows
 
 
-def _read(config: Config, model: Curve | Equation, report: Report) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """Times in their order, values (times, variables), and the names of these."""
-    if not config.file:
-        raise InputError("this command needs a file: neuralfde fit FILE, a table with times and measurements.")
-    table = read_table(config.file, config.skip)
-    at = table.column(config.time)
-    others = [str(k + 1) for k in range(table.numbers.shape[1]) if k != at]
-    chosen = [table.column(w.strip()) for w in (config.values.split(",") if config.values else others)]
+def _read(config: Config, model: Curve | Equation, report: Report) -> Measured:
+    """The measurements, as many variables as the model has."""
     counts = [1] if isinstance(model, Curve) else sorted(model.measured)
-    if counts and len(chosen) not in counts:
-        named = f" ({', '.join(table.names)})" if table.names else ""
-        raise InputError(
-            f"{config.model} has {' or '.join(map(str, counts))} measured variables, and {config.file} has "
-            f"{len(chosen)} columns beside the times{named}. Say which ones with --values."
-        )
-    order = table.numbers[:, at].argsort(stable=True)
-    times, values = table.numbers[order, at], table.numbers[order][:, chosen]
-    if not bool((order[1:] > order[:-1]).all()):
-        report.message("note: the rows are not in the order of time; they are sorted")
-    if len(times.unique()) < 4:
-        raise InputError(f"{config.file} has {len(times.unique())} distinct times; at least 4 are needed.")
-    if config.log and bool((values <= 0).any()):
-        count = int((values <= 0).any(1).sum())
+    found = measured(config.file, config.skip, config.time, config.values, counts, report)
+    if config.log and bool((found.values <= 0).any()):
+        count = int((found.values <= 0).any(1).sum())
         raise InputError(f"--log needs positive measurements; {count} rows have others. Leave it out, or those rows.")
-    return times, values, tuple(table.names[k] if table.names else f"column {k + 1}" for k in chosen)
+    return found
 
 
 def _start(config: Config, guess: dict[str, float]) -> dict[str, float]:
-    given = _pairs(config.start) if config.start else {}
+    given = pairs(config.start) if config.start else {}
     unknown = sorted(set(given) - set(guess))
     if unknown:
         raise InputError(f"--start names {', '.join(unknown)}; the parameters are {', '.join(guess)}.")
     return guess | given
 
 
-def _curve(
-    config: Config, model: Curve, times: Tensor, values: Tensor, labels: tuple[str, ...], report: Report
-) -> Found:
+def _curve(config: Config, model: Curve, data: Measured, report: Report) -> Found:
     """A closed form, by its logarithmic parameters, since all are positive; repeated times are points like others."""
+    times, values = data.times, data.values
     if not bool((times >= 0).all()) or (config.model == "maxwell" and not bool((times > 0).all())):
         raise InputError(f"{config.model} counts time from the moment of the step: times must not be negative.")
     guess = _start(config, model.guess(times, values[:, 0]))
@@ -139,7 +119,7 @@ def _curve(
     if config.learn_order:
         start, bounds = {**start, "order": min(config.order, 0.99)}, {**bounds, "order": (0.0, 1.0)}
     y = values[:, 0].log() if config.log else values[:, 0]
-    found = fit_curve(curve, times, y, start, bounds)
+    found = fit_curve(curve, times, y, start, bounds, resamples=config.bootstrap)
     natural = lambda n, v: float(torch.tensor(v, dtype=torch.float64).exp()) if n in free else v  # noqa: E731
     first, last = float(times[times > 0][0]), float(times[-1])
     share = torch.linspace(0, 1, 300, dtype=torch.float64)
@@ -147,18 +127,17 @@ def _curve(
     with torch.no_grad():
         drawn = curve(fine, **{n: torch.tensor(v, dtype=torch.float64) for n, v in found.estimates.items()})
     unlog = (lambda x: x.exp()) if config.log else (lambda x: x)
+    band = tuple(unlog(side)[:, None] for side in found.band(fine))
     return Found(
         {n: natural(n, v) for n, v in found.estimates.items()},
         {n: (natural(n, a), natural(n, b)) for n, (a, b) in found.intervals.items()},
-        times, values, unlog(found.predicted)[:, None], (fine, unlog(drawn)[:, None]),
-        found.r_squared, found.converged, labels,
+        data, unlog(found.predicted)[:, None], (fine, unlog(drawn)[:, None]), band, found.r_squared, found.converged,
     )  # fmt: skip
 
 
-def _equation(
-    config: Config, model: Equation, times: Tensor, values: Tensor, labels: tuple[str, ...], report: Report
-) -> Found:
+def _equation(config: Config, model: Equation, data: Measured, report: Report) -> Found:
     """An equation, solved; of rows with the same time the mean counts as often as there are rows."""
+    times, values = data.times, data.values
     once, which, counts = times.unique(return_inverse=True, return_counts=True)
     if len(once) < len(times):
         report.message(f"note: of {len(times)} rows some share a time; there are {len(once)} times")
@@ -182,19 +161,22 @@ def _equation(
         weights=counts[:, None, None].double(),
         bounds=dict.fromkeys(guess, (0.0, None)) if model.positive else None,
         stages=(0.3, 0.6, 1.0),
-        intervals="gauss-newton",
+        intervals="bootstrap" if config.bootstrap else "gauss-newton",
+        resamples=config.bootstrap or 100,
         method=config.method,
         callback=lambda p: report.progress("fit", p.iteration, p.total, p.loss),
         **options,
     )  # fmt: skip
     fine = found.grid()
+    known = found.covariance is not None and bool(found.covariance.isfinite().all())
     unlog = (lambda x: x.exp()) if config.log else (lambda x: x)
-    names = {f"initial[0,{k}]": f"{v}(0)" for k, v in enumerate(model.variables or labels)}
+    names = {f"initial[0,{k}]": f"{v.split(' (')[0]}(0)" for k, v in enumerate(model.variables or data.labels)}
     rest = (mean - found.predicted[:, 0]).square().mul(counts[:, None]).sum()
     spread = (y - y.mean(0)).square().sum()
     return Found(
         {names.get(n, n): v for n, v in found.estimates.items()},
         {names.get(n, n): v for n, v in found.intervals.items()},
-        times, values, unlog(found.predicted[:, 0])[which], (fine, unlog(found.predict(fine)[:, 0])),
-        1 - float(rest / spread), found.converged, labels,
+        data, unlog(found.predicted[:, 0])[which], (fine, unlog(found.predict(fine)[:, 0])),
+        tuple(unlog(side[:, 0]) for side in found.band(fine)) if known else None,
+        1 - float(rest / spread), found.converged,
     )  # fmt: skip

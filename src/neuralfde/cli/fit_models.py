@@ -145,17 +145,17 @@ MODELS: dict[str, Curve | Equation] = {
 }
 
 
-def model_of(name: str) -> Curve | Equation:
-    """A model by its name, or the function of a Python file: ``FILE.py:function``."""
+def model_of(name: str, fitted: bool = True) -> Curve | Equation:
+    """A model by its name, or the function of a Python file: ``FILE.py:function``; to be ``fitted`` it has numbers."""
     if name in MODELS:
         return MODELS[name]
     path, _, function = name.rpartition(":")
     if not path.endswith(".py"):
         raise InputError(f"there is no model {name!r}. {nearest(name, MODELS)} Or give your own as FILE.py:function.")
-    return _from_file(Path(path), function)
+    return _from_file(Path(path), function, fitted)
 
 
-def _from_file(path: Path, function: str) -> Equation:
+def _from_file(path: Path, function: str, fitted: bool) -> Equation:
     """``def function(t, z, rate=1.0, ...)``: parameters are named, and their defaults are where the search starts."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
@@ -169,8 +169,8 @@ def _from_file(path: Path, function: str) -> Equation:
     if not callable(func):
         raise InputError(f"{path} has no function {function!r}. Write: def {function or 'model'}(t, z, rate=1.0).")
     given = [*inspect.signature(func).parameters.values()][2:]
-    if not given or not all(isinstance(p.default, int | float) for p in given):
+    if (fitted and not given) or not all(isinstance(p.default, int | float) for p in given):
         raise InputError(f"{function} needs parameters with first guesses. Write: def {function}(t, z, rate=1.0).")
     guess = {p.name: float(p.default) for p in given}
-    text = f"D^β z = {function}(t, z, {', '.join(guess)})"
+    text = f"D^β z = {function}({', '.join(['t', 'z', *guess])})"
     return Equation(text, func, lambda times, values: guess, positive=False)

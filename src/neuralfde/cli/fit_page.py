@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ..fitting.plotting import COLOURS
+from .fit_data import Measured
 from .page import html_table, inline, write_html
 from .report import Row
-
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 @dataclass(frozen=True)
@@ -21,34 +21,40 @@ class Found:
 
     estimates: dict[str, float]
     intervals: dict[str, tuple[float, float]]
-    times: Tensor
-    observed: Tensor
+    data: Measured
     predicted: Tensor
     line: tuple[Tensor, Tensor]  # times and values of the fitted curve
+    band: tuple[Tensor, ...] | None  # lower and upper ends for one more measurement, along the line
     r_squared: float
     converged: bool
-    labels: tuple[str, ...]
 
 
 def draw(found: Found, log: bool) -> Any:
-    """The measurements with the fitted curve, and below them what is left over."""
+    """The measurements with the fitted curve and its 95 % band, and below them what is left over."""
     from matplotlib.figure import Figure
+
+    data = found.data
 
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    for k, (label, colour) in enumerate(zip(found.labels, _COLOURS * len(found.labels), strict=False)):
-        observed, predicted = found.observed[:, k], found.predicted[:, k]
-        above.plot(found.times, observed, "o", ms=4, color=colour, label=label)
+    for k, label in enumerate(data.labels):
+        observed, predicted, colour = data.values[:, k], found.predicted[:, k], COLOURS[k % len(COLOURS)]
+        above.plot(data.times, observed, "o", ms=4, color=colour, label=label)
         above.plot(found.line[0], found.line[1][:, k], color=colour)
+        if found.band is not None:
+            low, high = (side[:, k] for side in found.band)
+            above.fill_between(
+                found.line[0], low, high, color=colour, alpha=0.15, lw=0, label=None if k else "95 % band"
+            )
         rest = (observed / predicted - 1) * 100 if log else observed - predicted
-        below.plot(found.times, rest, "o", ms=3, color=colour)
+        below.plot(data.times, rest, "o", ms=3, color=colour)
     below.axhline(0, color="#555555", linewidth=0.8)
     if log:
         above.set_yscale("log")
-        first, last = float(found.times[found.times > 0][0]), float(found.times[-1])
+        first, last = float(data.times[data.times > 0][0]), float(data.times[-1])
         if last > 100 * first:
             above.set_xscale("log")
-    below.set(xlabel="time", ylabel="difference, %" if log else "difference")
+    below.set(xlabel=data.clock, ylabel="difference, %" if log else "difference")
     above.legend(frameon=False)
     for axis in (above, below):
         axis.grid(alpha=0.25)

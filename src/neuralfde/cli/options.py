@@ -59,7 +59,7 @@ def option(
     below: float | None = None,
     choices: Sequence[str] = (),
     reads: Callable[[str], object] | None = None,
-    positional: bool = False,
+    positional: bool | str = False,
 ) -> Any:
     """A field of a ``Config``: its default, the text of the help, and the values that it takes beside the default.
 
@@ -72,7 +72,7 @@ def option(
         below: an upper end that does not belong to it.
         choices: the words that a text may be; none: any text.
         reads: called with a text before anything starts; raises ``InputError`` or ``ValueError`` where it is wrong.
-        positional: on the command line it stands without its name.
+        positional: on the command line it stands without its name; ``"several"``: as many texts, joined by commas.
     """
     start = 0 if least is None and above is None else least
     taken = {"range": Range(start, above, most, below), "choices": tuple(choices), "reads": reads}
@@ -114,6 +114,12 @@ def numbers(kind: type[int] | type[float] = float, **ends: float) -> Callable[[s
         return found
 
     return read
+
+
+def pairs(text: str) -> dict[str, float]:
+    """A reader of ``name=value,name=value``."""
+    parts = [part.partition("=") for part in text.split(",")]
+    return {name.strip(): numbers()(value)[0] for name, _, value in parts}
 
 
 def words(known: Sequence[str], separator: str = ",") -> Callable[[str], list[str]]:

@@ -71,16 +71,16 @@ def draw(fits: dict[str, Fit], origin: int) -> Any:
     from matplotlib.figure import Figure
 
     years, pelts = load()
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots(1, 2, sharex=True)
     for k, (ax, name) in enumerate(zip(axes, ("hare", "lynx"), strict=True)):
-        ax.plot(years, pelts[:, k], "o", ms=4, color="#555555", label="pelts")
+        ax.plot(years, pelts[:, k], "o", ms=4, color="#7d838d", label="pelts")
         for (kind, found), style in zip(fits.items(), ("-", "--"), strict=False):
             label = f"{kind}, order {found.order:.2f}"
-            colour = "#0072B2" if kind == "fractional" else "#D55E00"
+            colour = "#4c8dff" if kind == "fractional" else "#ff8c42"
             times = found.grid(20.0)
             ax.plot(1900 + times, found.predict(times)[:, 0, k].exp(), style, color=colour, label=label)
-        ax.axvspan(origin, 1920, color="#000000", alpha=0.06)
+        ax.axvspan(origin, 1920, color="#7d838d", alpha=0.15, lw=0)
         ax.set(title=f"{name} (shaded: forecast)", xlabel="year", ylabel="thousands of pelts")
         ax.set_xticks([1900, 1905, 1910, 1915, 1920])
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)

@@ -35,7 +35,7 @@ class Report:
         """Nothing to close."""
 
     def progress(self, task: str, done: int, total: int, loss: float | None = None, text: str = "") -> None:
-        """``done`` of ``total`` in the part called ``task``."""
+        """``done`` of ``total`` in the part called ``task``; a bar shows the loss or the text, the latest value."""
 
     def message(self, text: str) -> None:
         """A line for a person."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,47 +13,57 @@ from torch import Tensor
 from ..base.grid import read_times
 from ..base.structure import all_finite, structure_of
 from ..base.torch_private import derivatives_are_watched
-from ..errors import ConvergenceError, InputError, UnsupportedError
+from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
 from ..rhs.field import Field
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
 from .observed import read_past, refuse_past
+from .semilinear import joined
 from .validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
 
 
 class Adapted(NamedTuple):
-    """What the march that found the mesh took and found."""
+    """What the march took and found; the steps of the solve are half as long, its errors by ``gain`` + 1 smaller."""
 
     found: Found
     evaluations: int
+    tolerance: Tolerance
+    gain: float
 
-    def check(self, last: Tensor) -> None:
-        """Raise unless the solve on the mesh ends where the march did."""
-        apart = float(((last.detach() - self.found.state).abs() / self.found.scale).max())
-        if not apart <= 1:
-            raise ConvergenceError(
-                f"the solve on the mesh that was found ends {apart:.2g} times the tolerance from the march that found "
-                "it: its steps are at the edge of stability. Use method='trapezoid', or a smaller rtol=."
-            )
+    def excess(self, last: Tensor) -> float:
+        """The error of the solve at its end, in units of what is allowed: the difference of both, by Richardson."""
+        scale = replace(self.tolerance, share=1.0).scale(last.detach(), self.found.state)
+        return float(((last.detach() - self.found.state).abs() / scale).max()) / self.gain
+
+    def told(self, excess: float) -> str:
+        """Why there is no solution: after all attempts the error is so many times too large."""
+        return (
+            f"the error at the end is still about {excess:.2g} times what rtol={self.tolerance.rtol:g}, "
+            f"atol={self.tolerance.atol:g} allow, with {len(self.found.halved) - 1} steps. The solution may depend on "
+            "small errors as much as chaos does, or rounding is as large: use larger tolerances, or z0.double()."
+        )
 
 
 def adapted(
-    func: Callable[..., Any],
+    func: Any,
     z0: Any,
     t: Any,
     order: Any,
     given: Options,
     more: bool,
+    share: float = 1.0,
     until: Callable[[float, Any], bool] | None = None,
 ) -> tuple[Options, Adapted]:
-    """The options with the mesh that the tolerance asks for.
+    """The options with the mesh that this share of the tolerance asks for.
 
     ``more``: to be resumed, or with an error of each step. The mesh ends where ``until`` says so of a time and a state.
     """
     scheme, operator = read_scheme(given.method, given.solver, "trapezoid"), read_order(order)
     structure, known = read_numbers(structure_of(z0), operator, given.horizon)
+    gain = 2.0 ** scheme.expected_order(1.0, smooth=True) - 1
     tolerance = Tolerance.read(given.rtol, given.atol, given.max_steps, structure.dtype)
+    tolerance = replace(tolerance, share=share * (gain + 1))
     times, _ = read_times(t)
     _refuse(given, more, why_not_fading(operator, known, scheme))
     jumps = None
@@ -63,7 +74,8 @@ def adapted(
     if given.past is not None:
         refuse_past(operator, known, given.velocity is not None)
         window = read_past(given.past, structure, t)
-    beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(given.args, structure)
+    func, whole = joined(func, z0, given)
+    beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(whole.args, structure)
     check_order(beta, scheme, velocity=False)
     if not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
@@ -82,9 +94,9 @@ def adapted(
     def ended(time: float, row: Tensor) -> bool:
         return until is not None and until(times[0] + time, structure.unpack(row))
 
-    calls, gain = [1], known.get("horizon", torch.ones_like(beta)).detach() ** beta
+    calls, horizon = [1], known.get("horizon", torch.ones_like(beta)).detach()
     before = None if window is None else partial(window.at, beta)
-    equation = Equation(slope, field.shape, beta, gain, row0, before)
+    equation = Equation(slope, field.shape, beta, horizon**beta, row0, before)
     try:
         found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps, ended)
     except RuntimeError as error:
@@ -94,8 +106,8 @@ def adapted(
             "steps to a tolerance depend on values, which vmap cannot look at. Pass steps=, or grid= with the grid of "
             "an earlier solution; a batch axis of z0 needs no vmap."
         ) from error
-    steps = given._replace(grid=times[0] + found.times, method=scheme, solver=None, rtol=None, atol=None)
-    return steps, Adapted(found, calls[0])
+    steps = given._replace(grid=times[0] + found.halved, method=scheme, solver=None, rtol=None, atol=None)
+    return steps, Adapted(found, calls[0], tolerance, gain)
 
 
 def _refuse(given: Options, more: bool, against: str | None) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..base.checks import function
 from ..base.structure import tensors_in
 from ..base.torch_private import pytree
-from ..errors import InputTypeError
+from ..errors import InputError, InputTypeError
 from ..orders import Caputo, Operator
 from ..time import Event
 from .validation import Options
@@ -50,6 +50,8 @@ def in_real_numbers(
 ) -> tuple[Callable[..., Any], Any, Any, Options]:
     """The same problem for pairs of real numbers."""
     function("func", func, "func(t, z, *args)")
+    if given.linear is not None:
+        raise InputError("linear= acts on real states. Put it into func, or write z as its real and imaginary parts.")
     if isinstance(order, Caputo):
         order = order.order
     if not isinstance(order, Operator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..adjoints import Adjoint, Direct, Exact, Paper
 from ..history import FFT, Exponentials, Full, History
-from ..schemes import ABM, L1, SOLVERS, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
+from ..schemes import ABM, IMEX, L1, SOLVERS, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
 from ..solve.steppers import STEPPERS
 from ..storage import Checkpoint, Device, Host, Storage
 
@@ -21,6 +21,7 @@ METHODS: dict[str, Scheme] = {
     "l1-explicit": L1(implicit=False),
     "bdf2": Multistep(),
     "flmm-trapezoid": Multistep(rule="trapezoid"),
+    "imex": IMEX(),
 }
 #: what solvers of ordinary equations call their methods, and what comes nearest here
 ORDINARY: dict[str, str] = {

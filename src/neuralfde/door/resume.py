@@ -55,6 +55,8 @@ class State:
     def request(self, t: float | Tensor, step: float | None, steps: int | None) -> Request:
         """The grid of the continuation; ``t`` is the new end, or times that begin where the last solve stopped."""
         several = isinstance(t, Tensor) and t.ndim > 0
+        if isinstance(t, Tensor) and t.ndim > 1:
+            raise InputError("a resumed solve takes one row of times for the whole batch, on its grid.")
         first, last = (float(t[0]), float(t[-1])) if isinstance(t, Tensor) and several else (self.time, float(t))
         if abs(first - self.time) > 1e-6 * max(1.0, abs(self.time)):
             raise InputError(f"t begins at {first:g}, but the solve to be resumed stopped at {self.time:g}.")
@@ -106,8 +108,8 @@ class State:
         memory.inputs[0].buffer[:past].copy_(slopes)
         sums = memory.product(past, rows, 0, past)
         if seen.start is not None:
-            early = seen.start[:past, past:].detach().to(like)
-            sums[:, 0] += torch.einsum("jng,jgm->ngm", early, like[: early.shape[0]])
+            early = seen.start[:, :past, past:].detach().to(like)
+            sums[:, : len(early)] += torch.einsum("sjng,jgm->nsgm", early, like[: early.shape[1]])
         if kernel.base is None:
             sums += self.initial[0]
         else:
@@ -116,7 +118,7 @@ class State:
         part = Kernel(
             weights[:, :rows] if toeplitz else weights[:, past:, past:],
             local if local.ndim == 1 else local[past:],
-            start[past:, past:] if start is not None and past < start.shape[0] else None,
+            start[:, past:, past:] if start is not None and past < start.shape[1] else None,
         )
         return part, sums
 
@@ -178,7 +180,7 @@ def windowed_start(start: Tensor | None, history: History) -> Tensor | None:
     """Starting weights without those of slopes that a window has forgotten."""
     if start is None or not isinstance(history, Window):
         return start
-    lag = torch.arange(start.shape[1]) - torch.arange(start.shape[0])[:, None]
+    lag = torch.arange(start.shape[2]) - torch.arange(start.shape[1])[:, None]
     return torch.where((lag <= history.length)[..., None], start, 0.0)
 
 

@@ -58,6 +58,7 @@ class Options(NamedTuple):
     event: Any
     past: Any
     lags: Any
+    linear: Any = None
 
     @property
     def adaptive(self) -> bool:
@@ -403,7 +404,7 @@ def refuse_combinations(
                 "adjoint='paper' has no gradient for the order. Use adjoint='exact' to learn it, "
                 "or pass order.detach()."
             )
-        if wanted.off_grid:
+        if len(wanted.between):
             raise InputError(
                 "adjoint='paper' is defined on the grid only, but t has times between grid points "
                 f"(step {wanted.grid.step:g}). Use adjoint='exact', or a step that meets every time."
@@ -413,7 +414,7 @@ def refuse_combinations(
 
 def refuse_resume(how: Adjoint, wanted: Request) -> None:
     """Raise where a solve cannot be gone on with."""
-    if isinstance(how, Paper) or wanted.off_grid or not wanted.grid.uniform:
+    if isinstance(how, Paper) or len(wanted.between) or not wanted.grid.uniform:
         raise InputError(
             "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "
             f"(step {wanted.grid.step:g}); solve in one piece otherwise."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -11,18 +10,18 @@ from torch import Tensor
 
 from ..adjoints import Paper
 from ..base.caches import Cache
-from ..base.grid import Grid, Request
 from ..base.policy import READING_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant
 from ..base.transfer import to_device
 from ..errors import InputError
-from ..history import Block, History, Window
+from ..history import Block
 from ..orders import KNOWN
-from ..schemes import SOLVERS, Scheme
+from ..schemes import SOLVERS
 from ..solve.plan import Coefficients
 from ..weights import uniform
 from ..weights.kernel import Kernel
+from .output import output
 from .resume import State, settings_of, windowed_start
 from .validation import Options, Problem, read, read_velocity, refuse_resume
 
@@ -119,63 +118,46 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
     whole = kernel = problem.operator.kernel(problem.known, problem.scheme, problem.mesh(velocity, grid))
     if before is not None:
         kernel, past_rows = before.continued(whole, past)
-    nodes, coefficients = _coefficients(kernel, problem)
-    if every:
-        nodes = tuple(range(wanted.grid.steps + 1))
+    nodes, coefficients = _coefficients(kernel, problem, every)
     fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and is_constant(c)}
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
     times = grid.times(like)[grid.steps - wanted.grid.steps :]
     return Weights(coefficients, times, nodes, kernel.first, past_rows, whole if resume else None)
 
 
-def _coefficients(kernel: Kernel, problem: Problem) -> tuple[tuple[int, ...], Coefficients]:
+def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[int, ...], Coefficients]:
     """Output nodes, and the numbers of the scheme."""
     wanted, scheme, past, grid = problem.request, problem.scheme, problem.history, problem.request.grid
     for part in (kernel.weights, kernel.local):
         if not all_finite(part):
             bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
             raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
-    nodes = {n for n in wanted.nodes if n >= 0}
-    dense, positions = None, _positions(wanted, scheme)
-    if positions and kernel.dense is not None:
-        dense = torch.stack([_reached(kernel.dense(grid.differentiable(p)), p, past) for p in positions])
-    if wanted.off_grid and not (kernel.dense is not None and scheme.dense_meets_nodes):
-        nodes |= {m for p in wanted.off_grid for m in (math.floor(p), math.floor(p) + 1)}
+    out = output(wanted, problem.structure, scheme, kernel, past, every)
     start = windowed_start(kernel.start, past)
     weights = past.tabulate(kernel.weights)
     base = kernel.base
-    if base is not None and dense is not None:
+    if base is not None and out.dense is not None:
         assert kernel.dense_base is not None
-        base = torch.cat([base, torch.stack([kernel.dense_base(p) for p in positions], dim=1)], dim=1)
+        base = torch.cat([base, kernel.dense_base(out.positions)], dim=1)
     elapsed = grid.elapsed if grid.moving is None else grid.moving
-    elapsed = torch.cat([elapsed, *[_elapsed(grid, p) for p in positions if dense is not None]])
+    if out.dense is not None:
+        positions = out.positions[:, 0]
+        here = (
+            grid.at(positions)
+            if grid.moving is None
+            else torch.where(positions == positions.round(), grid.moving[positions.long()], grid.at(positions))
+        )
+        elapsed = torch.cat([elapsed, here])
     if problem.observed is not None:
+        if wanted.series:
+            raise InputError(
+                "past= and times for each sample do not go together: give all times in one row, t.unique()."
+            )
         base = problem.observed.base(problem.known["order"], elapsed)
     if problem.jumps is not None:
         after = problem.jumps.steps(elapsed.detach())[..., None].expand(-1, -1, kernel.weights.shape[-1])
         base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
-    return tuple(sorted(nodes)), Coefficients(weights, kernel.local, start, dense, base)
-
-
-def _elapsed(grid: Grid, position: float) -> Tensor:
-    """The time since the start at a position, (1,); points may move, what lies between them stays."""
-    low = min(int(position), grid.steps - 1)
-    points = grid.moving if grid.moving is not None and position == int(position) else grid.elapsed
-    return torch.lerp(points[low], points[low + 1], position - low)[None]
-
-
-def _reached(row: Tensor, position: float, history: History) -> Tensor:
-    """The weights of continuous output without those that a window has forgotten."""
-    if not isinstance(history, Window):
-        return row
-    return torch.where((position - torch.arange(row.shape[0]) <= history.length)[:, None], row, 0.0)
-
-
-def _positions(wanted: Request, scheme: Scheme) -> tuple[float, ...]:
-    """Where the scheme's continuous output is evaluated: also at the nodes around, where it does not meet them."""
-    if scheme.dense_meets_nodes:
-        return wanted.off_grid
-    return tuple(x for p in wanted.off_grid for x in (p, float(math.floor(p)), math.floor(p) + 1.0))
+    return out.nodes, Coefficients(weights, kernel.local, start, out.dense, base)
 
 
 def paper_weights(problem: Problem) -> Tensor | None:

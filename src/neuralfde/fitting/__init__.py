@@ -4,6 +4,7 @@ from .api import fit, profile_order
 from .curves import CurveFit, fit_curve
 from .diagnostics import BoundWarning, Diagnostics, FitWarning, IdentifiabilityWarning, ResidualWarning, StepWarning
 from .optimisers import LBFGS, Adam, LevenbergMarquardt, Progress
+from .population import Population
 from .profile import Profile
 from .result import Fit
 from .saving import load, save
@@ -18,6 +19,7 @@ __all__ = [
     "FitWarning",
     "IdentifiabilityWarning",
     "LevenbergMarquardt",
+    "Population",
     "Profile",
     "Progress",
     "ResidualWarning",

@@ -22,17 +22,19 @@ from .problem import Problem
 from .profile import RESOLUTION, Profile, profile
 from .result import Fit
 from .search import SMALL, check_optimiser, search
-from .setup import check_options, check_search, module_of, problem_of
+from .semilinear import parted
+from .setup import check_options, check_search, module_of, of_each, problem_of
 from .starts import Starts, all_starts
 from .unknowns import ORDER, Bounds
 
 
 def fit(
-    model: nn.Module | Callable[..., Tensor],
+    model: nn.Module | Callable[..., Tensor] | None,
     times: Any,
     observations: Any,
     *,
     params: Mapping[str, float | Tensor] | None = None,
+    each: Sequence[str] = (),
     order: float = 0.9,
     learn_order: bool = False,
     order_bounds: tuple[float, float] | None = None,
@@ -68,6 +70,8 @@ def fit(
             for each trajectory. Nested lists of numbers are arrays; they are one for each trajectory if ``times`` is a
             list of lists. NaN marks a missing value.
         params: names and starting values, where ``model`` is a function.
+        each: those of ``params`` that every trajectory has its own of; all others are shared. ``Fit.population`` says
+            how they are spread.
         order: β; with ``learn_order`` where the search starts, inside ``order_bounds``: (0.02, 1) unless given, or
             (1, 2) for an order above 1, which needs ``velocity=``, the initial ``z'``.
         initial: the initial states; default: the first observations. With ``learn_initial`` they are unknowns too.
@@ -94,6 +98,8 @@ def fit(
         seed: of everything random.
         resume: the ``state`` of a ``Progress``, to go on from there.
         options: as in ``fdeint``: ``step`` or ``steps``, ``method`` (here ``'abm'`` by default), ``adjoint``, …
+            ``linear=`` may be a function of the unknowns that it names, ``linear=lambda k: diffusion(k, dx)`` with
+            ``params={"k": ...}``; ``model`` gets those that it names, or is None.
 
     Returns:
         A ``Fit``. Where intervals are given, an ``IdentifiabilityWarning`` is issued if the data do not determine the
@@ -105,8 +111,10 @@ def fit(
     began = time.perf_counter()
     check_options(options, fit.__kwdefaults__ or {})
     check_search(intervals, resamples, patience, callback, seed)
-    module = module_of(model, params)
+    if options.get("linear") is not None:
+        model, options["linear"] = parted(model, params, options["linear"])
     data = read_data(times, observations, noise, weights)
+    module = module_of(model, of_each(params, each, data.values.shape[1]))
     names = variable_names(variables, data)
     problem, flat = problem_of(
         module,
@@ -121,6 +129,7 @@ def fit(
         robust,
         options,
     )
+    problem = replace(problem, each=tuple(each))
     with left_alone(module):
         guesses = all_starts(problem.unknowns, flat, starts, seed)
         path = search(problem, guesses, optimiser, stages, validation, seed, patience, callback, resume)

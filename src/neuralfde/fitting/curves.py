@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,12 +14,13 @@ from ..errors import InputError, InputTypeError
 from .data import Data, doubles
 from .intervals import gauss_newton
 from .optimisers import LevenbergMarquardt
+from .problem import Problem
 from .unknowns import Bounds, Unknowns, unknowns_from
 
 
 @dataclass(frozen=True)
 class CurveFit:
-    """Estimates, 95 % intervals and the fitted curve at the points of the data."""
+    """Estimates, 95 % intervals, their covariance, and the fitted curve at the points of the data."""
 
     estimates: dict[str, float]
     intervals: dict[str, tuple[float, float]]
@@ -27,6 +28,18 @@ class CurveFit:
     loss: float
     r_squared: float
     converged: bool
+    covariance: Tensor
+    noise: float
+    _curve: _Curve = field(repr=False, compare=False)
+
+    def band(self, x: Any) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the 95 % band for one more measurement at these points, by the delta method."""
+        x, flat = doubles("x", x), torch.tensor([*self.estimates.values()], dtype=torch.float64)
+        there = replace(self._curve, x=x, data=Data(x, torch.zeros_like(x), torch.ones_like(x), False))
+        middle, matrix = there.jacobian(flat)
+        variance = ((matrix @ self.covariance) * matrix).sum(-1).clamp(min=0) + self.noise**2
+        half = 1.959964 * variance.sqrt()
+        return middle - half, middle + half
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,23 @@ class _Curve:
     x: Tensor
     data: Data
     unknowns: Unknowns
+
+    def found(self, flat: Tensor, iterations: int) -> tuple[Tensor, bool]:
+        """From these values to the least squares, and whether they were found."""
+        start, problem = self.unknowns.to_free(flat), cast(Problem, self)
+        path = LevenbergMarquardt(iterations=iterations).minimise(problem, start, lambda *_: False, None)
+        return self.unknowns.to_value(path.free), path.converged
+
+    def resampled(self, flat: Tensor, count: int, seed: int, iterations: int) -> Tensor:
+        """95 % intervals (unknowns, 2) from fits to the curve with its residuals dealt out anew."""
+        rest = -self.residuals(flat).detach()
+        y = self.data.values - rest
+        rest = rest * (len(rest) / max(1, len(rest) - len(flat))) ** 0.5  # residuals are shorter than the noise
+        generator, draws = torch.Generator().manual_seed(seed), []
+        for _ in range(count):
+            pick = rest[torch.randint(len(rest), (len(rest),), generator=generator)]
+            draws.append(replace(self, data=replace(self.data, values=y + pick)).found(flat, iterations)[0])
+        return torch.stack(draws).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0).T
 
     def residuals(self, flat: Tensor) -> Tensor:
         return self.function(self.x, **self.unknowns.split(flat)) - self.data.values
@@ -56,12 +86,16 @@ def fit_curve(
     params: Mapping[str, float],
     bounds: Mapping[str, Bounds] | None = None,
     iterations: int = 100,
+    resamples: int = 0,
+    seed: int = 0,
 ) -> CurveFit:
     """Fit ``function(x, **params)`` to ``y``; both have shape (points,), and ``function`` acts point by point.
 
-    Parameters reach it as numbers or, for the Jacobian, as one number for each point.
+    Parameters reach it as numbers or, for the Jacobian, as one number for each point. With ``resamples`` the intervals
+    come from so many fits to residuals dealt out anew (bootstrap), otherwise from the Jacobian.
     """
     checks.whole("iterations", iterations)
+    checks.whole("resamples", resamples, least=0)
     checks.function("function", function, "function(x, **params)")
     x, y = doubles("x", x), doubles("y", y)
     if x.shape != y.shape or x.ndim != 1 or not bool((x.isfinite() & y.isfinite()).all()):
@@ -70,19 +104,20 @@ def fit_curve(
         raise InputTypeError(f"params={params!r:.60} must be a dictionary of first guesses such as {{'rate': 1.0}}.")
     values = {n: doubles(f"params[{n!r}]", v).reshape(()) for n, v in params.items()}
     unknowns = unknowns_from(values, bounds or {})
-    curve: Any = _Curve(function, x, Data(x, y, torch.ones_like(y), False), unknowns)
-    path = LevenbergMarquardt(iterations=iterations).minimise(
-        curve, unknowns.to_free(unknowns.pack(values)), lambda *_: False, None
-    )
-    flat = unknowns.to_value(path.free)
-    sure = gauss_newton(curve, flat)
+    curve = _Curve(function, x, Data(x, y, torch.ones_like(y), False), unknowns)
+    flat, converged = curve.found(unknowns.pack(values), iterations)
+    sure = gauss_newton(cast(Problem, curve), flat)
+    intervals = curve.resampled(flat, resamples, seed, iterations) if resamples else sure.intervals
     residual = curve.residuals(flat).detach()
     labels = unknowns.labels()
     return CurveFit(
         dict(zip(labels, flat.tolist(), strict=True)),
-        {n: (a, b) for n, (a, b) in zip(labels, sure.intervals.tolist(), strict=True)},
+        {n: (a, b) for n, (a, b) in zip(labels, intervals.tolist(), strict=True)},
         residual + y,
         float(residual.square().mean()),
         1 - float(residual.square().sum() / (y - y.mean()).square().sum()),
-        path.converged,
+        converged,
+        sure.covariance,
+        sure.noise,
+        curve,
     )

@@ -6,7 +6,7 @@ the data by 1e-4 of their size, so that units do not matter. The error is about 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.func import vmap
 
 from ..api import fdeint
 from ..errors import NonFiniteError
+from .semilinear import Unknown
 from .unknowns import INITIAL, ORDER
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def offsets(problem: Problem, flat: Tensor, lengths: Tensor) -> Tensor | None:
     return allowed if good else None
 
 
+def small_offsets(problem: Problem, flat: Tensor) -> Tensor:
+    """Moves of 1e-4 of each unknown, or of half its way to a bound."""
+    down, up = problem.unknowns.room(flat)
+    wanted = 1e-4 * torch.where(flat == 0, 1.0, flat.abs())
+    return torch.minimum(wanted, 0.5 * torch.minimum(-down, up))
+
+
 def columns_by_differences(problem: Problem, flat: Tensor, moves: Tensor) -> tuple[Tensor, Tensor] | None:
     """Predictions (T, B, m) and their columns: model, variables of the initial state, order; None if one blows up."""
     named, by = problem.unknowns.split(flat), problem.unknowns.split(moves)
@@ -41,19 +49,20 @@ def columns_by_differences(problem: Problem, flat: Tensor, moves: Tensor) -> tup
     parameters = torch.cat(values) if values else flat.new_zeros(0)
     width = z0.shape[-1] if INITIAL in named else 0
     count, batch = len(parameters), z0.shape[0]
-    total = count + width + (ORDER in named)
+    orders = ORDER in named and not problem.semilinear  # systems with a linear part have one order
+    total = count + width + orders
     far = flat.new_zeros(total, batch)  # the move behind each column, for each trajectory
     far[:count] = torch.cat([by[n].reshape(-1) for n in problem.names] or [parameters])[:, None]
     if width:
         far[count : count + width] = by[INITIAL].T
-    if ORDER in named:
+    if orders:
         far[-1] = by[ORDER]
     signs = torch.cat([flat.new_zeros(1, total), torch.eye(total).to(flat), -torch.eye(total).to(flat)])
     moved = parameters + signs[:, :count] * far[:count, 0]
     starts = z0.expand(len(signs), -1, -1).clone()
     starts[..., :width] += signs[:, None, count : count + width] * far[count : count + width].T
     order = named.get(ORDER, problem.order)
-    if ORDER in named:
+    if orders:
         order = (order + signs[:, -1] * far[-1, 0]).reshape(-1, 1, 1)
     shapes = [named[n].shape for n in problem.names]
     parts = [p.reshape(-1, *s) for p, s in zip(moved.split([len(v) for v in values], -1), shapes, strict=True)]
@@ -62,8 +71,25 @@ def columns_by_differences(problem: Problem, flat: Tensor, moves: Tensor) -> tup
     if problem.velocity is not None:
         options["velocity"] = problem.velocity.expand(len(signs), -1, -1).clone()
     try:
-        states = fdeint(lambda t, z: mapped(t, z, *parts), starts, problem.data.times, order, **options)
+        states = _copies(problem, mapped, starts, order, parts, options)
     except NonFiniteError:
+        if problem.semilinear:  # there is no other way
+            raise
         return None
     seen = torch.stack([problem.observed(s) for s in states.unbind(1)])
     return seen[0], (seen[1 : 1 + total] - seen[1 + total :]) / (2 * far[:, None, :, None])
+
+
+def _copies(
+    problem: Problem, mapped: Any, starts: Tensor, order: Any, parts: list[Tensor], options: dict[str, Any]
+) -> Tensor:
+    """The states of all copies (times, copies, B, d): one solve, or one for each where the linear part wants that."""
+    linear, times = options.get("linear"), problem.data.times
+    if isinstance(linear, Unknown):
+        named = dict(zip(problem.names, parts, strict=True))
+        options = {**options, "linear": linear.copies(named)}
+        if options["linear"] is None:
+            each = [{n: x[k] for n, x in {**named, INITIAL: starts}.items()} for k in range(len(starts))]
+            return torch.stack([problem.solve({ORDER: order, **one}) for one in each], 1)
+    found: Tensor = fdeint(lambda t, z: mapped(t, z, *parts), starts, times, order, **options)
+    return found

@@ -15,8 +15,10 @@ from torch.func import jvp, vmap
 from ..api import fdeint
 from ..errors import InputError
 from .data import Data
-from .differences import columns_by_differences, offsets
+from .differences import columns_by_differences, offsets, small_offsets
 from .modules import Named, call, names_at
+from .own_times import OwnTimes, own_times
+from .semilinear import Unknown
 from .unknowns import INITIAL, ORDER, Unknowns
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
@@ -29,6 +31,7 @@ class Problem:
 
     ``initial`` has shape (trajectories, variables); the model sees states of that shape, or with fewer trajectories.
     ``velocity``, of the same shape, is ``z'(0)`` for orders above 1. Residuals beyond ``robust`` count linearly.
+    Each trajectory has its own of the parameters ``each``, (trajectories,).
     """
 
     model: nn.Module
@@ -41,6 +44,7 @@ class Problem:
     fixed: dict[str, Tensor] = field(default_factory=dict)  # buffers and frozen parameters, in float64
     velocity: Tensor | None = None
     robust: float | None = None
+    each: tuple[str, ...] = ()
 
     @cached_property
     def places(self) -> dict[str, str]:
@@ -52,12 +56,27 @@ class Problem:
         """The unknowns that belong to the model."""
         return [n for n in self.unknowns.shapes if n not in (INITIAL, ORDER)]
 
+    @property
+    def semilinear(self) -> bool:
+        """Whether there is a linear part."""
+        return self.options.get("linear") is not None
+
     def field_of(self, t: Tensor, z: Tensor, *values: Tensor) -> Tensor:
         """The right-hand side with the model's unknowns as arguments."""
         named = dict(zip(self.names, values, strict=True))
+        if self.each:
+            return self._field_of_each(t, z, named)
         if isinstance(self.model, Named):
             return self.model.func(t, z, **named)
         return call(self.model, self.places, {**self.fixed, **named}, t, z)
+
+    def _field_of_each(self, t: Tensor, z: Tensor, named: dict[str, Tensor]) -> Tensor:
+        """The function for one trajectory, with the numbers that are its own, mapped over all of them."""
+        assert isinstance(self.model, Named)
+        func, axes = self.model.func, {n: 0 if n in self.each else None for n in named}
+        mapped = vmap(lambda x, v: func(t, x, **v), in_dims=(z.ndim - 2, axes), out_dims=z.ndim - 2)
+        out: Tensor = mapped(z, named)
+        return out
 
     def solve(
         self, named: Mapping[str, Tensor], times: Tensor | None = None, rows: Tensor | None = None, **changes: Any
@@ -68,8 +87,11 @@ class Problem:
             z0, velocity = z0[rows], None if velocity is None else velocity[rows]
         order = named.get(ORDER, self.order)
         times = self.data.times if times is None else times
-        values = tuple(named[n] for n in self.names)
+        picked = self.each if rows is not None else ()
+        values = tuple(named[n][rows] if n in picked else named[n] for n in self.names)
         options = {**self.options, **changes, "velocity": velocity}
+        if isinstance(options.get("linear"), Unknown):
+            options["linear"] = options["linear"].at(named)
         states: Tensor = fdeint(self.field_of, z0, times, order, args=values, **options)
         return states
 
@@ -94,7 +116,19 @@ class Problem:
         """The mean of the squared residuals, or the share of ``rows`` in the mean ``among`` more of them."""
         among = rows if among is None else among
         seen = self.data.scale if among is None else self.data.scale[:, among]
-        return self.residuals(flat, rows).square().sum() / (seen > 0).sum().clamp(min=1)
+        rest = self.residuals(flat, rows) if self.own is None else self._own_residuals(self.own, flat, rows)
+        return rest.square().sum() / (seen > 0).sum().clamp(min=1)
+
+    @cached_property
+    def own(self) -> OwnTimes | None:
+        """The times of each trajectory, where they are few of all."""
+        return None if self.velocity is not None else own_times(self.data)
+
+    def _own_residuals(self, own: OwnTimes, flat: Tensor, rows: Tensor | None) -> Tensor:
+        """The residuals of each trajectory at its own times, (times, trajectories, m)."""
+        own = own if rows is None else own.of(rows)
+        predicted = self.observed(self.solve(self.unknowns.split(flat), own.times, rows))
+        return shortened(own.scale * (predicted - own.values), self.robust)
 
     def jacobian(self, flat: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Residuals (M,) and their Jacobian (M, unknowns) in natural numbers.
@@ -102,20 +136,24 @@ class Problem:
         Columns of the model and of the initial state solve the sensitivity equation
         ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the same scheme, which gives the derivative of
         the discrete solution itself. The column of the order is a central difference. With the ``lengths`` of the
-        columns nearby all of them are differences where that does, to some 1e-8.
+        columns nearby all of them are differences where that does, to some 1e-8, and so they are with ``linear=``.
         """
         with torch.no_grad():
             named = self.unknowns.split(flat)
             moves = None if lengths is None else offsets(self, flat, lengths)
+            if moves is None and self.semilinear:  # which the sensitivity equation is not
+                moves = small_offsets(self, flat)
             quick = None if moves is None else columns_by_differences(self, flat, moves)
             if quick is not None:
                 predicted, columns = quick
-                last = [columns[-1:]] if ORDER in named else []
+                last = [columns[-1:]] if ORDER in named and not self.semilinear else []
             else:
                 states, directions = self._sensitivities(named)
                 columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
                 predicted = self.observed(states)
-                last = [self._order_column(named, predicted)[None]] if ORDER in named else []
+                last = []
+            if ORDER in named and not last:
+                last = [self._order_column(named, predicted)[None]]
             matrix = torch.cat([*self._arrange(named, columns), *last]) * self.data.scale
             seen = self.data.seen
             plain = (self.data.scale * (predicted - self.data.values))[seen]

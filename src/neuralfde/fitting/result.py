@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .data import Data
 from .diagnostics import Diagnostics
+from .population import Population, population
 from .problem import Problem
 from .profile import Profile
 from .unknowns import ORDER
@@ -117,6 +118,22 @@ class Fit:
             variance = variance + (self.noise * typical).square()
         half = 1.959964 * variance.sqrt()
         return middle - half, middle + half
+
+    def population(self, name: str) -> Population:
+        """Mean and spread over the trajectories of a parameter that ``each=`` named, and the estimates in their light.
+
+        Single estimates are taken as independent of each other. Needs the covariance that Gauss-Newton intervals come
+        with.
+        """
+        if name not in self.problem.each:
+            raise InputError(
+                f"{name!r} is not a parameter that each trajectory has its own of: fit with each=[{name!r}]."
+            )
+        if self.covariance is None:
+            raise InputError("a population needs the covariance of the estimates: fit with intervals='gauss-newton'.")
+        labels = list(self.estimates)
+        mine = [k for k, label in enumerate(labels) if label.startswith(f"{name}[")]
+        return population(self.flat[mine], self.covariance.diagonal()[mine])
 
     def grid(self, end: float | None = None) -> Tensor:
         """The points the solver stepped on, up to ``end`` (default: the last time of the data)."""

@@ -20,7 +20,8 @@ from .setup import module_of
 from .unknowns import INITIAL, ORDER, Bound, Unknowns
 
 _FORMAT = "neuralfde fit 1"
-#: Fields of a fit that are not plain: each is written in a way of its own.
+#: Fields of a problem that are plain, and of a fit that are not: each is written in a way of its own.
+_PLAIN = ("initial", "order", "options", "fixed", "velocity", "robust", "each")
 _SPECIAL = ("model", "problem", "profile", "diagnostics")
 
 
@@ -40,7 +41,7 @@ def save(found: Fit, path: str | Path) -> None:
             "data": asdict(problem.data),
             "shapes": problem.unknowns.shapes,
             "bounds": {n: (b.low, b.high) for n, b in problem.unknowns.bounds.items()},
-            "problem": {n: getattr(problem, n) for n in ("initial", "order", "options", "fixed", "velocity", "robust")},
+            "problem": {n: getattr(problem, n) for n in _PLAIN},
         },
         path,
     )

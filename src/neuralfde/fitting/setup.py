@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,29 @@ def module_of(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Mod
     if params and not {INITIAL, ORDER} & params.keys():
         _check_names(model, params)
     return Named(model, params or {})
+
+
+def of_each(
+    params: Mapping[str, float | Tensor] | None, each: Sequence[str], count: int
+) -> Mapping[str, float | Tensor] | None:
+    """First guesses, with one for each of so many trajectories where each has its own."""
+    if isinstance(each, str) or not isinstance(each, list | tuple):
+        raise InputTypeError(f"each={each!r:.60} must be a list of names in params=, such as ['rate'].")
+    if not each:
+        return params
+    if not isinstance(params, Mapping):
+        raise InputError("each= names parameters of a function: give it with params=, not a module.")
+    for name in each:
+        if name not in params:
+            raise InputError(f"each= names {name!r}, which is not in params=. {nearest(name, params)}")
+    return {n: _for_each(n, v, count) if n in each else v for n, v in params.items()}
+
+
+def _for_each(name: str, given: float | Tensor, count: int) -> Tensor:
+    value = doubles(f"params[{name!r}]", given)
+    if value.shape not in ((), (count,)):
+        raise InputError(f"params[{name!r}] must be a number or one for each of {count} trajectories: each= names it.")
+    return value.expand(count).clone()
 
 
 def _check_names(model: Callable[..., Tensor], params: Mapping[str, Any]) -> None:
@@ -126,7 +149,7 @@ def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:
     if options.get("step") is None and options.get("steps") is None:
         options = {**options, "steps": default_steps(data.times)}
-    return {"method": "abm", **options}
+    return {"method": "abm" if options.get("linear") is None else "imex", **options}
 
 
 def _initial(initial: Any, data: Data, learn: bool) -> Tensor:

@@ -138,7 +138,7 @@ class Resumed(Wrapped):
 
 
 class Starting(Wrapped):
-    """Starting weights: ``start`` (starts, steps + 1, groups) weighs the first slopes in the first sum of each step."""
+    """Starting weights: ``start`` (sums, starts, steps + 1, groups) weighs the first slopes in the first sums."""
 
     def __init__(self, memory: Memory, start: Tensor) -> None:
         super().__init__(memory)
@@ -147,8 +147,8 @@ class Starting(Wrapped):
     def _extra(self, rows: Tensor, first: int, slopes: Tensor) -> Tensor:
         """Add what these slopes get beside their lag weights to rows (count, sums, …) of steps from ``first`` on."""
         if slopes.shape[0]:
-            weights = self.start[: slopes.shape[0], first : first + rows.shape[0]]
-            rows[:, 0] += torch.einsum("jng,jgm->ngm", weights, slopes)
+            weights = self.start[:, : slopes.shape[0], first : first + rows.shape[0]]
+            rows[:, : len(weights)] += torch.einsum("sjng,jgm->nsgm", weights, slopes)
         return rows
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
@@ -159,17 +159,17 @@ class Starting(Wrapped):
 
     def inner(self, block: Block) -> Tensor:
         """See :class:`Memory`."""
-        found, early = self.memory.inner(block), min(self.start.shape[0], block.stop) - block.start
+        found, early = self.memory.inner(block), min(self.start.shape[1], block.stop) - block.start
         if early <= 0:
             return found
-        extra = self.start[block.start : block.start + early, block.start : block.stop].permute(2, 1, 0)
+        extra = self.start[:, block.start : block.start + early, block.start : block.stop].permute(3, 0, 2, 1)
         found = found.clone()
-        found[:, :, 0, :early, 0] += extra.tril(-1)
+        found[:, :, : extra.shape[1], :early, 0] += extra.tril(-1).transpose(1, 2)
         return found
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
-        missing = self.start.shape[0] - block.start
+        missing = self.start.shape[1] - block.start
         if missing > 0 and self.heads.shape[0] <= block.start:
             first = rows[:missing, 0].clone()
             self.heads = first if block.start == 0 else torch.cat([self.heads, first])
@@ -184,7 +184,8 @@ class Starting(Wrapped):
         return found
 
     def _one(self, rows: Tensor, first: int, j: int, slope: Tensor) -> None:
-        rows[:, 0] += self.start[j, first : first + rows.shape[0], :, None] * slope
+        weights = self.start[:, j, first : first + rows.shape[0], :, None].transpose(0, 1)
+        rows[:, : weights.shape[1]] += weights * slope
 
 
 class StartingGradient(Wrapped):
@@ -214,40 +215,43 @@ class StartingGradient(Wrapped):
         early = min(self.heads.shape[0], high + 1) - low
         if early <= 0:
             return found
-        extra = self.start[low : low + early, low : high + 1].permute(2, 1, 0).tril(-1)  # (groups, step, head)
+        extra = self.start[:, low : low + early, low : high + 1].permute(3, 0, 2, 1).tril(-1)  # group, sum, step, head
         found = found.clone()
-        found[:, block.count - early :, 0, :, 0] += extra.flip(1, 2).transpose(1, 2)
+        found[:, block.count - early :, 0, :, : extra.shape[1]] += extra.flip(2, 3).permute(0, 3, 2, 1)
         return found
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
         low, high = self.steps + 1 - block.stop, self.steps - block.start
-        first = rows[:, 0].flip(0)  # steps low … high
+        first = rows[:, : len(self.start)].flip(0)  # steps low … high
         before = min(low, self.heads.shape[0])
         if before:
-            self.early[:before] += torch.einsum("jng,ngm->jgm", self.start[:before, low : high + 1], first)
+            self.early[:before] += torch.einsum("sjng,nsgm->jgm", self.start[:, :before, low : high + 1], first)
         if self.start_grad is not None:
             count = self.heads.shape[0]
             steps = torch.arange(low, high + 1, device=first.device)
             later = (torch.arange(count, device=first.device)[:, None] < steps)[..., None]
-            found = torch.einsum("jgm,ngm->jng", self.heads, first)
-            self.start_grad[:count, low : high + 1] = torch.where(later, found, 0.0)
+            found = torch.einsum("jgm,nsgm->sjng", self.heads, first)
+            self.start_grad[:, :count, low : high + 1] = torch.where(later, found, 0.0)
         super().record(block, rows, slopes)
 
 
 class Between(Wrapped):
-    """States between nodes: slopes weighted by ``dense`` (times, steps + 1, groups) add up in ``states``.
+    """States between nodes: slopes weighted by ``dense`` (times, steps + 1, parts) add up in ``states``.
 
-    These, (times, groups, width), begin with what the initial values contribute there.
+    These, (times, groups, width), begin with what the initial values contribute there. The parts of a row are its
+    groups, or pieces of one length that each group is cut into.
     """
 
     def __init__(self, memory: Memory, dense: Tensor, states: Tensor) -> None:
         super().__init__(memory)
         self.dense, self.states = dense, states
+        self.parts = states.view(states.shape[0], dense.shape[2], -1)
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
-        self.states += torch.einsum("ong,ngm->ogm", self.dense[:, block.start : block.stop], rows[:, 0])
+        weights, parts = self.dense[:, block.start : block.stop], in_parts(rows[:, 0], self.dense)
+        self.parts.transpose(0, 1).baddbmm_(weights.permute(2, 0, 1), parts.transpose(0, 1))
         super().record(block, rows, slopes)
 
 
@@ -263,7 +267,8 @@ class BetweenGradient(Wrapped):
         """See :class:`Memory`."""
         found = self.memory.recall(block, out)
         steps = slice(self.steps + 1 - block.stop, self.steps + 1 - block.start)
-        direct = torch.einsum("ong,ogm->ngm", self.dense[:, steps].flip(1), self.grads)[:, None]
+        direct = torch.einsum("ong,ogm->ngm", self.dense[:, steps], in_parts(self.grads, self.dense)).flip(0)
+        direct = direct.reshape(block.count, 1, *self.grads.shape[1:])
         if found is not None:
             return found.add_(direct)
         return direct if out is None else out.copy_(direct)
@@ -272,8 +277,14 @@ class BetweenGradient(Wrapped):
         """See :class:`Memory`."""
         if self.dense_grad is not None and slopes is not None:
             steps = slice(self.steps + 1 - block.stop, self.steps + 1 - block.start)
-            self.dense_grad[:, steps] = torch.einsum("ogm,ngm->ong", self.grads, slopes.flip(0))
+            grads, parts = in_parts(self.grads, self.dense), in_parts(slopes.flip(0), self.dense)
+            self.dense_grad[:, steps] = torch.einsum("ogm,ngm->ong", grads, parts)
         super().record(block, rows, slopes)
+
+
+def in_parts(rows: Tensor, dense: Tensor) -> Tensor:
+    """Rows (n, groups, width) as (n, parts, …), with the parts of ``dense`` (times, steps + 1, parts)."""
+    return rows.reshape(rows.shape[0], dense.shape[2], -1)
 
 
 class Tabled(Wrapped):
@@ -324,7 +335,7 @@ def assembled(
     if dense is not None:
         times, steps = dense.shape[:2]
         if base is None:
-            states = initial.expand(times, *initial.shape).clone()
+            states = initial.expand(times, *initial.shape).clone(memory_format=torch.contiguous_format)
         else:
             states = torch.einsum("iog,igm->ogm", base[:, steps:], initial)
         memory = between = Between(memory, dense, states)

@@ -14,6 +14,7 @@ from ..base.grid import read_times, request
 from ..door.migration import refuse
 from ..door.validation import check_names, given_params
 from ..errors import InputError, InputTypeError
+from ..linear import LinearPart
 from ..orders import Operator
 
 
@@ -25,8 +26,10 @@ class FDEBlock(nn.Module):
         order: β in (0, 1], a number or a tensor that broadcasts to the state, or an operator such as ``MultiTerm``;
             with ``learn_order`` its initial value, inside (0, 1). Parameters inside an operator belong to the block.
         learn_order: train the order too. It is kept inside (0, 1] as a sigmoid of an unconstrained parameter.
-        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times.
-        step: as in ``fdeint``; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise.
+        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times, (batch, times) for
+            series with times of their own. A call may give others: ``block(z0, t=times)``.
+        step: as in ``fdeint``; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise. A module
+            as ``linear=`` is called at every solve for the linear part, and its parameters belong to the block.
 
     Shape:
         A state of any structure in; the same structure out, with a leading time axis if ``t`` is a tensor of times.
@@ -34,7 +37,7 @@ class FDEBlock(nn.Module):
 
     def __init__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., Any] | None,
         order: float | Tensor | Operator = 0.5,
         learn_order: bool = False,
         t: float | Tensor = 1.0,
@@ -49,8 +52,18 @@ class FDEBlock(nn.Module):
                 f"learn_order must be True or False, got {type(learn_order).__name__}. A block gets its state when "
                 "it is called: FDEBlock(func, order=0.7, t=1.0, step=0.1)(z0)."
             )
-        function("func", func, "func(t, z, *args)")
-        self.func = func
+        linear = options.get("linear")
+        if func is not None or linear is None:
+            function("func", func, "func(t, z, *args)")
+        self.func: Callable[..., Any] = func  # type: ignore[assignment]
+        self.linear: Any
+        if isinstance(linear, Tensor) and not isinstance(linear, nn.Parameter):
+            self.register_buffer("linear", linear)
+        else:  # a module, whose parameters belong to the block, or a parameter
+            self.linear = linear
+        for k, x in enumerate(linear.tensors if isinstance(linear, LinearPart) else ()):
+            if isinstance(x, nn.Parameter):
+                self.register_parameter(f"linear_{k}", x)
         self.learn_order = learn_order
         self.options = {"step": step, **options}
         if options.get("params") is not None:
@@ -130,13 +143,22 @@ class FDEBlock(nn.Module):
             return self.fixed_order
         return torch.sigmoid(self.raw_order.double()).reshape(self.order_shape)
 
-    def forward(self, z: Any, *args: Any, velocity: Any = None, horizon: Any = None) -> Any:
+    def forward(
+        self,
+        z: Any,
+        *args: Any,
+        t: float | Tensor | None = None,
+        steps: int | None = None,
+        velocity: Any = None,
+        horizon: Any = None,
+    ) -> Any:
         """Solve from ``z``; further arguments are passed on to ``func`` and get gradients.
 
-        ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
+        ``t``, ``steps``, ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
         """
-        given = {k: v for k, v in (("velocity", velocity), ("horizon", horizon)) if v is not None}
-        return fdeint(self.func, z, self.t, self.order, args=args, **{**self.options, **given})
+        own = {"steps": steps, "velocity": velocity, "horizon": horizon, "linear": self.linear}
+        given = self.options | {k: v for k, v in own.items() if v is not None}
+        return fdeint(self.func, z, self.t if t is None else t, self.order, args=args, **given)
 
     def extra_repr(self) -> str:
         """Order, time and options, as given."""

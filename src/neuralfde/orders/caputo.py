@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +13,13 @@ from ..base.grid import Mesh
 from ..base.policy import WEIGHTS_NUMBERS
 from ..base.torch_private import is_constant, value_of
 from ..errors import InputError, InputTypeError
-from ..schemes import ABM, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
+from ..schemes import ABM, IMEX, L1, GrunwaldLetnikov, Multistep, Predictor, Scheme, Trapezoid
 from ..weights import fading
 from ..weights.kernel import Kernel
 from .base import Operator
 
 #: Schemes whose weights follow from the scheme, the order and the step alone; one of a user's own may hold anything.
-KNOWN = (ABM, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
+KNOWN = (ABM, IMEX, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
 _WEIGHTS: Cache[Kernel] = Cache("weights", 32)
 
 
@@ -91,15 +90,16 @@ class Tempered(Operator):
         kernel, t = one_order(order, scheme, mesh), mesh.times
         fade = torch.exp(-rate * t)
         weights = kernel.weights * (fade if mesh.uniform else torch.exp(-rate * (t[:, None] - t).clamp(min=0)))
-        start = None if kernel.start is None else kernel.start * _late(fade, kernel.start.shape[0])
+        start = None if kernel.start is None else kernel.start * _late(fade, kernel.start.shape[1])
         dense, own = kernel.dense, kernel.dense
 
         if own is not None:
 
-            def dense(p: float) -> Tensor:
-                here, right = mesh.at(p), mesh.at(min(math.floor(p) + 1.0, float(mesh.steps)))
+            def dense(p: Tensor) -> Tensor:
+                here, right = mesh.at(p), mesh.at((p.floor() + 1).clamp(max=mesh.steps))
                 # slopes beyond the right-hand node have no weight: their factor only has to be finite
-                return own(p) * torch.exp(-rate * torch.maximum(here - t, here - right))
+                lag = torch.maximum(here[:, None] - t, (here - right)[:, None])
+                return own(p) * torch.exp(-rate * lag)
 
         def line(s: Tensor) -> Tensor:
             one = torch.exp(-rate * s)

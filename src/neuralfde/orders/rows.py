@@ -77,13 +77,11 @@ def _by_rows(kernel: Kernel, rows: int, groups: int) -> Kernel:
     lag = (n[:, None] - n).clamp(min=0)
     weights = kernel.weights.reshape(-1, rows, rows, groups)[:, lag, n[:, None]] * (n[:, None] >= n)[..., None]
     if kernel.start is not None:
-        start = kernel.start.reshape(-1, rows, rows, groups)[:, n, n].permute(1, 0, 2)  # (rows, starts, groups)
-        extra = torch.zeros_like(weights[0])
-        extra[:, : start.shape[1]] = start[:, :rows]
-        weights = weights + torch.stack(
-            [torch.tril(extra.permute(2, 0, 1), -1).permute(1, 2, 0)]
-            + [torch.zeros_like(extra) for _ in range(weights.shape[0] - 1)]
-        )
+        started, starts = kernel.start.shape[:2]
+        start = kernel.start.reshape(started, starts, rows, rows, groups)[:, :, n, n].transpose(1, 2)
+        extra = torch.zeros_like(weights)
+        extra[:started, :, :starts] = start[:, :, :rows]  # (sums, rows, starts, groups)
+        weights = weights + torch.tril(extra.permute(0, 3, 1, 2), -1).permute(0, 2, 3, 1)
     local = kernel.local.reshape(-1, rows, groups)
     local = local[0] if local.shape[0] == 1 else local[n, n]
     return Kernel(weights, local, first=kernel.first)

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -67,14 +67,16 @@ class Field:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
         self.evaluations += 1
         if not self.noise.active:
-            return self._unharmed(self._slope, self.instants[n], row)
+            return self._unharmed(self.slope, self.instants[n], row)
         with self.noise.of_step(n):
-            return self._unharmed(self._slope, self.instants[n], row)
+            return self._unharmed(self.slope, self.instants[n], row)
 
-    def _slope(self, t: Tensor, row: Tensor) -> Tensor:
+    def slope(self, t: Tensor, row: Tensor, args: tuple[Any, ...] | None = None) -> Tensor:
+        """The slope of a row at a time, with other arguments where some are given."""
+        args = self.args if args is None else args
         if not self._plain:
-            return self._convert(self.func, t, row)
-        v = self.func(t, row, *self.args)
+            return self._convert(self.func, t, row, args)
+        v = self.func(t, row, *args)
         if type(v) is not Tensor or v.shape != row.shape or v.dtype != row.dtype or v.device != row.device:
             self.check(v)
         return v  # type: ignore[no-any-return]
@@ -86,8 +88,9 @@ class Field:
 
     def _slopes(self, times: Tensor, rows: Tensor) -> Tensor:
         if not self._plain:
-            return vectorised(lambda t, row: self._convert(self.func, t, row), times, rows)  # type: ignore[no-any-return]
-        slopes: Tensor = vectorised(self.func, times, rows, *self.args)
+            return vectorised(lambda t, row: self._convert(self.func, t, row, self.args), times, rows)  # type: ignore[no-any-return]
+        over_times = getattr(self.func, "over_times", None)
+        slopes: Tensor = (over_times or partial(vectorised, self.func))(times, rows, *self.args)
         if slopes.shape != rows.shape or slopes.dtype != rows.dtype:
             self.check(slopes[0])
         return slopes
@@ -105,11 +108,11 @@ class Field:
             )
         return found
 
-    def _convert(self, func: Callable[..., Any], t: Tensor, row: Tensor) -> Tensor:
+    def _convert(self, func: Callable[..., Any], t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
         """``func`` on a row: with the structure of the state and the precision of the caller around it."""
         structure = self.structure
         with torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
-            out = func(t, structure.unpack(row) if not self.as_it_is else row, *self.args)
+            out = func(t, structure.unpack(row) if not self.as_it_is else row, *args)
         if self.autocast:
             out = pytree.tree_map(lambda x: x.to(structure.dtype), out)
         self.check(out)
@@ -120,6 +123,18 @@ class Field:
         other = copy.copy(self)
         other.times, other.args, other.evaluations = times, args, 0
         other.__dict__.pop("instants", None)
+        return other
+
+    def made_of(self, func: Callable[..., Any], structure: Structure, shape: Sequence[int]) -> Field:
+        """Another right-hand side with the same times, noise and precision; ``func`` takes rows as tensors of a shape.
+
+        Its arguments are yet to come. Where it says how it is vectorised over time (``over_times``), it is asked.
+        """
+        other = self.at(self.times, ())
+        other.func, other.structure, other.shape = func, structure, torch.Size(shape)
+        other.first_slope = other.first_graph = other.trace = other.known_by = None
+        other.known, other.outside = [], []
+        other.as_it_is, other._plain = True, other.autocast is None
         return other
 
     def first_evaluation(

@@ -97,10 +97,26 @@ def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[t
     for key, value in function.__dict__.items():
         if key != "__wrapped__":
             yield from _held(value, f"{name}.{key}", depth)
-    for key in function.__code__.co_names:
-        value = function.__globals__.get(key)
-        if isinstance(value, int | float | list | dict | set | Tensor):
-            yield from _held(value, key, depth)
+    for key in global_names(function):
+        yield from _held(function.__globals__[key], key, depth)
+
+
+def global_names(function: types.FunctionType) -> Iterator[str]:
+    """The global variables that a function mentions."""
+    if function.__module__ is not None and function.__module__.partition(".")[0] == "torch":
+        return  # what PyTorch's own functions use by name is no state of the caller's
+    for key in _names(function.__code__):
+        value = function.__globals__.get(key, function)
+        if value is not function and not isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
+            yield key
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The global names that a function mentions, also inside its comprehensions and lambdas."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names(part)
 
 
 def _mark(value: Any) -> Hashable:

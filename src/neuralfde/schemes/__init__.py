@@ -3,6 +3,7 @@
 from .banded import Banded
 from .base import Pulled, Scheme
 from .differences import L1, GrunwaldLetnikov
+from .imex import IMEX
 from .jacobian import Jacobian
 from .krylov import Krylov
 from .linear import Dense, Factor, Given, Linear
@@ -15,6 +16,7 @@ from .trapezoid import ABM, Trapezoid
 
 __all__ = [
     "ABM",
+    "IMEX",
     "L1",
     "SOLVERS",
     "Banded",

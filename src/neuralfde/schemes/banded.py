@@ -54,7 +54,8 @@ class Banded(Linear):
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
         """See :class:`Linear`."""
         shape = jacobian.shape
-        for samples in dict.fromkeys((shape[0] if len(shape) > 1 else 1, 1)):
+        many = len(shape) > 1 and jacobian.parts != 1
+        for samples in dict.fromkeys((shape[0] if many else 1, 1)):
             size = shape.numel() // samples
             found = self._band(jacobian, samples, size)
             if found is not None:

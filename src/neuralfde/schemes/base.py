@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -73,6 +73,14 @@ class Scheme(ABC):
     @abstractmethod
     def expected_order(self, order: float, smooth: bool) -> float:
         """The order of convergence at a fixed time, for a smooth solution or a generic one ``c₀ + c₁ t^β``."""
+
+    def bound(self, args: tuple[Any, ...]) -> Scheme:
+        """The scheme with tensors that it takes from the arguments of ``func``, where it uses any."""
+        return self
+
+    def explicit_part(self, f: Slope) -> Slope:
+        """What of ``f`` limits the step of an explicit scheme."""
+        return f
 
     def open_stages(self) -> Stages | None:
         """Implicit schemes: what solves the stages of one solve, forward and backward."""

@@ -90,15 +90,24 @@ class Jacobian:
         return size
 
     def mixes(self, samples: int) -> bool:
-        """Whether equal parts of the state, so many of them, act on each other: seen in one product."""
-        u = irregular(self.z).view(samples, -1)
+        """Whether one of so many equal parts of the state acts on another: any two differ in a bit of their numbers."""
+        number = torch.arange(samples, device=self.z.device)
+        halves = ((number >> bit) & 1 == side for bit in range((samples - 1).bit_length()) for side in (0, 1))
+        return any(map(self._leaves, halves))
+
+    def seems_to_mix(self, samples: int) -> bool:
+        """Whether one product shows that a part acts on another; one that does not shows nothing."""
         # the sequence of Thue and Morse meets no pattern that a coupling might have
-        bits = torch.arange(samples, device=u.device)
+        bits = torch.arange(samples, device=self.z.device)
         for shift in (16, 8, 4, 2, 1):
             bits = bits ^ (bits >> shift)
-        put = (bits & 1).bool()
-        got = self.vjp(torch.where(put[:, None], u, 0.0).view(self.shape)).reshape(samples, -1)
-        return bool((got[~put] != 0).any())
+        return self._leaves((bits & 1).bool())
+
+    def _leaves(self, some: Tensor) -> bool:
+        """Whether some parts of the state, True in (parts,), depend on others."""
+        parts = len(some)
+        u = torch.where(some[:, None], irregular(self.z).view(parts, -1), 0.0)
+        return bool((self.vjp(u.view(self.shape)).reshape(parts, -1)[~some] != 0).any())
 
     def part(self) -> int:
         """The numbers of a sample: the smallest part of trailing axes that does not act on the others."""

@@ -120,7 +120,9 @@ class Dense(Linear):
             samples = shape.numel() // m
             if m > self.most or samples * m * m > max(DENSE_MEMORY, shape.numel()):
                 return None
-            found = None if samples > 1 and jacobian.mixes(samples) else self._blocks(jacobian, samples, m)
+            if jacobian.parts == 1 < samples:
+                continue
+            found = None if samples > 1 and jacobian.seems_to_mix(samples) else self._blocks(jacobian, samples, m)
             if found is not None:
                 return _Inverse(_inverted(found, weight_of(w0, shape).reshape(samples, m)))
         return None

@@ -39,7 +39,7 @@ class Multistep(OneStage):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        w = _coefficients(order, steps + 1, self.rule)
+        w = coefficients(order, steps + 1, self.rule)
         start = starting_weights(w, order)[:, :, :]
         gain = torch.exp(order * uniform.log(step))
         n = torch.arange(steps + 1)
@@ -47,14 +47,14 @@ class Multistep(OneStage):
         early = min(start.shape[0], steps + 1)
         own = torch.cat([start[n[:early], n[:early]], own[early:]])
         before = (torch.arange(start.shape[0])[:, None] < n)[..., None]
-        return Kernel(gain * w[None], gain * (w[0] + own), gain * torch.where(before, start, 0.0))
+        return Kernel(gain * w[None], gain * (w[0] + own), gain * torch.where(before, start, 0.0)[None])
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""
         return 2.0 if smooth else min(2.0, 1 + 3 * order)
 
 
-def _coefficients(order: Tensor, count: int, rule: str) -> Tensor:
+def coefficients(order: Tensor, count: int, rule: str) -> Tensor:
     """The coefficients of ``δ(ξ)^{-β}``: the pole at 1 times a factor that is smooth there."""
     m = torch.arange(count, dtype=torch.float64)[:, None]
     if rule == "bdf2":  # (2/3)^β (1-ξ)^{-β} (1-ξ/3)^{-β}

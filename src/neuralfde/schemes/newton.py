@@ -77,6 +77,7 @@ class NewtonStages(Stages):
         self.solver, self.linear, self.flowed = solver, solver.linear, 0
         self.factor: Factor | None = None
         self.divisor: tuple[Tensor, Tensor] | None = None  # w0, and w0 without zeros
+        self.coupled = False  # whether samples were seen to act on each other
         self.reached = math.inf  # updates of the worst sample of the last iteration, relative to its state
 
     @property
@@ -176,6 +177,10 @@ class NewtonStages(Stages):
                 if bool(near.any()):
                     noise = self._sizes(self._solved(residual(x + rounding_of(x))[0] - at[0], transposed))
                     done |= near & (now <= STAGE_ROUNDING * noise)  # as small as the rounding of x lets it be
+                if ahead is not None and self._moved(~ahead & (now > tol * size), jacobian, x):
+                    self._renew(jacobian(x), w0)
+                    fresh, before, found, ahead = True, None, None, None
+                    continue
                 found = self._kept(found, ahead, new, d, at)
                 ahead = ~done if ahead is None else ahead & ~done
                 if not bool(ahead.any()):
@@ -195,6 +200,11 @@ class NewtonStages(Stages):
             at = residual(x)
         failed = torch.ones_like(x, dtype=torch.bool) if ahead is None else self._all(ahead, x)
         return self._kept(found, ahead, new, d, at)._replace(failed=failed)
+
+    def _moved(self, samples: Tensor, jacobian: Callable[[Tensor], Jacobian], x: Tensor) -> bool:
+        """Whether samples that were done move on because others act on them; from then on all are one."""
+        self.coupled = self.coupled or (bool(samples.any()) and jacobian(x).mixes(len(samples)))
+        return self.coupled
 
     def _kept(
         self, found: _Found | None, ahead: Tensor | None, x: Tensor, d: Tensor, at: tuple[Tensor, Tensor]
@@ -231,7 +241,9 @@ class NewtonStages(Stages):
         return self.factor.solve_transposed(r) if transposed else self.factor.solve(r)
 
     def _renew(self, jacobian: Jacobian, w0: Tensor) -> None:
-        if self.factor is not None and not self.factor.reusable:
+        if self.coupled:
+            jacobian.parts = 1
+        elif self.factor is not None and not self.factor.reusable and not jacobian.seems_to_mix(self.factor.samples):
             jacobian.parts = self.factor.samples
         found = self.linear.factor(jacobian, w0) or self.solver.linear.factor(jacobian, w0)
         if found is None:

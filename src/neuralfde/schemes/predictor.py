@@ -42,13 +42,11 @@ class Predictor(OneStage):
 
 
 def _cells(order: Tensor, step: float | Tensor, steps: int, shift: int):  # type: ignore[no-untyped-def]
-    """Weights of the slopes at a position between nodes: each cell up to it, the last one in part."""
+    """Weights of the slopes at positions between nodes: each cell up to one, the last one in part."""
 
-    def row(position: float) -> Tensor:
-        j = torch.arange(steps + 1, dtype=torch.float64)[:, None]
-        far = (position - (j - shift)).clamp(min=0)
-        near = (position - (j - shift) - 1).clamp(min=0)
-        weights = uniform.power_or_zero(far, order) - uniform.power_or_zero(near, order)
-        return uniform.scale(order, step, 1.0) * torch.where(j - shift < 0, 0.0, weights)
+    def rows(positions: Tensor) -> Tensor:
+        power = uniform.powers_of_lags(positions, range(-shift, steps + 2 - shift), order)
+        weights = uniform.scale(order, step, 1.0) * (power[:, :-1] - power[:, 1:])
+        return torch.nn.functional.pad(weights[:, shift:], (0, 0, shift, 0))  # no cell takes v_0 as its right end
 
-    return row
+    return rows

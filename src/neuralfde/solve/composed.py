@@ -17,6 +17,7 @@ from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
 from ..base.torch_private import derivatives_are_watched
 from ..errors import UnsupportedError
 from ..history import Block
+from ..history.wrappers import in_parts
 from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
@@ -124,7 +125,7 @@ def _between(c: Coefficients, z0: Tensor, slopes: Tensor) -> Tensor:
     assert c.dense is not None
     steps = c.dense.shape[1]
     first = z0 if c.base is None else torch.einsum("iog,igm->ogm", c.base[:, steps:], z0)
-    return first + torch.einsum("ong,ngm->ogm", c.dense, slopes)
+    return first + torch.einsum("ong,ngm->ogm", c.dense, in_parts(slopes, c.dense)).reshape(-1, *slopes.shape[1:])
 
 
 class _Matrix:
@@ -142,8 +143,10 @@ class _Matrix:
             found = self.lags[:, (n - j).clamp(min=0)]
         else:
             found = self.lags[:, block.start : block.stop, a:b]
-        if self.start is not None and a < self.start.shape[0]:
-            extra = self.start[a:b, block.start : block.stop].transpose(0, 1)  # (count, starts from a on, groups)
-            extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[1]))
-            found = torch.cat([(found[0] + extra)[None], found[1:]])
+        if self.start is not None and a < self.start.shape[1]:
+            extra = self.start[:, a:b, block.start : block.stop].transpose(
+                1, 2
+            )  # sums, count, starts from a on, groups
+            extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[2]))
+            found = torch.cat([found[: len(extra)] + extra, found[len(extra) :]])
         return torch.where(earlier, found, 0.0)

@@ -14,12 +14,11 @@ from ..base.structure import all_finite, replace_tensors, tensors_in
 from ..base.torch_private import are_batched, derivatives_are_watched, places, with_parameters, with_tangent
 from ..errors import NonFiniteError, UnsupportedError
 from . import loop
+from .case import of_tensors
 from .composed import composed
 from .loop import Gradients, Record
-from .plan import Coefficients, Plan, Run
-
-#: How many tensors a solve passes before the initial values.
-COEFFICIENTS = len(Coefficients._fields)
+from .plan import COEFFICIENTS, Coefficients, Plan, Run
+from .transforms import Kept, TensorPull, transformed
 
 
 class Adjoint(Protocol):
@@ -55,7 +54,9 @@ def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, 
     if plan.delays is not None:
         return _delayed(plan, run, inputs)
     if derivatives_are_watched():
-        return _composed(plan, inputs)
+        _refuse_inexact(adjoint)
+        read = of_tensors(plan, inputs)
+        return _composed(plan, inputs) if read is None else transformed(read.case, read.inputs)
     if plan.train:
         found: tuple[Tensor, Tensor | None] = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
         return found
@@ -82,7 +83,7 @@ def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Te
     func = plan.field.func
     own = {name: y for name, x in places(func).items() if (y := with_tangent(x)) is not x}
     with _without_autocast(plan, z0), with_parameters(func, own):  # type: ignore[arg-type]
-        found = composed(replace(plan, field=field), c, z0)
+        found = composed(replace(plan, field=field, scheme=plan.scheme.bound(field.args)), c, z0)
     plan.field.evaluations += field.evaluations
     return found
 
@@ -117,41 +118,67 @@ class Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple[Any, ...]:
         """Gradients in the order of the inputs of ``forward``."""
-        plan, run, adjoint, inputs = ctx.plan, ctx.run, ctx.adjoint, ctx.saved_tensors
         if torch.is_grad_enabled() or are_batched(grad_out):  # create_graph=True, or is_grads_batched=True
-            return (None, None, None, *_differentiable(plan, adjoint, inputs, (grad_out, grad_between)))
-        z0 = inputs[COEFFICIENTS].detach()
-        c = _numbers(inputs, z0)
-        again = plan.called.restored(plan.field.impure is not None or adjoint.stores_graph)
-        with _without_autocast(plan, z0), torch.no_grad(), again, _advised(plan):
-            if ctx.record.spent:
-                _, _, ctx.record = loop.forward(plan, run, c, z0, adjoint.stores_graph)
-            ctx.record.spent = True
-            grads = (grad_out.detach(), None if grad_between is None else grad_between.detach())
-            found = adjoint.pull(plan, run, ctx.record, c, z0, grads)
-            if ctx.record.witness is not None:
-                ctx.record.witness.verdict()
-        ctx.record.release()  # the node itself may live until the whole backward pass ends
-        weights = [
-            None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)
-        ]
-        return (None, None, None, *weights, found.z0, *found.tensors)
+            return (None, None, None, *_differentiable(ctx, grad_out, grad_between))
+        return (None, None, None, *_gradients(ctx, grad_out.detach(), grad_between))
 
 
-def _differentiable(
-    plan: Plan, adjoint: Adjoint, inputs: tuple[Tensor | None, ...], grads: tuple[Tensor, Tensor | None]
-) -> tuple[Tensor | None, ...]:
-    """The gradients once more, with a graph of their own: what a second derivative starts from."""
+def _gradients(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients of all inputs, by the adjoint."""
+    plan, run, adjoint, inputs = ctx.plan, ctx.run, ctx.adjoint, ctx.saved_tensors
+    z0 = inputs[COEFFICIENTS].detach()
+    c = _numbers(inputs, z0)
+    again = plan.called.restored(plan.field.impure is not None or adjoint.stores_graph)
+    with _without_autocast(plan, z0), torch.no_grad(), again, _advised(plan):
+        if ctx.record.spent:
+            _, _, ctx.record = loop.forward(plan, run, c, z0, adjoint.stores_graph)
+        ctx.record.spent = True
+        grads = (grad_out, None if grad_between is None else grad_between.detach())
+        found = adjoint.pull(plan, run, ctx.record, c, z0, grads)
+        if ctx.record.witness is not None:
+            ctx.record.witness.verdict()
+    ctx.record.release()  # the node itself may live until the whole backward pass ends
+    weights = [None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)]
+    return (*weights, found.z0, *found.tensors)
+
+
+def _differentiable(ctx: Any, out: Tensor, between: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients with a graph of their own: what a second derivative starts from."""
+    plan, inputs, batched = ctx.plan, ctx.saved_tensors, are_batched(out)
+    _refuse_inexact(ctx.adjoint)
+    with plan.called.restored(plan.field.impure is not None):
+        read = None if batched and not derivatives_are_watched() else of_tensors(plan, inputs)
+    if read is None:
+        return _in_plain_operations(plan, inputs, out, between)
+    kept = Kept()
+    if not batched:
+        known: list[Tensor | None] = [None] * len(read.inputs)
+        for k, g in zip(read.places, _gradients(ctx, out.detach(), between), strict=True):
+            if k is not None and g is not None:
+                known[k] = g.to(out.dtype) if k < COEFFICIENTS else g
+        kept.gradients = tuple(known)
+    found = TensorPull.apply(read.case, kept, out, between, *read.inputs)  # type: ignore[no-untyped-call]
+    every = [None if k is None else found[k] for k in read.places]
+    return tuple(None if g is None or x is None else g.to(x) for g, x in zip(every, inputs, strict=True))
+
+
+def _refuse_inexact(adjoint: Adjoint) -> None:
     if not adjoint.exact:
         raise UnsupportedError(
             "adjoint='paper' is not the gradient of its forward pass, so that it has no derivative that would mean "
-            "anything. Use adjoint='exact' where create_graph=True is needed."
+            "anything. Use adjoint='exact' for create_graph=True, forward mode and transforms."
         )
-    assert plan.called is not None
+
+
+def _in_plain_operations(
+    plan: Plan, inputs: tuple[Tensor | None, ...], *grads: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """The same from a solve that is followed operation by operation."""
     wanted, again = [x for x in inputs if x is not None and x.requires_grad], torch.is_grad_enabled()
+    assert plan.called is not None
     with torch.enable_grad(), plan.called.restored(plan.field.impure is not None):
         out, between = _composed(plan, inputs)
-        ends = [(out, grads[0])] + ([] if between is None or grads[1] is None else [(between, grads[1])])
+        ends = [(y, g) for y, g in zip((out, between), grads, strict=True) if y is not None and g is not None]
         found = torch.autograd.grad(
             [y for y, _ in ends], wanted, [g for _, g in ends], create_graph=again, allow_unused=True
         )

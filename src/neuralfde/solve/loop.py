@@ -278,7 +278,8 @@ def _remedy(plan: Plan, start: Tensor) -> str:
     rate, order = 0.0, 1.0 if plan.order is None else float(value_of(plan.order).min())
     if plan.order is not None and not plan.scheme.implicit:
         with contextlib.suppress(RuntimeError):
-            rate = Jacobian(partial(plan.field, 0), start.detach().view(plan.field.shape)).rate()
+            explicit = plan.scheme.explicit_part(partial(plan.field, 0))
+            rate = Jacobian(explicit, start.detach().view(plan.field.shape)).rate()
     # explicit schemes follow a decay of rate λ as long as λ h^β is below about 2^β
     load, most = rate * plan.step**order, 2.0**order
     if math.isfinite(load) and load > most:

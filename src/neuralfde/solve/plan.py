@@ -20,9 +20,9 @@ from .delays import Delays
 class Coefficients(NamedTuple):
     """The numbers of the scheme; see :class:`~neuralfde.weights.kernel.Kernel`.
 
-    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, groups). Where ``base``
-    is given, the initial values are a stack (initials, groups, width), and the rows of ``base`` beyond the last step
-    belong to those output times: (initials, steps + 1 + times, groups).
+    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, parts): for each group,
+    or for each sample of it. Where ``base`` is given, the initial values are a stack (initials, groups, width), and
+    the rows of ``base`` beyond the last step belong to those output times: (initials, steps + 1 + times, groups).
     """
 
     weights: Tensor
@@ -30,6 +30,10 @@ class Coefficients(NamedTuple):
     start: Tensor | None = None
     dense: Tensor | None = None
     base: Tensor | None = None
+
+
+#: How many tensors a solve passes before the initial values.
+COEFFICIENTS = len(Coefficients._fields)
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ def _rows(values: Any, count: int, structure: Structure) -> Tensor:
 
 def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor) -> Request:
     """The request with two points for each jump, just before it and at it."""
+    if wanted.series:
+        raise InputError("jumps= and times for each sample do not go together: give all times in one row, t.unique().")
     grid, at = wanted.grid, torch.tensor(jumps.times, dtype=torch.float64)
     whole = float(grid.elapsed[-1])
     near = (grid.elapsed[:, None] - at).abs().amin(1) <= 2 * JUMP_LENGTH * whole

@@ -33,14 +33,14 @@ class Past:
         initial: Tensor,
     ) -> None:
         self.cells, self.order, self.gain, self.tol, self.longest = cells, order, gain, tol, longest
-        self.initial, self.length = initial, 0.0
+        self.initial, self.length, self.age = initial, 0.0, 0.0  # the newest cell, and all since the last jump
         self.sums = initial.new_zeros(initial.shape[0], len(cells), 0, initial.shape[1])
         self.slopes: list[Tensor] = []
         self._take(shortest)
 
     def begin(self, slope: Tensor) -> None:
         """Slopes begin with this one: at the initial time, or behind a jump."""
-        self.slopes, self.length = [slope], 0.0
+        self.slopes, self.length, self.age = [slope], 0.0, 0.0
 
     def trial(self, length: float) -> tuple[list[Tensor], Tensor]:
         """The sums of a step of this length, one (groups, width) for each rule, and its local weight (groups,)."""
@@ -60,7 +60,7 @@ class Past:
     def accept(self, length: float, slope: Tensor) -> None:
         """The step was taken: the cell is folded in."""
         self.sums = self.sums * torch.exp(-self.rates * length).to(slope)[:, None] + self._cell(length, slope, 0)
-        self.slopes, self.length = [*self.slopes[-2:], slope], length
+        self.slopes, self.length, self.age = [*self.slopes[-2:], slope], length, self.age + length
 
     def _cell(self, length: float, slope: Tensor, first: int) -> Tensor:
         """The integral over a cell from the last slope to this one, for the exponentials from ``first`` on."""

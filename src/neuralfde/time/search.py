@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.policy import ADAPTIVE_FIRST, ADAPTIVE_GATHER, ADAPTIVE_KERNEL, ADAPTIVE_WEIGHT, JUMP_LENGTH
+from ..base.policy import (
+    ADAPTIVE_FIRST,
+    ADAPTIVE_KERNEL,
+    ADAPTIVE_PASSES,
+    ADAPTIVE_STIFFNESS,
+    ADAPTIVE_WEIGHT,
+    JUMP_LENGTH,
+)
 from ..errors import ConvergenceError
 from ..schemes import Scheme, Stages
-from .controller import Tolerance, Trial, interpolation_error, next_length, pair_error
+from .controller import Tolerance, Trial, next_length, reach, slope_error
 from .jumps import Jumps
 from .past import Past
 
@@ -40,15 +47,18 @@ class Equation:
 
 @dataclass(frozen=True)
 class Found:
-    """The times at which accepted steps end, float64, how many steps were rejected, and the last state.
-
-    ``scale`` is the error that is allowed for each number of it.
-    """
+    """The times at which accepted steps end, float64, how many steps were rejected, and the last state."""
 
     times: Tensor
     rejected: int
     state: Tensor
-    scale: Tensor
+
+    @property
+    def halved(self) -> Tensor:
+        """The times with one in the middle of each step, but for the tiny ones that end in a jump."""
+        middle = (self.times[1:] + self.times[:-1]) / 2
+        wide = self.times[1:] - self.times[:-1] > 2 * JUMP_LENGTH * self.times[-1]
+        return torch.cat([self.times, middle[wide]]).sort()[0]
 
 
 @torch.no_grad()
@@ -65,7 +75,7 @@ def find_mesh(
     A march stops just before each jump and goes on from behind it, as from a new start. It ends where ``until`` says so
     of an accepted step's time and state.
     """
-    power, most = _power(float(equation.order.min()), scheme), float(equation.order.max())
+    power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
     length = min(end / 64, _first_length(equation, state, slope, tolerance))
     past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
@@ -80,10 +90,10 @@ def find_mesh(
             k, stop = ahead.pop(0)
             jumped = jumped + jumps.by(k, state)
         length = stop - time if jumping else _fitting(length, stop - time)
-        if len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
+        if 2 * len(times) > tolerance.max_steps + 1 or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
-        trial = _tried(equation, scheme, stages, past, time, length, state)
+        trial = _tried(equation, scheme, stages, past, time, length, state, tolerance)
         excess = math.inf if trial is None else trial.excess(tolerance, state)
         if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
             past.accept(length, trial.slope)
@@ -99,21 +109,25 @@ def find_mesh(
             past.begin(past.slopes[-1])
             length = _first_length(equation, state, past.slopes[-1], tolerance)
         else:
-            length = next_length(length, excess, power, 0.0 if trial is None else trial.contraction, most)
-    return Found(torch.tensor(times, dtype=torch.float64), rejected, state, tolerance.scale(state))
+            length = next_length(length, excess, power, 0.0 if trial is None else trial.stiffness, most)
+    return Found(torch.tensor(times, dtype=torch.float64), rejected, state)
 
 
 def _tried(
-    equation: Equation, scheme: Scheme, stages: Stages | None, past: Past, time: float, length: float, before: Tensor
-) -> Trial | None:
+    equation: Equation, scheme: Scheme, stages: Stages | None, past: Past, time: float, length: float, before: Tensor,
+    tolerance: Tolerance,
+) -> Trial | None:  # fmt: skip
     """A step of this length; None where an implicit one has no solution that can be found."""
     shape, groups = equation.shape, len(equation.order)
     sums, local = past.trial(length)
     x = [c.view(shape) for c in sums]
     w0 = local[0] if groups == 1 else local[:, None]
+    seen: list[tuple[Tensor, Tensor]] = []  # the first and the last evaluation
 
     def f(z: Tensor) -> Tensor:
-        return equation.slope(time + length, z)
+        v = equation.slope(time + length, z)
+        seen[1:] = [(z, v)]
+        return v
 
     if scheme.implicit:
         try:
@@ -123,31 +137,31 @@ def _tried(
     z, v = scheme.evaluate(f, x, w0)
     assert v is not None
     state, slope = z.view_as(sums[0]), v.view_as(sums[0])
-    slopes, lengths, order, contraction = [*past.slopes, slope], [past.length, length], equation.order, 0.0
-    if scheme.cells[0] == "linear":
-        gathered = ADAPTIVE_WEIGHT * ((time + length) / length) ** (ADAPTIVE_GATHER * order**2) * equation.gain
-        error = interpolation_error(slopes, lengths, order) * gathered.to(state)[:, None]
-        if not scheme.implicit:
-            further = (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
-            error += further
-            contraction = _contraction(further, state - sums[1], state, scheme.stages - 1)
-    else:  # all cells so far have erred about as much, to the same side
-        gathered = ((time + length) / length) ** order * equation.gain
-        error = pair_error(slopes, lengths, order) * gathered.to(state)[:, None]
-    return Trial(state, slope, error, contraction)
+    linear = scheme.cells[0] == "linear"
+    scale = tolerance.scale(before, state)
+    rate, stiffness = _rates(seen, w0, scale.view(shape))
+    passes = length * float((slope / scale).norm() / ((slope - past.slopes[-1]) / scale).norm().clamp(min=1e-300))
+    since = min(past.age + length, ADAPTIVE_PASSES * passes)
+    counts = reach(since, equation.order, rate * equation.gain) * equation.gain
+    error = slope_error([*past.slopes, slope], [past.length, length], linear) * counts.to(state)[:, None]
+    if linear and not scheme.implicit:
+        error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
+    stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
+    return Trial(state, slope, ADAPTIVE_WEIGHT * error, stiffness / stable)
 
 
-def _contraction(further: Tensor, changed: Tensor, state: Tensor, corrections: int) -> float:
-    """By how much less each correction changes than the one before; 0 where they change no more than rounding does."""
-    change = float(changed.abs().max())
-    if not change > 1e3 * torch.finfo(state.dtype).eps * float(state.abs().max()):
-        return 0.0
-    return float(further.max() / change) ** (1 / corrections)
+def _rates(seen: list[tuple[Tensor, Tensor]], w0: Tensor, scale: Tensor) -> tuple[float, float]:
+    """How slopes change with the state in the direction between two evaluations, and how much, times w0, in all.
 
-
-def _power(order: float, scheme: Scheme) -> float:
-    """The power of a step's length that its error goes with."""
-    return 2 + order - ADAPTIVE_GATHER * order**2 if scheme.cells[0] == "linear" else 1.0
+    0 where both are the same but for rounding.
+    """
+    (a, before), (b, after) = seen[0], seen[-1]
+    by, change = (b - a) / scale, (after - before) / scale
+    size = float(torch.linalg.vector_norm(by))
+    if not size > 1e3 * torch.finfo(by.dtype).eps * float(torch.linalg.vector_norm(b / scale)):
+        return 0.0, 0.0
+    by = by / size
+    return float((by * change).sum()) / size, float(torch.linalg.vector_norm(w0 * change)) / size
 
 
 def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
@@ -171,7 +185,7 @@ def _fitting(length: float, rest: float) -> float:
 def _gave_up(
     steps: int, time: float, end: float, length: float, state: Tensor, trial: Trial | None, tolerance: Tolerance
 ) -> str:
-    limit = f"{steps} steps" if steps >= tolerance.max_steps else f"a step of {length:.3g}"
+    limit = f"{2 * steps} steps" if 2 * steps >= tolerance.max_steps - 1 else f"a step of {length:.3g}"
     if trial is None:
         culprit = "an implicit step has no solution that its solver finds"
     elif not bool(torch.isfinite(trial.error).all()):

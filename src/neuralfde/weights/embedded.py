@@ -46,7 +46,7 @@ def _sums(kernel: Kernel, slopes: Tensor, initial: Tensor) -> Tensor:
     else:
         total = torch.einsum("njg,jgm->ngm", weights.permute(2, 0, 1).tril(-1).permute(1, 2, 0), entering)
     total += (local[..., None] if local.ndim > 1 else local[None, :, None]) * v
-    for extra, slope in zip(() if kernel.start is None else kernel.start.detach().to(v), v, strict=False):
+    for extra, slope in zip(() if kernel.start is None else kernel.start[0].detach().to(v), v, strict=False):
         total += extra[..., None] * slope  # a short solve has fewer slopes than the rule has starting weights
     if kernel.base is None:
         total += first[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -18,18 +17,20 @@ class Kernel:
             Or (sums, steps + 1, steps + 1, groups): row ``n``, slope ``j``, where the weights depend on both.
         local: (groups,), the weight ``w_0`` of the slope at the new point, zero for explicit schemes; or one for each
             row, (steps + 1, groups).
-        start: (starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the first sum.
+        start: (started, starts, steps + 1, groups) or None; extra weight of ``v_j``, j < starts, in row ``n`` of the
+            first so many sums.
         first: the first slope that enters the history: 1 where ``v_0`` does not.
-        dense: row weights of the scheme's own continuous output, or None where it is linear between nodes.
+        dense: weights of the slopes in the scheme's own continuous output at positions (times, 1 or groups), counted
+            in steps: (times, steps + 1, groups); None where output is linear between nodes.
         base: (initials, steps + 1, groups) or None; ``base_n = Σ_i base[i, n] z_0^{(i)}`` of the initial values
             ``z_0``, ``z'_0``; None means ``z_0`` alone.
-        dense_base: the same at a position between nodes, (initials, groups).
+        dense_base: the same at positions between nodes, (initials, times, groups).
     """
 
     weights: Tensor
     local: Tensor
     start: Tensor | None = None
     first: int = 0
-    dense: Callable[[Any], Tensor] | None = None
+    dense: Callable[[Tensor], Tensor] | None = None
     base: Tensor | None = None
-    dense_base: Callable[[float], Tensor] | None = None
+    dense_base: Callable[[Tensor], Tensor] | None = None

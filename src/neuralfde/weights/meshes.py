@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,49 +32,51 @@ def kernel_on(cells: tuple[str, ...], order: Tensor, times: Tensor) -> Kernel:
     return kernel_of(*matrices, first=int(cells[0] == "right"), dense=dense)
 
 
-def kernel_of(*matrices: Tensor, first: int = 0, dense: Callable[[Any], Tensor] | None = None) -> Kernel:
+def kernel_of(*matrices: Tensor, first: int = 0, dense: Callable[[Tensor], Tensor] | None = None) -> Kernel:
     """A kernel of full matrices, one for each sum; the diagonal of the first is the local weight."""
     local = matrices[0].diagonal(dim1=0, dim2=1).T
     return Kernel(torch.stack(matrices), local, first=first, dense=dense)
 
 
-def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Any], Tensor]:
-    """Weights (steps + 1, groups) of the slopes at a position between points: all cells up to it, the last in part.
+def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Tensor], Tensor]:
+    """Weights (positions, steps + 1, groups) of the slopes at positions between points: all cells up to each, the last
+    in part.
 
-    The slope in a cell is that of its left or right end, or linear between them. The position may have a gradient.
+    The slope in a cell is that of its left or right end, or linear between them.
     """
 
-    def row(position: float | Tensor) -> Tensor:
-        low = int(position.detach() if isinstance(position, Tensor) else position)
-        part, ends = position - low, times[: low + 1]
-        if part > 0:
-            ends = torch.cat([ends, torch.lerp(times[low], times[low + 1], part)[None]])
-        whole, left = (x[-1] for x in _integrals(order[None], ends, last_row=True))
-        empty = torch.zeros_like(ends[:1])
+    def rows(positions: Tensor) -> Tensor:
+        steps = times.shape[0] - 1
+        low = positions.long().clamp(max=steps - 1)
+        start, part = times.take_along_dim(low, 0), positions - low
+        here = torch.lerp(start, times.take_along_dim(low + 1, 0), part)
+        j, newest, share = torch.arange(steps)[:, None], low[:, None], part[:, None]
+        past = (j < newest) | ((j == newest) & (share > 0))
+        length = torch.where(j < newest, times[1:] - times[:-1], (here - start)[:, None])
+        gap = here[:, None] - times
+        whole, left = _integrals(order[None], past, gap[:, :-1], gap[:, 1:].clamp(min=0), length)
+        empty = torch.zeros_like(whole[:, :1])
         if cell == "linear":
             # the part of the last cell sees the slope at its right end from its share of the way
-            share = torch.ones_like(whole)
-            share[-1:] = part if part > 0 else 1.0
-            right = (whole - left) * share
-            found = torch.cat([whole - right, empty]) + torch.cat([empty, right])
+            right = (whole - left) * torch.where(j == newest, share, 1.0)
+            found = torch.cat([whole - right, empty], dim=1) + torch.cat([empty, right], dim=1)
         else:
-            found = torch.cat([whole, empty] if cell == "left" else [empty, whole])
-        found = torch.exp(-torch.lgamma(order + 1)) * found
-        return torch.nn.functional.pad(found, (0, 0, 0, times.shape[0] - found.shape[0]))
+            found = torch.cat([whole, empty] if cell == "left" else [empty, whole], dim=1)
+        return torch.exp(-torch.lgamma(order + 1)) * found
 
-    return row
+    return rows
 
 
 def rectangle(order: Tensor, times: Tensor, implicit: bool) -> Tensor:
     """``[(t_n - t_j)^β - (t_n - t_{j+1})^β] / Γ(β+1)``, for the slope at the left or (implicit) right end of a cell."""
-    cells = _integrals(order, times)[0] / torch.exp(torch.lgamma(order + 1))[:, None]
+    cells = _on_points(order, times)[0] / torch.exp(torch.lgamma(order + 1))[:, None]
     empty = torch.zeros_like(cells[:, :1])
     return torch.cat([empty, cells] if implicit else [cells, empty], dim=1)
 
 
 def trapezoid(order: Tensor, times: Tensor) -> Tensor:
     """The integral of ``(t_n - s)^{β-1}/Γ(β)`` against the piecewise linear hat of each point."""
-    whole, left = _integrals(order, times)
+    whole, left = _on_points(order, times)
     gain = torch.exp(-torch.lgamma(order + 1))[:, None]
     empty = torch.zeros_like(whole[:, :1])
     return gain * (torch.cat([left, empty], dim=1) + torch.cat([empty, whole - left], dim=1))
@@ -91,9 +92,17 @@ def ahead(order: Tensor, times: Tensor) -> Tensor:
     return matrix.permute(2, 0, 1).tril(-1).add(extra).permute(1, 2, 0)
 
 
+def extrapolated(matrix: Tensor, times: Tensor) -> Tensor:
+    """From the matrix of all states that of their straight lines through the two before; the first stays as it is."""
+    length = times[1:] - times[:-1]
+    share = torch.cat([torch.zeros_like(length[:1]), length[1:] / length[:-1]])[:, None]
+    before = torch.cat([torch.zeros_like(matrix[:1]), matrix[:-2]])
+    return torch.cat([torch.zeros_like(matrix[:1]), (1 + share) * matrix[:-1] - share * before])
+
+
 def l1(order: Tensor, times: Tensor) -> Tensor:
     """The inverse of the L1 matrix ``Σ_j (z_{j+1}-z_j)/τ_j · [(t_n-t_j)^{1-β} - (t_n-t_{j+1})^{1-β}]/Γ(2-β)``."""
-    cells = _integrals(1 - order, times)[0][1:] * torch.exp(-torch.lgamma(2 - order))[-times.shape[0] + 1 :, None]
+    cells = _on_points(1 - order, times)[0][1:] * torch.exp(-torch.lgamma(2 - order))[-times.shape[0] + 1 :, None]
     slopes = cells / (times[1:] - times[:-1])
     matrix = slopes - torch.cat([slopes[:, 1:], torch.zeros_like(slopes[:, :1])], dim=1)
     lower = matrix.permute(2, 0, 1)
@@ -102,21 +111,22 @@ def l1(order: Tensor, times: Tensor) -> Tensor:
     return torch.nn.functional.pad(inverse, (1, 0, 1, 0)).permute(1, 2, 0)
 
 
-def _integrals(power: Tensor, times: Tensor, last_row: bool = False) -> tuple[Tensor, Tensor]:
-    """``q ∫ x^{q-1} dx`` and ``q ∫ x^{q-1} (x-B)/(A-B) dx`` over [B, A] = [t_n - t_{j+1}, t_n - t_j], zero for j ≥ n.
+def _on_points(power: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`_integrals` over the cells before each point."""
+    n = torch.arange(times.shape[0])
+    gap = times[:, None] - times[None]
+    # not the difference of the ends: a tiny first cell would vanish
+    return _integrals(power, (n[:, None] > n[:-1])[..., None], gap[:, :-1], gap[:, 1:], times[1:] - times[:-1])
 
-    With ``last_row`` for that row alone.
+
+def _integrals(power: Tensor, past: Tensor, far_end: Tensor, near_end: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """``q ∫ x^{q-1} dx`` and ``q ∫ x^{q-1} (x-B)/(A-B) dx`` over [B, A] = [near_end, far_end], zero unless ``past``.
 
     Next to the row the powers are subtracted as they stand; farther away that would cancel, and the integrand is so
     smooth that a few Gauss points give it to rounding.
     """
-    n = torch.arange(times.shape[0])
-    rows = slice(-1, None) if last_row else slice(None)
-    past = (n[rows, None] > n[None, :-1])[..., None]
-    gap = times[rows, None] - times[None]
-    far_end = torch.where(past, gap[:, :-1], 2.0)
-    near_end = torch.where(past, gap[:, 1:], 1.0)
-    length = torch.where(past, times[1:] - times[:-1], 1.0)  # not far_end - near_end: a tiny first cell would vanish
+    far_end, near_end = torch.where(past, far_end, 2.0), torch.where(past, near_end, 1.0)
+    length = torch.where(past, length, 1.0)
     q = power[:, None]
     close = near_end < length
     low = torch.where(close, near_end, 0.0)

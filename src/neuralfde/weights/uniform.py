@@ -94,6 +94,12 @@ def power_or_zero(base: Tensor, power: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, base, 1.0) ** power, 0.0)
 
 
+def powers_of_lags(positions: Tensor, nodes: range, power: Tensor) -> Tensor:
+    """``(p - j)^a`` for positions (times, 1 or groups) in steps and nodes j, 0 for p ≤ j: (times, nodes, groups)."""
+    j = torch.arange(nodes.start, nodes.stop, dtype=torch.float64)
+    return power_or_zero(positions[:, None] - j[:, None], power)
+
+
 def _binomial_tail(m: Tensor, power: Tensor, degrees: range) -> Tensor:
     """``m^a Σ_k binom(a, k) m^{-k}`` over the given degrees, by Horner from the smallest term."""
     k = torch.arange(1, degrees[-1] + 1, dtype=torch.float64)[:, None]

@@ -1,0 +1,67 @@
+"""10,000 sparse unknowns, a diffusion on a plane with a conductivity for each edge, T=100: values and gradients of all
+edges, the source, the initial state and the order without steps, against steps that reach as many digits.
+
+    python benchmarks/linear_exact.py
+
+One process, process time. Steps are timed over a part of a solve; how many the tolerance would take follows from the
+error of that part and the order of the method.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+import neuralfde as nf
+from neuralfde import linear
+
+SIDE, END, ORDER = 100, 100.0, 0.8
+STEPS = (100, 200)
+
+
+def edges(side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two ends of every edge of a square grid."""
+    at = torch.arange(side * side).view(side, side)
+    return torch.cat([at[:, :-1].flatten(), at[:-1].flatten()]), torch.cat([at[:, 1:].flatten(), at[1:].flatten()])
+
+
+def laplacian(k: torch.Tensor, side: int) -> linear.Sparse:
+    """Diffusion along edges of conductivity ``k``, with some loss everywhere."""
+    a, b = edges(side)
+    n, flow = side * side, torch.cat([k, k])
+    rows, columns = torch.cat([a, b]), torch.cat([b, a])
+    own = torch.zeros(n, dtype=k.dtype).index_add(0, rows, flow) + 0.01
+    every = torch.arange(n)
+    return linear.Sparse(torch.cat([rows, every]), torch.cat([columns, every]), torch.cat([flow, -own]), n)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    k = (0.5 + torch.rand(len(edges(SIDE)[0]), dtype=torch.float64)).requires_grad_()
+    z0 = torch.rand(SIDE * SIDE, dtype=torch.float64).requires_grad_()
+    b = torch.rand(SIDE * SIDE, dtype=torch.float64).requires_grad_()
+    order = torch.tensor(ORDER, dtype=torch.float64, requires_grad=True)
+    inputs = (k, z0, b, order)
+
+    def timed(**options):  # type: ignore[no-untyped-def]
+        start = time.process_time()
+        y = nf.fdeint(b, z0, END, order, linear=laplacian(k, SIDE), **options)
+        grads = torch.autograd.grad(y.square().sum(), inputs)
+        return y.detach(), grads, time.process_time() - start
+
+    found = nf.solve(b, z0, END, order, linear=laplacian(k, SIDE), estimate_error=True)
+    exact, grads, seconds = timed()
+    print(f"without steps: {seconds:.2f} s, {found.stats.factorisations} factorisations with the estimate, told error")
+    print(f"  {float(found.error.max()):.1e}, states up to {float(exact.abs().max()):.1f}")
+    for steps in STEPS:
+        y, by, took = timed(steps=steps)
+        off = float((y - exact).abs().max() / exact.abs().max())
+        worst = max(float((p - q).abs().max() / q.abs().max()) for p, q in zip(by, grads, strict=True))
+        need = steps * (max(off, worst) / 1e-8) ** 0.5
+        print(f"{steps} steps: {took:.2f} s, off by {off:.1e}, gradients by {worst:.1e}; 1e-8 takes {need:.0f} steps,")
+        print(f"  at least {took * need / steps:.0f} s, {took * need / steps / seconds:.0f} times as long")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Output at any time: the scheme's continuous extension at all times that are asked for, and the states in their order.
+
+A batch shares its times, or each sample has its own. A row of numbers is then taken in ``parts``, each of one sample
+and one group; positions and weights have one column for each part, or one for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..base.grid import Request
+from ..base.policy import OUTPUT_NUMBERS
+from ..base.structure import Structure
+from ..base.transfer import to_device
+from ..errors import InputError
+from ..history import History, Window
+from ..schemes import Scheme
+from ..weights.kernel import Kernel
+
+
+class Output(NamedTuple):
+    """What a solve has to give out.
+
+    Attributes:
+        nodes: the grid points whose states are needed, ascending.
+        positions: where continuous output is evaluated, in steps: (times, 1 or samples).
+        dense: its weights (times, steps + 1, parts); None where nothing is evaluated between nodes.
+    """
+
+    nodes: tuple[int, ...]
+    positions: Tensor
+    dense: Tensor | None
+
+
+def output(
+    wanted: Request, structure: Structure, scheme: Scheme, kernel: Kernel, history: History, every: bool
+) -> Output:
+    """Nodes and weights for what is asked for; ``every``: the states at all nodes are wanted too."""
+    nodes, positions = {n for n in wanted.nodes if n >= 0} or {wanted.grid.steps}, wanted.between
+    if wanted.series and not (structure.bare and structure.shapes[0][:1] == positions.shape[1:]):
+        raise InputError(
+            f"t (batch, times) has times for {positions.shape[1]} samples: z0 must be one tensor with as many entries "
+            "along its first axis."
+        )
+    if every:
+        nodes = set(range(wanted.grid.steps + 1))
+    continuous = kernel.dense is not None and len(positions) > 0
+    if len(positions) and not (continuous and scheme.dense_meets_nodes):  # the nodes at both ends of each cell
+        lows = set(wanted.cells.long().flatten().tolist())
+        nodes |= lows | {n + 1 for n in lows}
+    found = tuple(sorted(nodes))
+    if not continuous:
+        return Output(found, positions, None)
+    if not scheme.dense_meets_nodes:  # how far it is from these nodes has to be known
+        more = (
+            [wanted.cells, wanted.cells + 1] if wanted.series else [torch.tensor(found, dtype=torch.float64)[:, None]]
+        )
+        positions = torch.cat([positions, *more])
+    return Output(found, positions, _weights(wanted, positions, structure, kernel, history))
+
+
+def _weights(wanted: Request, positions: Tensor, structure: Structure, kernel: Kernel, history: History) -> Tensor:
+    """The weights at all positions, (times, steps + 1, parts)."""
+    if wanted.series and kernel.base is not None:
+        raise InputError(
+            "times for each sample go with one initial value: no velocity= and no Tempered. Give all times in one row, "
+            "t.unique(), and take those of each sample from the result."
+        )
+    if not wanted.series:
+        return _rows(wanted.grid.held(positions), kernel, history)
+    if _by_sample(structure):
+        return _rows(_spread(positions, structure), kernel, history)
+    once, again = positions.unique(return_inverse=True)
+    found = _rows(once[:, None], kernel, history).index_select(0, again.flatten())
+    return found.unflatten(0, again.shape).permute(0, 2, 3, 1).flatten(2)
+
+
+def _rows(positions: Tensor, kernel: Kernel, history: History) -> Tensor:
+    """The weights at positions (times, 1 or groups), some at a time; without what a window has forgotten."""
+    assert kernel.dense is not None
+    width = kernel.weights.shape[1] * kernel.weights.shape[-1]
+    found = torch.cat([kernel.dense(some) for some in positions.split(max(1, OUTPUT_NUMBERS // width))])
+    if not isinstance(history, Window):
+        return found
+    lags = positions[:, None] - torch.arange(found.shape[1])[:, None]
+    return torch.where(lags <= history.length, found, 0.0)
+
+
+def _by_sample(structure: Structure) -> bool:
+    """Whether the groups of a row are those of one sample after the other, or each group holds all samples."""
+    return structure.spans is not None and structure.spans[0][0] == 0
+
+
+def _spread(samples: Tensor, structure: Structure) -> Tensor:
+    """What each sample has (times, samples), for each part of a row."""
+    groups = structure.groups
+    if _by_sample(structure):
+        return samples.repeat_interleave(groups // samples.shape[1], 1)
+    return samples.repeat(1, groups)
+
+
+def assembled(
+    wanted: Request,
+    structure: Structure,
+    scheme: Scheme,
+    nodes: tuple[int, ...],
+    at_nodes: Tensor,
+    between: Tensor | None,
+) -> Tensor:
+    """The states in the order of the requested times; linear between nodes where the scheme's own output is.
+
+    Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
+    """
+    if wanted.nodes == nodes:
+        return at_nodes
+    if between is not None and scheme.dense_meets_nodes:
+        here = between
+    else:
+        here = _moved(wanted, structure, nodes, at_nodes, between) if len(wanted.between) else at_nodes[:0]
+    if wanted.series:
+        return here
+    later, places = itertools.count(len(nodes)), {n: k for k, n in enumerate(nodes)}
+    order = torch.tensor([places[n] if n >= 0 else next(later) for n in wanted.nodes])
+    return _pick(torch.cat([at_nodes, here]), order[:, None]).view(-1, *at_nodes.shape[1:])
+
+
+def _moved(
+    wanted: Request, structure: Structure, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None
+) -> Tensor:
+    """Linear between the nodes: the states, or what they have beside continuous output."""
+    cells, count = wanted.cells, len(wanted.between)
+    shares = wanted.grid.held(wanted.between) - cells
+    if wanted.series:
+        cells, shares = _spread(cells, structure), _spread(shares, structure)
+    low = torch.searchsorted(torch.tensor(nodes, dtype=torch.float64), cells)
+    share = (shares.to(at_nodes) if shares.requires_grad else to_device(shares, at_nodes))[..., None]
+    if between is None or wanted.series:
+        left, right = _pick(at_nodes, low), _pick(at_nodes, low + 1)
+    else:
+        beside = at_nodes - between[count:]
+        left, right = _pick(beside, low), _pick(beside, low + 1)
+    if between is not None and wanted.series:
+        left, right = (x - y.reshape(x.shape) for x, y in zip((left, right), between[count:].chunk(2), strict=True))
+    moved = torch.lerp(left, right, share).view(count, *at_nodes.shape[1:])
+    return moved if between is None else moved + between[:count]
+
+
+def _pick(rows: Tensor, which: Tensor) -> Tensor:
+    """Of each part of rows (n, groups, width), those with these numbers (times, parts): (times, parts, width)."""
+    times, parts = which.shape
+    flat = (which * parts + torch.arange(parts)).flatten()
+    found = rows.reshape(rows.shape[0] * parts, -1)
+    return found.index_select(0, to_device(flat, rows.new_empty(0, dtype=torch.long))).view(times, parts, -1)

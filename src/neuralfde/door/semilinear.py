@@ -1,0 +1,76 @@
+"""``linear=``: the linear part joins ``func`` to one right-hand side, its tensors travel among the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..base.structure import structure_of
+from ..errors import InputError
+from ..linear import LinearPart, read_linear
+from ..linear.stages import solver_for
+from ..schemes import IMEX, OneStage
+from .validation import Options, Problem, given_params, read_scheme
+
+
+class Joined(nn.Module):
+    """``A z + func(t, z, *args)``; the tensors of ``A`` are the last argument."""
+
+    made_anew = True  # at every call: no cache of captured steps would know it
+
+    def __init__(self, func: Callable[..., Any] | None, part: LinearPart) -> None:
+        super().__init__()
+        self.func, self.part = func, part
+        if part.own:
+            self.owner = getattr(part, "made", None)  # its parameters are found like those of func
+
+    def forward(self, t: Any, z: Tensor, *args: Any) -> Any:
+        """The whole slope."""
+        *rest, tensors = args
+        slope = self.part.with_tensors(tensors or self.part.tensors).matvec(z)
+        return slope if self.func is None else slope + self.func(t, z, *rest)
+
+
+def constant(t: Any, z: Tensor, b: Tensor) -> Tensor:
+    """A source that neither time nor the state changes."""
+    return b.expand_as(z)
+
+
+def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Options]:
+    """One right-hand side, and options without ``linear=``; IMEX if no other method is given."""
+    if given.linear is None:
+        if func is None or isinstance(func, Tensor):
+            raise InputError("func is missing. None and a tensor, a constant source, go with linear=.")
+        return func, given
+    structure = structure_of(z0)
+    part = read_linear(given.linear, structure)
+    # what func holds must not lead to the tensors themselves: gradients go through the arguments
+    held = part if part.own else part.with_tensors([x.detach() for x in part.tensors])
+    args = given.args
+    if isinstance(func, Tensor):
+        func, args = constant, (func, *args)
+    tensors = () if part.own else part.tensors
+    given = given._replace(args=(*args, tuple(tensors)), linear=None)
+    if given.params is not None and part.own:
+        given = given._replace(params=[*given_params(given.params), *part.tensors])
+    # a tolerance chooses steps for the whole right-hand side
+    scheme = read_scheme(given.method, given.solver, "trapezoid" if given.adaptive else "imex")
+    if isinstance(scheme, IMEX):
+        scheme = replace(scheme, part=held)
+    elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:
+        numbers = structure.shapes[0][-part.axes :].numel()
+        known = solver_for(held, func is None or func is constant, numbers)
+        scheme = scheme if known is None else replace(scheme, solver=known)
+    return Joined(func, held), given._replace(method=scheme, solver=None)
+
+
+def refuse_orders(problem: Problem) -> None:
+    """Raise where the systems of a linear part would have several weights."""
+    if isinstance(problem.scheme, IMEX) and problem.scheme.part is not None and problem.structure.spans is not None:
+        raise InputError(
+            "linear= with method='imex' takes one order and one horizon for the whole state. Use an implicit method "
+            "such as 'l1' or 'trapezoid', which solves the whole right-hand side, or one solve for each order."
+        )

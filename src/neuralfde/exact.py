@@ -1,0 +1,71 @@
+"""A linear equation solved without steps: from what was asked to states, their error and their cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base.grid import read_times
+from .base.structure import structure_of
+from .door.validation import Options
+from .errors import InputError
+from .history import Full
+from .linear import read_linear
+from .linear.resolvent import Found, without_steps
+from .orders import Caputo, read_order
+from .orders.caputo import check_order
+from .schemes import IMEX
+from .solver import Stats
+from .storage import Device
+
+
+def needs_no_steps(func: Any, given: Options) -> bool:
+    """Whether the equation is linear with a constant source, and no steps are asked for in any way."""
+    asked = (given.method, given.rtol, given.atol, given.horizon, given.velocity, given.solver)
+    course = (given.jumps, given.event, given.past, given.lags)
+    return (
+        given.linear is not None
+        and (func is None or isinstance(func, Tensor))
+        and given.adaptive
+        and all(x is None for x in (*asked, *course))
+    )
+
+
+def solved_exactly(
+    source: Tensor | None, z0: Any, t: Any, order: Any, given: Options, estimate: bool
+) -> tuple[list[float], Found]:
+    """Times and states, the initial ones first."""
+    structure, operator = structure_of(z0), read_order(order)
+    part = read_linear(given.linear, structure)
+    if not isinstance(operator, Caputo) or torch.as_tensor(operator.order).numel() != 1:
+        raise InputError("linear= without func and without steps takes one order of Caputo's derivative. Give steps=.")
+    if source is not None and (source.shape != z0.shape or source.dtype != z0.dtype or source.device != z0.device):
+        raise InputError("a tensor as func is a constant source and must have the shape, dtype and device of z0.")
+    beta = torch.as_tensor(operator.order, dtype=torch.float64, device=z0.device).reshape(())
+    check_order(beta.reshape(1), IMEX(), velocity=False)
+    times, _ = read_times(t)
+    found = without_steps(part, z0, source, beta, [x - times[0] for x in times[1:]], estimate)
+    states = torch.cat([z0[None], found.states])
+    error = None if found.error is None else torch.cat([torch.zeros_like(z0)[None], found.error])
+    return times, found._replace(states=states, error=error)
+
+
+def stats_of(found: Found) -> Stats:
+    """What the systems cost: there are no steps."""
+    systems = found.systems
+    return Stats(
+        steps=0,
+        step=0.0,
+        evaluations=0,
+        history_bytes=0,
+        method=IMEX(),
+        adjoint="exact",
+        history=Full(),
+        storage=Device(),
+        stepper="none",
+        why=f"the Mittag-Leffler function of linear=, no steps; {systems.why}",
+        factorisations=systems.factorisations,
+        linear_solves=systems.linear_solves,
+    )

@@ -1,0 +1,176 @@
+"""The contract of a linear part ``A``, and systems with ``I - w_0 A`` whose solutions have derivatives."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS
+from ..base.torch_private import derivatives_are_watched
+from ..base.transfer import capturing
+from ..errors import ConvergenceError, UnsupportedError
+from ..schemes.linear import Factor
+
+
+class LinearPart(ABC):
+    """``A`` in ``D^β z = A z + f(t, z)``, given as ``linear=``; it acts on the last axes of the state.
+
+    Attributes:
+        tensors: what it is made of; gradients flow to them.
+        axes: on how many axes it acts.
+        plain: ``solve_plainly`` is as quick as a factor would be.
+        own: its tensors are parameters of an object and cannot be replaced by others.
+    """
+
+    tensors: tuple[Tensor, ...]
+    axes: int = 1
+    plain: bool = False
+    own: bool = False
+
+    @abstractmethod
+    def with_tensors(self, tensors: Sequence[Tensor]) -> LinearPart:
+        """The same with other tensors."""
+
+    @abstractmethod
+    def shape(self) -> torch.Size | None:
+        """What the state has to broadcast with, its last axes exactly; None if that is not known."""
+
+    @abstractmethod
+    def matvec(self, z: Tensor) -> Tensor:
+        """``A z``, in differentiable operations; further leading axes of ``z`` are a batch."""
+
+    @abstractmethod
+    def factor(self, w0: Tensor, like: Tensor) -> Factor:
+        """A factor of ``I - w_0 A`` for right-hand sides like this; ``w_0`` is one number, real or complex."""
+
+    def top(self) -> float:
+        """A bound of the real parts of all eigenvalues from above; infinite if there is none."""
+        return math.inf
+
+    def spectrum(self) -> Tensor | None:
+        """All eigenvalues, or two numbers that enclose real ones, none of them positive; None if they are not known."""
+        return None
+
+    def systems(self) -> Systems:
+        """Systems with ``I - w_0 A`` for one solve."""
+        return Systems(self)
+
+    def solve_plainly(self, w0: Tensor, r: Tensor) -> Tensor:
+        """``(I - w_0 A)⁻¹ r`` in plain operations, which every transform follows."""
+        n = r.shape[-1]
+        if self.own or n > COMPOSED_NUMBERS:
+            raise UnsupportedError(
+                f"a linear part of {n} numbers has no forward mode or vmap here: matrices up to {COMPOSED_NUMBERS} "
+                "and transforms do. Use first or second derivatives, or smaller pieces of the state."
+            )
+        one = torch.eye(n, dtype=r.dtype, device=r.device)
+        columns = self.matvec(one.reshape(n, *[1] * (r.ndim - 1), n).expand(n, *r.shape))
+        matrix = one - w0 * columns.movedim(0, -1)
+        return torch.linalg.solve(matrix, r.unsqueeze(-1)).squeeze(-1)
+
+
+class Systems:
+    """Systems with ``I - w_0 A`` in one solve: a factor is kept for every weight, and serves both passes.
+
+    Attributes:
+        why: what the factors use.
+        factorisations, linear_solves: how many there were so far.
+    """
+
+    def __init__(self, part: LinearPart) -> None:
+        self.part, self.why, self.factorisations, self.linear_solves = part, "", 0, 0
+        self._factors: dict[complex, Factor] = {}
+
+    def solve(self, w0: Tensor, r: Tensor) -> Tensor:
+        """``(I - w_0 A)⁻¹ r``, differentiable in all of them."""
+        if self.part.plain or derivatives_are_watched():
+            if self.part.plain and not self.why and not derivatives_are_watched() and not capturing():
+                self.why = f"linear= by {type(self.part).__name__.lower()} division"
+                self._refuse_growth(w0.detach(), math.inf)
+            self.linear_solves += 1
+            return self.part.solve_plainly(w0, r)
+        return _Inverse.apply(self, False, w0, r, *self.part.tensors)  # type: ignore[no-untyped-call, no-any-return]
+
+    def factor(self, w0: Tensor, like: Tensor) -> Factor:
+        """The factor for this weight."""
+        key = complex(w0)
+        if key not in self._factors:
+            with torch.no_grad():
+                found = self.part.factor(w0.detach(), like.detach())
+            if found.singular:
+                raise ConvergenceError(
+                    f"the matrix I - w0 A of linear= is singular at w0={key.real:.3g}: w0 times an eigenvalue of A is "
+                    "1. Take another step, a smaller one if A is meant to grow."
+                )
+            self._refuse_growth(w0.detach(), found.least_eigenvalue())
+            self._factors[key], self.why = found, f"linear= by {found.why}"
+            self.factorisations += 1
+        return self._factors[key]
+
+    def _refuse_growth(self, w0: Tensor, least: float) -> None:
+        """A step that crosses the growth of A has the wrong sign; ``least`` is an eigenvalue of ``I - w_0 A``."""
+        sure = w0.is_complex() or float(w0) * self.part.top() < 1
+        known = None if sure else self.part.spectrum()
+        if known is not None:
+            least = min(least, float((1 - w0 * known.real).min()))
+        if -math.inf < least <= 0:
+            raise ConvergenceError(
+                f"the matrix I - w0 A of linear= is indefinite, with an eigenvalue near {least:.2g}: A grows faster "
+                f"than the step. Take a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large, or put "
+                "what grows into func."
+            )
+
+
+class _Inverse(torch.autograd.Function):
+    """``x = M⁻¹ r`` or ``M⁻ᵀ r`` with ``M = I - w_0 A``; ``r̄ = M⁻ᴴ x̄``, and the rest follows from ``w_0 A x``."""
+
+    @staticmethod
+    def forward(ctx: Any, systems: Systems, transposed: bool, w0: Tensor, r: Tensor, *tensors: Tensor) -> Tensor:
+        factor = systems.factor(w0, r)
+        systems.linear_solves += 1
+        x = factor.solve_transposed(r) if transposed else factor.solve(r)
+        ctx.systems, ctx.transposed = systems, transposed
+        ctx.save_for_backward(w0, x, *tensors)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        w0, x, *tensors = ctx.saved_tensors
+        systems = ctx.systems
+        mu = _Inverse.apply(systems, not ctx.transposed, w0, grad.conj(), *tensors).conj()  # type: ignore[no-untyped-call]
+        if not any(_needed(ctx)):
+            return (None, None, None, mu, *[None] * len(tensors))
+        at, by = (mu.conj(), x.conj()) if ctx.transposed else (x, mu)
+
+        def product(w0: Tensor, *tensors: Tensor) -> Tensor:
+            return w0 * systems.part.with_tensors(tensors).matvec(at)
+
+        if torch.is_grad_enabled():  # a second derivative may follow
+            found = torch.func.vjp(product, w0, *tensors)[1](by)
+        else:
+            at, leaves = at.detach(), [p.detach().requires_grad_() for p in (w0, *tensors)]
+            with torch.enable_grad():
+                found = torch.autograd.grad(product(*leaves), leaves, by, allow_unused=True)
+        grads = [g if needed else None for g, needed in zip(found, _needed(ctx), strict=True)]
+        return (None, None, grads[0], mu, *grads[1:])
+
+
+def _needed(ctx: Any) -> tuple[bool, ...]:
+    return (ctx.needs_input_grad[2], *ctx.needs_input_grad[4:])
+
+
+def eigenvalues(matrix: Tensor) -> Tensor | None:
+    """Those of small matrices."""
+    if matrix.shape[-1] > DENSE_NUMBERS:
+        return None
+    return torch.linalg.eigvalsh(matrix) if torch.equal(matrix, matrix.mT) else torch.linalg.eigvals(matrix)
+
+
+def enclosed(low: Tensor, high: float) -> Tensor | None:
+    """The bounds of real eigenvalues, the upper one 0 where it is as small as rounding; None where it is positive."""
+    return torch.stack([low, low.new_zeros(())]) if high <= 1e-12 * float(low.abs()) else None

@@ -1,0 +1,135 @@
+"""What a user gives as ``linear=``, read into a linear part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..base.structure import Structure
+from ..errors import InputError, InputTypeError
+from ..schemes.linear import Factor
+from .base import LinearPart
+from .dense import Matrix
+from .sparse import Sparse
+
+_NEEDED = ("matvec", "solve", "solve_transposed")
+
+
+class Given(LinearPart):
+    """An object with ``matvec(z)``, ``solve(w0, r)`` and ``solve_transposed(w0, r)`` of your own.
+
+    ``matvec`` is differentiated by autograd; parameters of an ``nn.Module`` get gradients.
+    """
+
+    own = True
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+        self.tensors = tuple(made.parameters()) if isinstance(made, nn.Module) else ()
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Given:
+        """See :class:`LinearPart`; what autograd follows are the parameters themselves."""
+        if not isinstance(self.made, nn.Module) or all(a is b for a, b in zip(tensors, self.tensors, strict=True)):
+            return self
+        names = [name for name, _ in self.made.named_parameters()]
+        return Given(_Called(self.made, dict(zip(names, tensors, strict=True))))
+
+    def shape(self) -> None:
+        """See :class:`LinearPart`."""
+        return None
+
+    def matvec(self, z: Tensor) -> Tensor:
+        """See :class:`LinearPart`."""
+        found: Tensor = self.made.matvec(z)
+        return found
+
+    def factor(self, w0: Tensor, like: Tensor) -> Factor:
+        """See :class:`LinearPart`."""
+        return _Solver(self.made, w0)
+
+
+class _Called(nn.Module):
+    """``matvec`` of a module with other parameters."""
+
+    def __init__(self, made: nn.Module, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.held = (made, tensors)
+
+    def matvec(self, z: Tensor) -> Tensor:
+        made, tensors = self.held
+        found: Tensor = torch.func.functional_call(_Matvec(made), {f"made.{k}": v for k, v in tensors.items()}, (z,))
+        return found
+
+
+class _Matvec(nn.Module):
+    def __init__(self, made: nn.Module) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, z: Tensor) -> Tensor:
+        found: Tensor = self.made.matvec(z)  # type: ignore[operator]
+        return found
+
+
+class _Solver(Factor):
+    why = "functions of the caller's"
+
+    def __init__(self, made: Any, w0: Tensor) -> None:
+        self.made, self.w0 = made, w0
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        found: Tensor = self.made.solve(self.w0, r)
+        return found
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        found: Tensor = self.made.solve_transposed(self.w0, r)
+        return found
+
+
+def read_linear(linear: Any, structure: Structure | None = None) -> LinearPart:
+    """The linear part of a user's matrix, sparse tensor or object; a function without arguments is called for it."""
+    if callable(linear) and not isinstance(linear, LinearPart) and not hasattr(linear, "matvec"):
+        linear = linear()
+    if isinstance(linear, Tensor):
+        if linear.ndim < 2 or linear.shape[-1] != linear.shape[-2] or linear.is_complex():
+            raise InputError(
+                f"linear= must be a real square matrix (n, n), or a batch of them, got {tuple(linear.shape)} of "
+                f"{linear.dtype}. A diagonal one is torch.diag(d), few diagonals are neuralfde.linear.Bands."
+            )
+        linear = Matrix(linear) if linear.layout == torch.strided else Sparse.of(linear)
+    if not isinstance(linear, LinearPart):
+        missing = [name for name in _NEEDED if not callable(getattr(linear, name, None))]
+        if missing:
+            raise InputTypeError(
+                f"linear= must be a matrix, a sparse tensor, an object of neuralfde.linear, or one with {_NEEDED}; "
+                f"{type(linear).__name__} has no {missing[0]}."
+            )
+        linear = Given(linear)
+    if structure is not None:
+        _check(linear, structure)
+    return linear
+
+
+def _check(part: LinearPart, structure: Structure) -> None:
+    if not structure.bare:
+        raise InputError("linear= acts on the last axis of a state that is one tensor; z0 is a structure of several.")
+    shape, state = part.shape(), structure.shapes[0]
+    if shape is not None and (
+        len(shape) > len(state)
+        or shape[-part.axes :] != state[-part.axes :]
+        or torch.broadcast_shapes(shape, state) != state
+    ):
+        raise InputError(
+            f"linear= acts on axes {tuple(shape)}, which do not fit the last ones of a state of {tuple(state)}."
+        )
+    for x in part.tensors:
+        if x.device != structure.device or x.dtype != structure.dtype:
+            raise InputTypeError(
+                f"linear= is {x.dtype} on {x.device}, the state is {structure.dtype} on {structure.device}; "
+                "convert one of them."
+            )

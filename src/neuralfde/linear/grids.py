@@ -1,0 +1,55 @@
+"""Diffusion on regular grids as a linear part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .bands import Bands
+from .spectral import Spectral
+
+_BOUNDARIES = {"periodic": "fft", "no-flux": "dct", "zero": "dst"}
+
+
+def laplacian(
+    points: int | Sequence[int],
+    spacing: float = 1.0,
+    diffusivity: float | Tensor = 1.0,
+    boundary: str = "periodic",
+    like: Tensor | None = None,
+) -> Spectral:
+    """``k Δ`` by second differences on a regular grid of one or more axes, solved by a transform.
+
+    Args:
+        points: how many along each axis.
+        spacing: the distance of two of them.
+        diffusivity: k, a number, or a tensor that broadcasts to the eigenvalues: (batch, 1) for one a sample.
+        boundary: ``'periodic'``, ``'no-flux'`` (points in the middle of cells), or ``'zero'`` just beyond both ends.
+        like: a tensor whose dtype and device it takes.
+    """
+    if boundary not in _BOUNDARIES:
+        raise InputError(f"boundary={boundary!r} must be one of {tuple(_BOUNDARIES)}.")
+    sizes = (points,) if isinstance(points, int) else tuple(points)
+    total = torch.zeros((), dtype=torch.float64)
+    for axis, n in enumerate(sizes):
+        k = torch.arange(n, dtype=torch.float64)
+        half = {"periodic": k / n, "no-flux": k / (2 * n), "zero": (k + 1) / (2 * (n + 1))}[boundary]
+        line = -4 / spacing**2 * torch.sin(math.pi * half) ** 2
+        total = total + line.reshape(-1, *[1] * (len(sizes) - 1 - axis))
+    like = diffusivity if like is None and isinstance(diffusivity, Tensor) else like
+    total = total.to(torch.get_default_dtype()) if like is None else total.to(like)
+    return Spectral(diffusivity * total, _BOUNDARIES[boundary], len(sizes))
+
+
+def diffusion(at_faces: Tensor, spacing: float) -> Bands:
+    """``∂/∂x (k ∂z/∂x)`` on a line of n points with a diffusivity for each face, (…, n + 1).
+
+    The outer two faces lead to a value of zero beyond the ends; a diffusivity of 0 there lets nothing through.
+    """
+    flow = at_faces / spacing**2
+    left, right = flow[..., :-1], flow[..., 1:]
+    return Bands(torch.stack([left, -left - right, right], -1))

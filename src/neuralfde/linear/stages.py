@@ -1,0 +1,93 @@
+"""Implicit stages with a known linear part: solved directly, or by Newton's method with its factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..base.policy import DENSE_NUMBERS
+from ..schemes.jacobian import Jacobian
+from ..schemes.krylov import Krylov
+from ..schemes.linear import Factor, Linear
+from ..schemes.newton import Newton, NewtonStages
+from ..schemes.stage_solvers import Map, Stages, StageSolver
+from .bands import Bands
+from .base import LinearPart, Systems
+
+
+def solver_for(part: LinearPart, constant: bool, numbers: int) -> StageSolver | None:
+    """How stages with this linear part are solved; None where the structure of the Jacobian is found by itself.
+
+    Args:
+        part: the linear part.
+        constant: nothing else depends on the state.
+        numbers: how many the linear part acts on.
+    """
+    if constant:
+        return Direct(part=part)
+    if isinstance(part, Bands) or numbers <= DENSE_NUMBERS:
+        return None
+    return Newton(linear=Krylov(preconditioner=Known(part)))
+
+
+@dataclass(frozen=True)
+class Known(Linear):
+    """Systems with the linear part in place of the whole Jacobian: a preconditioner."""
+
+    part: LinearPart = field(compare=False)
+
+    def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
+        """See :class:`Linear`; None where numbers of the state have weights of their own."""
+        return self.part.factor(w0.detach(), jacobian.z.detach()) if w0.numel() == 1 else None
+
+
+@dataclass(frozen=True)
+class Direct(StageSolver):
+    """Stages ``z = c + w_0 (A z + b)``: one system each, and one factor for both passes of a solve."""
+
+    part: LinearPart = field(kw_only=True, compare=False)
+
+    def open(self) -> Stages:
+        """See :class:`StageSolver`."""
+        return _Directly(self.part)
+
+
+class _Directly(Stages):
+    def __init__(self, part: LinearPart) -> None:
+        self.systems, self.other = Systems(part), NewtonStages(Newton())
+        self.source: Tensor | None = None
+
+    @property
+    def why(self) -> str:  # type: ignore[override]
+        """See :class:`Stages`."""
+        return self.systems.why or self.other.why
+
+    @property
+    def factorisations(self) -> int:  # type: ignore[override]
+        """See :class:`Stages`."""
+        return self.systems.factorisations + self.other.factorisations
+
+    @property
+    def linear_solves(self) -> int:  # type: ignore[override]
+        """See :class:`Stages`."""
+        return self.systems.linear_solves + self.other.linear_solves
+
+    def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
+        """See :class:`Stages`."""
+        if w0.numel() > 1:  # an order of its own for each part of the state
+            return self.other.solve(f, c, w0, guess, where)
+        if self.source is None:
+            self.source = f(torch.zeros_like(c))
+        self.systems.linear_solves += 1
+        z = self.systems.factor(w0, c).solve(torch.addcmul(c, w0, self.source))
+        return z, (z - c) / w0
+
+    def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
+        """See :class:`Stages`."""
+        if w0.numel() > 1:
+            return self.other.solve_adjoint(jacobian, by, w0, where)
+        right = by(torch.zeros_like(jacobian.z))
+        self.systems.linear_solves += 1
+        return self.systems.factor(w0, right).solve_transposed(right)

@@ -1,0 +1,93 @@
+"""A batch of series as people have them: times and lengths of their own, values that are missing, inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..base.checks import reals
+from ..errors import InputError, InputTypeError
+
+
+class Series(NamedTuple):
+    """Series side by side: times (batch, time), values (batch, time, variables), inputs (batch, time, inputs) or None.
+
+    NaN fills shorter series at their ends, and marks values that are missing.
+    """
+
+    times: Tensor
+    values: Tensor
+    inputs: Tensor | None = None
+
+    @property
+    def observed(self) -> Tensor:
+        """Where there is a value, (batch, time, variables)."""
+        return ~self.values.isnan()
+
+    @property
+    def elapsed(self) -> Tensor:
+        """The time since the beginning of each series, (batch, time); NaN after its end."""
+        return self.times - self.times[:, :1]
+
+    def to(self, *where: Any, **options: Any) -> Series:
+        """The values and inputs on this device or in this dtype; times keep theirs."""
+        moved = (None if x is None else x.to(*where, **options) for x in (self.values, self.inputs))
+        return Series(self.times, *moved)  # type: ignore[arg-type]
+
+
+def collate(items: Sequence[Any]) -> Series:
+    """Series in one batch, for ``DataLoader(series, collate_fn=collate)``.
+
+    Each is a pair (times, values) or a triple with inputs: times (time,) in their order, values (time,) or (time,
+    variables) with NaN where one is missing, inputs likewise but known at every time.
+    """
+    if isinstance(items, Series):
+        return items
+    if not isinstance(items, list | tuple) or not items:
+        raise InputTypeError("series are a list of pairs (times, values), or of triples with inputs.")
+    read = [_read(k, item) for k, item in enumerate(items)]
+    for name, which in (("values", 1), ("inputs", 2)):
+        widths = {None if one[which] is None else one[which].shape[1] for one in read}  # type: ignore[union-attr]
+        if len(widths) > 1:
+            raise InputError(f"series have different numbers of {name}: {sorted(map(str, widths))}.")
+    times, values = (pad_sequence([one[k] for one in read], True, torch.nan) for k in (0, 1))  # type: ignore[misc]
+    known = read[0][2] is not None
+    inputs = pad_sequence([one[2] for one in read], True, torch.nan) if known else None  # type: ignore[misc]
+    return Series(times, values, inputs)
+
+
+def _read(k: int, item: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    if not isinstance(item, list | tuple) or len(item) not in (2, 3):
+        raise InputTypeError(f"series {k} must be (times, values) or (times, values, inputs).")
+    times = reals(f"times of series {k}", item[0]).double()
+    if times.ndim != 1 or len(times) < 2 or not bool(times.isfinite().all()) or bool((times.diff() < 0).any()):
+        raise InputError(f"times of series {k} must be at least two finite numbers in their order; sort them.")
+    rows = []
+    for name, given in zip(("values", "inputs"), item[1:], strict=False):
+        found = reals(f"{name} of series {k}", given).to(torch.get_default_dtype())
+        found = found[:, None] if found.ndim == 1 else found
+        if found.ndim != 2 or len(found) != len(times):
+            raise InputError(f"{name} of series {k} have shape {tuple(found.shape)}, and there are {len(times)} times.")
+        rows.append(found)
+    if len(rows) == 2 and not bool(rows[1].isfinite().all()):
+        raise InputError(f"inputs of series {k} must be known at every time; fill the gaps, for example with the last.")
+    return times, rows[0], rows[1] if len(rows) == 2 else None
+
+
+def resampled(times: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
+    """Values (batch, time, …) at ``times`` (batch, time), linear in between and constant beyond: (wanted, batch, …).
+
+    NaN times at the end of a series are no knots.
+    """
+    knots = times.nan_to_num(torch.inf)
+    last = (knots.isfinite().sum(1, keepdim=True) - 1).clamp(min=1)
+    right = torch.searchsorted(knots, wanted.expand(len(times), -1).contiguous()).clamp(min=1).minimum(last)
+    a, b = times.gather(1, right - 1), times.gather(1, right)
+    share = ((wanted - a) / (b - a).clamp(min=torch.finfo(times.dtype).tiny)).clamp(0, 1)[..., None].to(values)
+    rows = torch.arange(len(times), device=values.device)[:, None]
+    right = right.to(values.device)
+    return torch.lerp(values[rows, right - 1], values[rows, right], share).transpose(0, 1)

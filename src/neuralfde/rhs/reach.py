@@ -1,0 +1,173 @@
+"""``func`` as a function of all tensors that it uses: what a transform of the whole solve has to know.
+
+Where ``func`` keeps its tensors is looked up once: parameters and buffers of modules, variables of closures, entries of
+dictionaries and lists, attributes of objects. For the time of a call these places are filled with others. That nothing
+else is used is tried out.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..base.structure import replace_tensors, tensors_in
+from ..base.torch_private import Duals, is_constant, outside_of_transforms, tables, value_of, without_tangent
+from .field import Field
+from .purity import global_names
+
+
+class Place(NamedTuple):
+    """Where a tensor is kept: ``held[key]``."""
+
+    held: Any
+    key: Any
+
+
+class OfTensors:
+    """The slope as a function of time, row and tensors: those that ``func`` keeps, then those among its arguments.
+
+    Attributes:
+        kept: the tensors that ``func`` keeps, each once.
+        stand: constants like the row and all tensors, to try it out with.
+    """
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+        found: dict[int, tuple[Tensor, list[Place]]] = {}
+        for place in _walk(field.func, set(), 3):
+            x = place.held[place.key]
+            found.setdefault(id(x), (x, []))[1].append(place)
+        self.kept, self.stand = [x for x, _ in found.values()], list[Tensor]()
+        self.places = [places for _, places in found.values()]
+
+    def __call__(self, t: Tensor, row: Tensor, *tensors: Tensor) -> Tensor:
+        """The slope of a row."""
+        args = self.field.args
+        if len(tensors) > len(self.kept):
+            own = iter(tensors[len(self.kept) :])
+            args = replace_tensors(args, [next(own) if moves(x) else x for x in tensors_in(args)])
+        before = [(held, key, held[key]) for places in self.places for held, key in places]
+        try:
+            for places, x in zip(self.places, tensors, strict=False):
+                for held, key in places:
+                    held[key] = x
+            return self.field.slope(t, row, args)
+        finally:
+            for held, key, x in before:
+                held[key] = x
+
+    def uses_no_other(self, row: Tensor, needed: Collection[int]) -> bool:
+        """Whether nothing else that ``func`` uses has a derivative or an axis of vmap; evaluates it once.
+
+        Tensors that it does not use are let go of, unless they are ``needed`` (by their ids).
+        """
+        stand = [_stand_in(x) for x in (row, *self.kept, *filter(moves, tensors_in(self.field.args)))]
+        with torch.enable_grad(), _Seen() as seen:
+            out = self(self.field.times[0], *stand)
+        needed = {*needed, *[id(x) for x in self.kept if without_tangent(x)[1] is not None]}
+        keep = [k for k, x in enumerate(self.kept) if id(stand[k + 1]) in seen.used or id(x) in needed]
+        self.stand = [stand[0], *[stand[k + 1] for k in keep], *stand[len(self.kept) + 1 :]]
+        self.kept, self.places = [self.kept[k] for k in keep], [self.places[k] for k in keep]
+        return not (seen.others or out.requires_grad or without_tangent(out)[1] is not None)
+
+    def is_pushed(self) -> None:
+        """Raise unless ``func`` has a forward mode; evaluates it once."""
+        z, *tensors = self.stand
+        with outside_of_transforms(), torch.no_grad(), Duals() as duals:
+            zeros = map(torch.zeros_like, tensors)
+            duals.push(self, self.field.times[0], z, torch.zeros_like(z), (*tensors, *zeros))
+
+
+def moves(x: Tensor) -> bool:
+    """Whether a tensor could have a derivative."""
+    return x.is_floating_point() or x.is_complex()
+
+
+def _stand_in(x: Tensor) -> Tensor:
+    """A constant of this shape, with the same numbers where there is one of each."""
+    plain, shape = without_tangent(value_of(x))[0], x.shape
+    if plain.shape == shape:
+        return plain
+    with outside_of_transforms():
+        return torch.ones(shape, dtype=x.dtype, device=x.device)
+
+
+class _Seen(TorchFunctionMode):
+    """Which tensors are used, by their ids, and whether any of them comes from outside and is no constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: set[int] = set()
+        self.others = False
+        self._made: dict[int, Tensor] = {}  # alive, or their ids would be given away again
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See :class:`TorchFunctionMode`."""
+        for x in tensors_in([args, kwargs]):
+            self.used.add(id(x))
+            self.others |= id(x) not in self._made and not is_constant(x)
+        out = func(*args, **(kwargs or {}))
+        self._made |= {id(x): x for x in tensors_in([out])}
+        return out
+
+
+class _Cell:
+    """A variable of a closure, written to like an entry of a dictionary."""
+
+    def __init__(self, cell: Any) -> None:
+        self.cell = cell
+
+    def __getitem__(self, key: None) -> Any:
+        return self.cell.cell_contents
+
+    def __setitem__(self, key: None, value: Any) -> None:
+        self.cell.cell_contents = value
+
+
+def _walk(thing: Any, seen: set[int], depth: int) -> Iterator[Place]:
+    """Every place within reach that holds a tensor with derivatives, once."""
+    if id(thing) in seen or depth < 0:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, nn.Module):
+        for _, table in tables(thing):
+            yield from _entries(table, table.items(), seen, depth)
+        for part in thing.modules():
+            own = {k: x for k, x in vars(part).items() if callable(x) and not isinstance(x, nn.Module)}
+            yield from _entries(vars(part), own.items(), seen, depth)
+    elif isinstance(thing, types.FunctionType):
+        for cell in thing.__closure__ or ():
+            if cell != types.CellType():
+                yield from _entries(_Cell(cell), [(None, cell.cell_contents)], seen, depth)
+        for name in global_names(thing):
+            yield from _walk(thing.__globals__[name], seen, depth - 1)
+    elif isinstance(thing, types.MethodType):
+        yield from _walk(thing.__self__, seen, depth)
+        yield from _walk(thing.__func__, seen, depth)
+    elif isinstance(thing, functools.partial):
+        for bound in (thing.func, thing.args, thing.keywords):
+            yield from _walk(bound, seen, depth)
+    elif isinstance(thing, dict):
+        yield from _entries(thing, list(thing.items()), seen, depth)
+    elif isinstance(thing, list | tuple):
+        places = () if isinstance(thing, tuple) else enumerate(thing)
+        yield from _entries(thing, places, seen, depth)
+        for entry in thing if isinstance(thing, tuple) else ():
+            yield from _walk(entry, seen, depth - 1)
+    elif not isinstance(thing, type | types.ModuleType | Tensor) and hasattr(thing, "__dict__"):
+        yield from _walk(vars(thing), seen, depth)
+
+
+def _entries(held: Any, items: Any, seen: set[int], depth: int) -> Iterator[Place]:
+    for key, value in items:
+        if isinstance(value, Tensor):
+            if moves(value):
+                yield Place(held, key)
+        else:
+            yield from _walk(value, seen, depth - 1)

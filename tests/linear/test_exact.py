@@ -1,0 +1,89 @@
+"""``linear=`` without func and steps: the Mittag-Leffler function of the operator, with gradients of everything."""
+
+import pytest
+import torch
+
+import neuralfde as nf
+from neuralfde import linear
+from neuralfde.special import mittag_leffler, mittag_leffler_matrix
+from tests.stubs import F64, relative
+
+from .test_linear import BATCH, KINDS, N, dense, leaf, numbers
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+TIMES = torch.tensor([0.0, 0.01, 0.5, 1.0, 40.0], dtype=F64)
+
+
+def textbook(matrix, z0, b, order):
+    states = [z0]
+    for t in TIMES[1:]:
+        parts = [mittag_leffler_matrix(matrix * t**order, order, order * k + 1) for k in (0, 1)]
+        states.append((parts[0] @ z0.flatten() + t**order * (parts[1] @ b.flatten())).view(z0.shape))
+    return torch.stack(states)
+
+
+@pytest.mark.parametrize("kind", ["coo", "bands", "fft", "dct", "planes"])
+def test_values_and_gradients(kind):
+    k, made = KINDS[kind]
+    k, order = leaf(k), leaf(torch.tensor(0.7, dtype=F64))
+    z0, b = leaf(numbers(BATCH, N, seed=1)), leaf(numbers(BATCH, N, seed=2))
+    found = nf.fdeint(b, z0, TIMES, order, linear=made(k))
+    want = textbook(dense(linear.read_linear(made(k)), z0), z0, b, order)
+    assert relative(found.detach(), want.detach()) < 1e-11
+    by = numbers(len(TIMES), BATCH, N, seed=3)
+    for got, exact in zip(*(torch.autograd.grad(y, (k, z0, b, order), by) for y in (found, want)), strict=True):
+        assert relative(got, exact) < 1e-9
+
+
+def test_the_error_is_told():
+    part, z0 = linear.laplacian(50, 0.01, boundary="zero", like=TIMES), numbers(50)
+    told = nf.solve(None, z0, TIMES, 0.6, linear=part, estimate_error=True)
+    values = torch.stack([mittag_leffler(part.eigenvalues * t**0.6, 0.6) for t in TIMES])
+    want = torch.stack([part._times(v, z0) for v in values])
+    assert float(told.error.max()) < 1e-9
+    assert float((told.ys - want).abs().max()) <= float(told.error.max()) + 1e-13
+    assert told.stats.steps == 0
+    assert "no steps" in told.stats.why
+
+
+def test_eigenvalues_off_the_negative_axis():
+    turning = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=F64)
+    first = torch.tensor([1.0, 0.0], dtype=F64)
+    turned = nf.fdeint(None, first, 3.0, 0.8, linear=turning)
+    assert relative(turned, mittag_leffler_matrix(turning * 3**0.8, 0.8)[:, 0]) < 1e-12
+    rates = torch.tensor([0.5, -3.0], dtype=F64)
+    grown = nf.fdeint(None, torch.ones(2, dtype=F64), 2.0, 0.8, linear=torch.diag(rates))
+    assert relative(grown, mittag_leffler(rates * 2**0.8, 0.8)) < 1e-11
+
+
+def test_transforms():
+    z0 = numbers(N)
+
+    def value(k):
+        return nf.fdeint(None, z0, 1.0, 0.7, linear=linear.diffusion(k, 0.7)).square().sum()
+
+    k = numbers(2, N + 1)
+    rows = torch.func.vmap(torch.func.grad(value))(k)
+    for row, one in zip(rows, k, strict=True):
+        one = leaf(one)
+        assert relative(row, torch.autograd.grad(value(one), one)[0]) < 1e-10
+
+
+def test_steps_come_to_the_same():
+    """Of order 2 however stiff it is, with a start that is not smooth."""
+    for rate in (1.0, 1e4):
+        part, z0, b = torch.tensor([[-rate]], dtype=F64), torch.ones(1, dtype=F64), torch.full((1,), 2.0, dtype=F64)
+        exact = nf.fdeint(b, z0, 1.0, 0.7, linear=part)
+        off = [float((nf.fdeint(b, z0, 1.0, 0.7, steps=n, linear=part) - exact).abs()) for n in (50, 100)]
+        assert 3.7 < off[0] / off[1] < 4.3
+
+
+def test_what_is_refused():
+    one = torch.arange(600)
+    part = linear.Sparse(one, (one + 1) % 600, torch.ones(600, dtype=F64), 600)  # no symmetric matrix, and large
+    with pytest.raises(nf.InputError, match="eigenvalues of A are real"):
+        nf.fdeint(None, torch.ones(600, dtype=F64), 1.0, 0.7, linear=part)
+    with pytest.raises(nf.InputError, match="func is missing"):
+        nf.fdeint(None, torch.ones(2), 1.0, 0.7, steps=10)
+    with pytest.raises(nf.InputError, match="constant source"):
+        nf.fdeint(torch.ones(3), torch.ones(2), 1.0, 0.7, linear=-torch.eye(2))

@@ -1,0 +1,106 @@
+"""Series with times and lengths of their own: how they are put side by side, and the model that learns them."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from neuralfde.errors import InputError, InputTypeError
+from neuralfde.nn import SequenceModel, Series, collate
+from neuralfde.nn.series import resampled
+
+NAN = float("nan")
+
+
+def waves(count=12, inputs=False):
+    """Decaying waves at times of their own, some values missing; with inputs, what drives them."""
+    torch.manual_seed(0)
+    found = []
+    for _ in range(count):
+        n = int(torch.randint(8, 20, ()))
+        t = 5 + torch.rand(n, dtype=torch.float64).sort().values * 4
+        x = torch.exp(-0.3 * (t - t[0])) * torch.cos(2 * (t - t[0]))
+        x[3] = NAN
+        found.append((t, x, torch.sin(t)) if inputs else (t, x))
+    return found
+
+
+def test_series_stand_side_by_side():
+    batch = collate([([0.0, 1.0, 2.0], [1.0, NAN, 3.0]), ([5.0, 6.0], [[4.0], [5.0]])])
+    assert batch.times.shape == (2, 3)
+    assert batch.times.isnan().tolist() == [[False] * 3, [False, False, True]]
+    assert batch.observed[..., 0].tolist() == [[True, False, True], [True, True, False]]
+    assert batch.elapsed[1, :2].tolist() == [0.0, 1.0]
+    assert collate(batch) is batch
+
+
+@pytest.mark.parametrize(
+    ("items", "error", "message"),
+    [
+        ([], InputTypeError, "list of pairs"),
+        ([torch.ones(3)], InputTypeError, "times, values"),
+        ([([0.0, 2.0, 1.0], [1.0, 2.0, 3.0])], InputError, "order"),
+        ([([0.0, 1.0], [1.0, 2.0, 3.0])], InputError, "there are 2 times"),
+        ([([0.0, 1.0], [1.0, 2.0]), ([0.0, 1.0], torch.ones(2, 2))], InputError, "different numbers of values"),
+        ([([0.0, 1.0], [1.0, 2.0], [1.0, NAN])], InputError, "known at every time"),
+    ],
+)
+def test_what_is_no_series_is_refused(items, error, message):
+    with pytest.raises(error, match=message):
+        collate(items)
+
+
+def test_inputs_are_linear_between_their_times_and_constant_beyond():
+    batch = collate([([0.0, 1.0, 3.0], [0.0] * 3, [0.0, 2.0, 6.0]), ([0.0, 2.0], [0.0] * 2, [1.0, 5.0])])
+    found = resampled(batch.times, batch.inputs, torch.tensor([0.0, 0.5, 2.0, 4.0], dtype=torch.float64))
+    assert found[..., 0].T.tolist() == [[0.0, 1.0, 4.0, 6.0], [1.0, 2.0, 5.0, 5.0]]
+
+
+@pytest.mark.parametrize("options", [{}, {"order": [0.5, 0.6, 0.7, 0.8], "method": "abm"}], ids=["one", "each"])
+def test_a_prediction_of_a_series_depends_on_that_series_alone(options):
+    series = waves(inputs=True)
+    model = SequenceModel.of(series, latent=4, window=2.0, **options).double()
+    together = model(series)
+    assert together.shape == (12, max(len(s[0]) for s in series), 1)
+    longest = max(range(12), key=lambda k: float(series[k][0][-1] - series[k][0][0]))  # it decides the grid
+    for k in (0, 5):
+        two = model([series[k], series[longest]])
+        n = len(series[k][0])
+        torch.testing.assert_close(two[0, :n], together[k, :n])
+
+
+def test_it_learns_and_comes_back_from_a_file(tmp_path):
+    series = waves()
+    model = SequenceModel.of(series, latent=4, width=16, window=2.0, steps=32)
+    loader = DataLoader(series, batch_size=6, shuffle=True, collate_fn=collate)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    before = float(model.loss(series).detach())
+    for _ in range(20):
+        for batch in loader:
+            optimiser.zero_grad()
+            model.loss(batch).backward()
+            optimiser.step()
+    assert float(model.loss(series).detach()) < 0.2 * before
+    assert model.block.raw_order.grad is not None
+    model.save(tmp_path / "model.pt")
+    again = SequenceModel.load(tmp_path / "model.pt")
+    later = torch.tensor([9.5, 10.0], dtype=torch.float64)
+    torch.testing.assert_close(again.forecast(series, later), model.forecast(series, later))
+    assert float(again.span) == float(model.span)
+
+
+def test_a_forecast_is_the_prediction_at_times_without_values():
+    series = waves(3, inputs=True)
+    model = SequenceModel.of(series, latent=4)
+    t, x, u = series[1]
+    more = (torch.cat([t, t.new_tensor([9.5])]), torch.cat([x, x.new_tensor([NAN])]), torch.cat([u, u[-1:]]))
+    torch.testing.assert_close(model([more])[0, -1:], model.forecast([series[1]], [9.5])[0])
+
+
+def test_what_a_model_was_not_made_for_is_refused():
+    model = SequenceModel.of(waves(3))
+    with pytest.raises(InputError, match="1 variables and 1 inputs"):
+        model(waves(3, inputs=True))
+    with pytest.raises(InputError, match="from the last one"):
+        model.forecast(waves(3), [0.0])
+    with pytest.raises(InputError, match="after its first"):
+        model(Series(torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, 1)))
