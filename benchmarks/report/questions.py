@@ -48,6 +48,11 @@ QUESTIONS = {
         "`python benchmarks/irregular.py`",
         "performance.md#times-between-grid-points",
     ),
+    "composing": Question(
+        "What do forward mode, second derivatives, vmap and complex states cost beside a plain solve?",
+        "`python benchmarks/composing.py`",
+        "composing.md#what-it-costs",
+    ),
     "stiff": Question(
         "What do implicit steps of a stiff problem cost, beside a loop with one factorisation?",
         "`python benchmarks/stiff.py`",

@@ -108,6 +108,16 @@ def irregular() -> str:
     return f"{table(head, lines, right=1)}\n\n{measured(found)}"
 
 
+def composing() -> str:
+    """Derivatives and transforms beside a plain solve."""
+    found = run("composing", "cost")
+    lines = []
+    for r in found["rows"]:
+        times = [f"{r[k]:.0f} ms" if k in r else "" for k in ("own", "beside")]
+        lines.append([r["what"], f"{r['figure']:.2g}", r["target"], *times])
+    return f"{table(['', 'measured', 'wanted', 'time', 'beside'], lines)}\n\n{measured(found)}"
+
+
 def stiff() -> str:
     """Implicit steps of the diffusion equation beside scipy's loop, which has no gradients."""
     found = run("stiff", "diffusion")
@@ -143,6 +153,7 @@ PLACES = {
     "accuracy-gradients": gradients,
     "small-states": small_states,
     "irregular": irregular,
+    "composing": composing,
     "stiff": stiff,
     "scaling": scaling,
 }

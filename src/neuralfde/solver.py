@@ -152,7 +152,7 @@ def _solve_once(
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before = read_state(resume)
-    func, given = joined(func, z0, given)
+    func, given = joined(func, z0, given, before is not None)
     refuse_surroundings(func)
     if (resume or embedded) and derivatives_are_watched():
         raise UnsupportedError(

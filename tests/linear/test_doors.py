@@ -59,3 +59,13 @@ def test_a_fit_of_diffusivities_and_reaction(kind):
         low, high = found.intervals[name]
         assert abs(found.estimates[name] - float(want)) < 3 * (high - low)
         assert high - low < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [({"resume": True}, "cannot be resumed"), ({"adjoint": "paper"}, "explicit steps")]
+)
+def test_what_does_not_go_with_it(options, says):
+    with pytest.raises(nf.InputError, match=says):
+        nf.solve(
+            lambda t, z: z, numbers(2, N), 1.0, 0.7, steps=5, linear=linear.diffusion(numbers(N + 1), 0.7), **options
+        )

@@ -1,5 +1,9 @@
 """Solves compose: second derivatives, forward mode, ``torch.func`` and vmap over every scheme and history."""
 
+import importlib
+from functools import partial
+
+import mpmath
 import pytest
 import torch
 from torch import nn
@@ -25,6 +29,16 @@ WAYS = [
 ]
 
 
+@pytest.fixture
+def by_engine(monkeypatch):
+    """What is tried is solved by the engine, with its memory, and never operation by operation."""
+
+    def refuse(*given):
+        raise AssertionError("a solve in plain operations")
+
+    monkeypatch.setattr(importlib.import_module("neuralfde.solve.function"), "composed", refuse)
+
+
 def field(t, z, a):
     return torch.sin(z @ a) - z * t
 
@@ -43,6 +57,7 @@ def by_differences(gradient, x, eps=1e-5):
     return torch.stack([(gradient(x + m) - gradient(x - m)) / (2 * eps) for m in moves])
 
 
+@pytest.mark.usefixtures("by_engine")
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_derivatives_of_every_way_to_solve(way):
     def first(z):
@@ -65,6 +80,7 @@ def test_derivatives_of_every_way_to_solve(way):
     torch.testing.assert_close(mapped, torch.stack([of_z(z) for z in several]), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.usefixtures("by_engine")
 @pytest.mark.parametrize("method", METHODS)
 def test_derivatives_in_the_order(method):
     def of_order(b):
@@ -82,31 +98,162 @@ def test_derivatives_in_the_order(method):
     torch.testing.assert_close(mapped, torch.stack([first(b) for b in orders]), rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid"])
-def test_gradgradcheck_of_everything_that_gets_a_gradient(method):
-    inputs = [x.clone().requires_grad_() for x in (Z, A, BETA)]
-    assert torch.autograd.gradgradcheck(
-        lambda z, a, b: solved(z, a, b, steps=3, t=TIMES, method=method), inputs, atol=1e-7
+def of_order(order, z, method="predictor"):
+    """A solve with an order of any kind."""
+    return nf.fdeint(lambda t, z: torch.sin(z) - z * t, z, 1.0, order, steps=6, method=method)
+
+
+#: What a solve can depend on, each as a function of one tensor.
+INPUTS = {
+    "args": (lambda a: solved(Z, a, 0.7), A),
+    "orders of channels": (partial(of_order, z=Z), torch.tensor([0.6, 0.8], dtype=F64)),
+    "orders in a structure": (lambda b: of_pair(b), torch.tensor([0.6, 0.8], dtype=F64)),
+    "multi-term": (lambda c: of_order(nf.MultiTerm([0.9, 0.4], c), Z, "gl"), torch.tensor([1.0, 0.3], dtype=F64)),
+    "distributed order": (
+        lambda w: of_order(nf.DistributedOrder([0.3, 0.6, 0.9], weights=w), Z, "gl-explicit"),
+        torch.tensor([0.2, 0.3, 0.5], dtype=F64),
+    ),
+    "tempered": (lambda r: of_order(nf.Tempered(0.7, r), Z), torch.tensor(0.4, dtype=F64)),
+    "variable order": (lambda b: of_order(nf.VariableOrder(lambda t: b - 0.1 * t), Z), BETA),
+    "velocity": (lambda v: nf.fdeint(lambda t, z: -z, Z, 1.0, 1.5, steps=6, velocity=v), 0.5 * Z),
+    "horizon": (
+        lambda h: nf.fdeint(lambda t, z: torch.cos(t) - z * z, Z, 1.0, 0.7, steps=6, horizon=h),
+        torch.tensor(1.3, dtype=F64),
+    ),
+    "jumps": (lambda v: nf.fdeint(lambda t, z: -z * z, Z, 1.0, 0.7, steps=6, jumps=([0.4], v)), Z[None]),
+    "complex rate": (lambda r: rotated(torch.view_as_complex(r)), torch.tensor([-0.4, 0.7], dtype=F64)),
+}
+
+
+def of_pair(b):
+    found = nf.fdeint(
+        lambda t, z: (torch.sin(z[1]) - z[0], -z[0][:1]), (Z, Z[:1]), 1.0, (b[0], b[1]), steps=6, method="trapezoid"
     )
+    return torch.cat(found)
 
 
-def test_second_derivatives_of_an_exact_solution_are_approached_at_the_order_of_the_scheme():
-    """D^β z = λ z: the second derivative of E_β(λ) in λ is 2 E'' of Prabhakar's kind; here from mittag_leffler."""
-    rate = torch.tensor(-1.0, dtype=F64)
+def rotated(rate):
+    z = nf.fdeint(lambda t, z, r: r * z * z.abs(), torch.complex(Z, Z.flip(0)), 1.0, 0.7, steps=6, args=(rate,))
+    return torch.view_as_real(z)
 
-    def exact(x):
-        return nf.mittag_leffler(x, 0.7)
 
-    true = torch.autograd.functional.hessian(exact, rate)
-    errors = []
-    for steps in (20, 40):
+@pytest.mark.usefixtures("by_engine")
+@pytest.mark.parametrize("what", INPUTS)
+def test_derivatives_in_everything_that_gets_a_gradient(what):
+    of, x = INPUTS[what]
+    along = torch.linspace(0.5, 1.0, x.numel(), dtype=F64).reshape(x.shape)
 
-        def discrete(x, steps=steps):
-            one = torch.ones((), dtype=F64)
-            return nf.fdeint(lambda t, z, x: x * z, one, 1.0, 0.7, steps=steps, method="abm", args=(x,))
+    def loss(x):
+        return (of(x) ** 2).sum()
 
-        errors.append(float((torch.autograd.functional.hessian(discrete, rate) - true).abs()))
-    assert 1.4 < torch.log2(torch.tensor(errors[0] / errors[1])) < 2.2  # 1 + β for a solution that starts like t^β
+    def first(x):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(loss(x), x)[0]
+
+    close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
+    with forward_ad.dual_level():
+        close(forward_ad.unpack_dual(loss(forward_ad.make_dual(x, along))).tangent, (first(x) * along).sum())
+    close(torch.func.jacfwd(loss)(x), first(x))
+    grad, product = torch.func.jvp(torch.func.grad(loss), (x,), (along,))
+    close(grad, first(x))
+    by = (first(x + 1e-5 * along) - first(x - 1e-5 * along)) / 2e-5
+    torch.testing.assert_close(product, by, rtol=1e-6, atol=1e-8)
+    close(torch.autograd.functional.hvp(loss, x, along)[1], product)
+
+
+@pytest.mark.usefixtures("by_engine")
+@pytest.mark.parametrize("adjoint", ["exact", "direct"])
+@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid"])
+@pytest.mark.parametrize("t", [1.0, TIMES], ids=["terminal", "trajectory"])
+def test_gradgradcheck(method, adjoint, t):
+    inputs = [x.clone().requires_grad_() for x in (Z, A, BETA)]
+    given = {"steps": 3, "t": t, "method": method, "adjoint": adjoint}
+    assert torch.autograd.gradgradcheck(lambda z, a, b: solved(z, a, b, **given), inputs, atol=1e-7, fast_mode=True)
+
+
+def derived(letters, of):
+    """The derivative of a function of one number once for each letter: forward, reverse, and both inside vmap."""
+    f = torch.func
+    for letter in reversed(letters):
+        of = {
+            "F": lambda x, of=of: f.jvp(of, (x,), (torch.ones_like(x),))[1],
+            "R": f.grad(of),
+            "V": lambda x, of=of: f.vmap(lambda along: f.jvp(of, (x,), (along,))[1])(torch.ones(2, dtype=F64))[1],
+            "W": lambda x, of=of: f.vmap(f.grad(of))(torch.stack([2 * x, x]))[1],
+        }[letter]
+    return of
+
+
+@pytest.mark.usefixtures("by_engine")
+@pytest.mark.parametrize("letters", ["FF", "FR", "RF", "VR", "WF", "FV", "RW", "FFR", "RFF", "RRR", "VFR", "FWR"])
+def test_transforms_nest_in_any_order(letters):
+    """A solve whose initial value, argument and order all move with one number."""
+
+    def of(x):
+        return nf.fdeint(lambda t, z, a: a * torch.sin(z), 1 + x, 1.0, 0.3 + x, steps=4, args=(x,))
+
+    x, eps = torch.tensor(0.3, dtype=F64), 1e-5
+    before = derived("R" * (len(letters) - 1), of)
+    expected = (before(x + eps) - before(x - eps)) / (2 * eps)
+    torch.testing.assert_close(derived(letters, of)(x), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("by_engine")
+def test_hessians_of_all_kinds_agree():
+    def loss(x):
+        return (solved(x[:2], A, x[2], steps=4, t=TIMES, method="abm") ** 2).sum()
+
+    f, x, close = torch.func, torch.cat([Z, BETA[None]]), partial(torch.testing.assert_close, rtol=1e-9, atol=1e-10)
+    hessian = f.hessian(loss)(x)
+    for found in (f.jacrev(f.jacrev(loss)), f.jacrev(f.jacfwd(loss)), f.jacfwd(f.jacfwd(loss))):
+        close(found(x), hessian)
+    close(f.vjp(f.grad(loss), x)[1](x)[0], hessian @ x)
+    close(f.vmap(f.hessian(loss))(torch.stack([x, x]))[1], hessian)
+    close(torch.autograd.functional.hessian(loss, x), hessian)
+
+
+def mittag_leffler(rate, order):
+    return sum(rate**k / mpmath.gamma(order * k + 1) for k in range(60))
+
+
+def rectangles(rate, order, steps=8):
+    """The predictor's own result for D^β z = λ z, in 30 digits."""
+    slopes, weight = [rate], mpmath.mpf(steps) ** -order / mpmath.gamma(order + 1)
+    for n in range(1, steps + 1):
+        sums = sum(((n - j) ** order - mpmath.mpf(n - 1 - j) ** order) * v for j, v in enumerate(slopes))
+        slopes.append(rate * (1 + weight * sums))
+    return slopes[-1] / rate
+
+
+def by_mpmath(of):
+    with mpmath.workdps(30):
+        point = (mpmath.mpf(-1), mpmath.mpf("0.7"))
+        a, b, c = (float(mpmath.diff(of, point, n)) for n in ((2, 0), (1, 1), (0, 2)))
+    return torch.tensor([[a, b], [b, c]], dtype=F64)
+
+
+def relaxed(x, steps, method):
+    rate, order = x.unbind()
+    one = torch.ones((), dtype=F64)
+    return nf.fdeint(lambda t, z, rate: rate * z, one, 1.0, order, steps=steps, method=method, args=(rate,))
+
+
+POINT = torch.tensor([-1.0, 0.7], dtype=F64)
+
+
+def test_the_hessian_is_that_of_the_scheme():
+    found = torch.func.hessian(partial(relaxed, steps=8, method="predictor"))(POINT)
+    torch.testing.assert_close(found, by_mpmath(rectangles), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["predictor", "trapezoid", "gl"])
+def test_the_hessian_converges_to_the_analytic_one_at_the_order_of_the_scheme(method):
+    """In rate and order of E_β(λ t^β); where the order p depends on β, each ∂/∂β adds a factor ln(1/h) to the error."""
+    true, expected, steps = by_mpmath(mittag_leffler), METHODS[method].expected_order(0.7, smooth=False), (64, 128)
+    errors = [(torch.func.hessian(partial(relaxed, steps=n, method=method))(POINT) - true).abs() for n in steps]
+    order = torch.log2(errors[0] / errors[1])
+    assert abs(order[0, 0] - expected) < 0.05
+    assert (order > 0.9 * expected - (0.2 if expected == 1 else 0.5)).all()
 
 
 class Net(nn.Module):
@@ -155,18 +302,79 @@ def test_an_ensemble_is_one_solve():
     torch.testing.assert_close(per_member["net.0.weight"][1], nets[1].net[0].weight.grad, rtol=1e-11, atol=1e-12)
 
 
-def test_forward_mode_by_dual_numbers_for_state_velocity_and_horizon():
-    def of(z, v, h):
-        return nf.fdeint(lambda t, z: -z, z, 1.0, 1.5, steps=20, velocity=v, horizon=h)
+@pytest.mark.usefixtures("by_engine")
+def test_parameters_of_a_module_wherever_functional_call_stands():
+    """Around the solve, inside func, or in func's arguments: the same derivatives."""
 
-    inputs = (Z, 0.5 * Z, torch.tensor(1.3, dtype=F64))
-    tangents = (torch.ones_like(Z), -torch.ones_like(Z), torch.tensor(0.2, dtype=F64))
-    with forward_ad.dual_level():
-        found = forward_ad.unpack_dual(of(*map(forward_ad.make_dual, inputs, tangents))).tangent
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    grads = torch.autograd.grad(of(*leaves).sum(), leaves)
-    expected = sum((g * t).sum() for g, t in zip(grads, tangents, strict=True))
-    torch.testing.assert_close(found.sum(), expected, rtol=1e-11, atol=1e-12)
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.func = Net()
+
+        def forward(self, z):
+            return nf.fdeint(self.func, z, 1.0, 0.7, steps=5)
+
+    block = Block()
+    net, call = block.func, torch.func.functional_call
+    params = {k: p.detach() for k, p in net.named_parameters()}
+    along = {k: torch.ones_like(p) for k, p in params.items()}
+    ways = [
+        lambda p: call(block, {f"func.{k}": x for k, x in p.items()}, (Z,)),
+        lambda p: nf.fdeint(lambda t, z: call(net, p, (t, z)), Z, 1.0, 0.7, steps=5),
+        lambda p: nf.fdeint(lambda t, z, p: call(net, p, (t, z)), Z, 1.0, 0.7, steps=5, args=(p,)),
+    ]
+    found = [
+        torch.func.jvp(torch.func.grad(lambda p, way=way: (way(p) ** 2).sum()), (params,), (along,)) for way in ways
+    ]
+    y = nf.fdeint(net, Z, 1.0, 0.7, steps=5)
+    first = torch.autograd.grad((y**2).sum(), list(net.parameters()), create_graph=True)
+    second = torch.autograd.grad(sum(g.sum() for g in first), list(net.parameters()))
+    for grads, products in found:
+        torch.testing.assert_close(list(grads.values()), [g.detach() for g in first], rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(list(products.values()), list(second), rtol=1e-10, atol=1e-12)
+
+
+def test_what_func_captures_has_its_derivatives():
+    """Variables of closures are found; what cannot be found is followed operation by operation."""
+
+    class Hidden:
+        __slots__ = ("w",)
+
+        def __init__(self, w):
+            self.w = w
+
+        def __call__(self, t, z):
+            return -self.w * z
+
+    for make in (lambda w: lambda t, z: -w * z, Hidden):
+
+        def end(w, make=make):
+            return nf.fdeint(make(w), Z, 1.0, 0.7, steps=5).sum()
+
+        given = torch.func.grad(lambda w: nf.fdeint(lambda t, z, w: -w * z, Z, 1.0, 0.7, steps=5, args=(w,)).sum())
+        close = partial(torch.testing.assert_close, rtol=1e-11, atol=1e-12)
+        close(torch.func.grad(end)(BETA), given(BETA))
+        close(torch.func.jvp(end, (BETA,), (torch.ones_like(BETA),))[1], given(BETA))
+        with forward_ad.dual_level():
+            close(forward_ad.unpack_dual(end(forward_ad.make_dual(BETA, torch.ones_like(BETA)))).tangent, given(BETA))
+        both = torch.stack([BETA, 2 * BETA])
+        close(torch.func.vmap(end)(both), torch.stack([end(BETA), end(2 * BETA)]))
+
+
+@pytest.mark.usefixtures("by_engine")
+def test_implicit_stages_of_any_size_compose():
+    large = torch.linspace(-1, 1, 600, dtype=F64)
+
+    def loss(z):
+        return (nf.fdeint(lambda t, z: torch.sin(z.roll(1)) - 2 * z, z, 1.0, 0.7, steps=3, method="l1") ** 2).sum()
+
+    along, step = torch.cos(large), 1e-5
+    grad = torch.func.grad(loss)
+    product = torch.func.jvp(grad, (large,), (along,))[1]
+    by = (grad(large + step * along) - grad(large - step * along)) / (2 * step)
+    torch.testing.assert_close(product, by, rtol=1e-6, atol=1e-7)
+    both = torch.func.vmap(loss)(torch.stack([large, -large]))
+    torch.testing.assert_close(both, torch.stack([loss(large), loss(-large)]), rtol=1e-10, atol=1e-11)
 
 
 def test_many_gradients_at_once():

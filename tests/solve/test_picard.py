@@ -15,7 +15,7 @@ from tests.stubs import F64, TreeNet, flat, relative
 from tests.stubs import Net as TimeNet
 
 F32 = torch.float32
-METHODS = [*[name for name, scheme in NAMES.items() if not scheme.implicit], nf.ABM(corrections=3)]
+METHODS = [*[name for name, scheme in NAMES.items() if not scheme.implicit and scheme.stages], nf.ABM(corrections=3)]
 IMPLICIT = [name for name, scheme in NAMES.items() if scheme.implicit]
 
 

@@ -1,4 +1,4 @@
-"""Every private name of PyTorch that the package uses: the one file to look at when a new version comes out.
+"""Private names of PyTorch that the package uses; a new version may break this file and torch_transforms.py, no other.
 
 Each is here for a reason that its comment gives. All of them exist in torch 2.11 to 2.13, which CI and the GPU tests
 run.
@@ -10,7 +10,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from operator import is_
 from typing import Any
 
 import torch
@@ -25,23 +24,17 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "Duals",
     "TorchDispatchMode",
     "add_each",
     "are_batched",
     "copy_each",
     "derivatives_are_watched",
-    "dual",
-    "follows_gradients",
     "hooks_at_rest",
     "is_constant",
-    "mapped",
-    "outside_of_transforms",
     "places",
     "pytree",
     "sequence_number",
     "tables",
-    "transform_level",
     "uncompiled",
     "value_of",
     "vectorised",
@@ -50,7 +43,6 @@ __all__ = [
     "with_parameters",
     "with_tangent",
     "without_compiler",
-    "without_tangent",
 ]
 
 _LOCK = threading.Lock()
@@ -91,93 +83,6 @@ def _vmap(func: Callable[..., Any], times: Tensor, states: Tensor, args: tuple[A
         return _functorch._remove_batch_dim(out, level, count, 0)
     finally:
         _functorch._vmap_decrement_nesting()
-
-
-def mapped(func: Callable[..., Tensor], given: Iterable[tuple[Any, bool]], count: int, randomness: str) -> Tensor:
-    """``func`` of tensors, those that say so mapped along their first axis, as :func:`torch.func.vmap` has it."""
-    level = _functorch._vmap_increment_nesting(count, randomness)
-    try:
-        out = func(*[_functorch._add_batch_dim(x, 0, level) if along else x for x, along in given])
-        return _functorch._remove_batch_dim(out, level, count, 0)
-    finally:
-        _functorch._vmap_decrement_nesting()
-
-
-class Duals:
-    """Dual numbers for one pass: ``torch.func.jvp`` again and again, with tensors that stay the same.
-
-    As a context it opens forward mode, unless it is open already. Measured with a network of two layers: 84 µs a call,
-    150 µs where every call opens forward mode and makes all dual numbers, 230 µs by ``torch.func.jvp``.
-    """
-
-    def __init__(self) -> None:
-        self._level: Any = contextlib.nullcontext()
-        self._of: tuple[Tensor, ...] = ()
-        self._followed = False
-        self._made: list[Tensor] = []
-
-    def __enter__(self) -> Duals:
-        self._level = forward_ad.dual_level() if forward_ad._current_level < 0 else contextlib.nullcontext()
-        self._level.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._of, self._made = (), []
-        self._level.__exit__(None, None, None)
-
-    def push(
-        self, func: Callable[..., Tensor], t: Tensor, z: Tensor, tangent: Tensor, tensors: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """``func(t, z, *values)`` and its derivative; ``tensors`` are the values, then their tangents."""
-        level, followed = forward_ad._current_level, torch.is_grad_enabled()
-        before = torch._C._is_fwd_grad_enabled()
-        torch._C._set_fwd_grad_enabled(True)  # here alone: a backward pass would carry tangents along
-        try:
-            if followed != self._followed or len(tensors) != len(self._of) or not all(map(is_, tensors, self._of)):
-                half = len(tensors) // 2
-                pairs = zip(tensors[:half], tensors[half:], strict=True)
-                self._made = [torch._make_dual(x, d, level=level) for x, d in pairs]
-                self._of, self._followed = tensors, followed
-            # a copy: the tangent of a view is written to a tangent of all that it is a view of, here a block of rows
-            out = func(t, torch._make_dual(z.clone(), tangent, level=level), *self._made)
-            value, moved = torch._unpack_dual(out, level=level)
-        finally:
-            torch._C._set_fwd_grad_enabled(before)
-        return value, torch.zeros_like(value) if moved is None else moved
-
-
-#: Context: within, no transform of ``torch.func`` is active, as it is where a custom Function runs in the end.
-outside_of_transforms = temporarily_clear_interpreter_stack
-
-
-def dual(value: Tensor, tangent: Tensor) -> Tensor:
-    """A tensor with its tangent in the innermost forward mode."""
-    return forward_ad.make_dual(value, tangent)  # type: ignore[no-any-return]
-
-
-def follows_gradients(x: Tensor | None) -> bool:
-    """Whether a tensor may be asked for a gradient, by autograd or by a transform around this call."""
-    if x is None or not torch.is_grad_enabled():
-        return False
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if x.requires_grad:
-            return True
-        x = _functorch.get_unwrapped(x)
-    return x.requires_grad
-
-
-def transform_level() -> int:
-    """How many transforms of ``torch.func`` are active."""
-    top = _functorch.peek_interpreter_stack()
-    return 0 if top is None else int(top.level())
-
-
-def without_tangent(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The value and the tangent of a tensor in the innermost forward mode, if that is where one is active."""
-    if forward_ad._current_level < 0:
-        return x, None
-    value, tangent = forward_ad.unpack_dual(x)
-    return (x, None) if tangent is None else (value, tangent)
 
 
 def add_each(totals: Any, parts: Any) -> None:
@@ -283,7 +188,7 @@ def value_of(x: Tensor) -> Tensor:
         return x.detach()
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
-    with outside_of_transforms():  # or detach() would be wrapped again
+    with temporarily_clear_interpreter_stack():  # or detach() would be wrapped again
         return x.detach()
 
 

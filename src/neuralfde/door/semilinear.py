@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..adjoints import Paper
 from ..base.structure import structure_of
 from ..errors import InputError
 from ..linear import LinearPart, read_linear
@@ -39,12 +40,16 @@ def constant(t: Any, z: Tensor, b: Tensor) -> Tensor:
     return b.expand_as(z)
 
 
-def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Options]:
-    """One right-hand side, and options without ``linear=``; IMEX if no other method is given."""
+def joined(func: Any, z0: Any, given: Options, resumed: bool = False) -> tuple[Callable[..., Any], Options]:
+    """One right-hand side, and options without ``linear=``; IMEX if no other method is given, nor a tolerance."""
     if given.linear is None:
         if func is None or isinstance(func, Tensor):
             raise InputError("func is missing. None and a tensor, a constant source, go with linear=.")
         return func, given
+    if given.adjoint == "paper" or isinstance(given.adjoint, Paper):
+        raise InputError(
+            "adjoint='paper' integrates backwards by explicit steps, which linear= does not bear. Use adjoint='exact'."
+        )
     structure = structure_of(z0)
     part = read_linear(given.linear, structure)
     # what func holds must not lead to the tensors themselves: gradients go through the arguments
@@ -56,8 +61,8 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
     given = given._replace(args=(*args, tuple(tensors)), linear=None)
     if given.params is not None and part.own:
         given = given._replace(params=[*given_params(given.params), *part.tensors])
-    # a tolerance chooses steps for the whole right-hand side
-    scheme = read_scheme(given.method, given.solver, "trapezoid" if given.adaptive else "imex")
+    default = "trapezoid" if given.adaptive and not resumed else "imex"
+    scheme = read_scheme(given.method, given.solver, default)
     if isinstance(scheme, IMEX):
         scheme = replace(scheme, part=held)
     elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:

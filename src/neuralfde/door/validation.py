@@ -412,8 +412,13 @@ def refuse_combinations(
     _refuse_storage(how, past, kept)
 
 
-def refuse_resume(how: Adjoint, wanted: Request) -> None:
+def refuse_resume(how: Adjoint, wanted: Request, scheme: Scheme) -> None:
     """Raise where a solve cannot be gone on with."""
+    if not scheme.slopes_are_at_states:
+        raise InputError(
+            f"{type(scheme).__name__} evaluates func beside its states, and a solve goes on from states: it cannot be "
+            "resumed. Solve in one piece, or use an implicit method."
+        )
     if isinstance(how, Paper) or len(wanted.between) or not wanted.grid.uniform:
         raise InputError(
             "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "

@@ -109,7 +109,7 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
     wanted, past = problem.request, problem.history
     grid, past_rows, velocity = wanted.grid, None, given.velocity is not None
     if resume:
-        refuse_resume(problem.adjoint, wanted)
+        refuse_resume(problem.adjoint, wanted, problem.scheme)
         settings = settings_of(problem.scheme, problem.operator, problem.known, past)
     if before is not None:
         second = read_velocity(given.velocity, problem.structure) if velocity else None
@@ -142,11 +142,9 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
     elapsed = grid.elapsed if grid.moving is None else grid.moving
     if out.dense is not None:
         positions = out.positions[:, 0]
-        here = (
-            grid.at(positions)
-            if grid.moving is None
-            else torch.where(positions == positions.round(), grid.moving[positions.long()], grid.at(positions))
-        )
+        here = grid.at(positions)
+        if grid.moving is not None:  # points may move, what lies between them stays
+            here = torch.where(positions == positions.round(), grid.moving[positions.long()], here)
         elapsed = torch.cat([elapsed, here])
     if problem.observed is not None:
         if wanted.series:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
-from ..base.caches import Cache
+from ..base.torch_private import derivatives_are_watched
 from ..errors import InputError
 from ..schemes.linear import Factor
 from .base import LinearPart
 
 TRANSFORMS = ("fft", "dct", "dst")
-_BASES: Cache[Tensor] = Cache("bases of transforms", 16)
 
 
 class Spectral(LinearPart):
@@ -37,10 +36,13 @@ class Spectral(LinearPart):
             )
         self.eigenvalues, self.transform, self.axes = eigenvalues, transform, axes
         self.tensors = (eigenvalues,)
+        self._bases: dict[Hashable, Tensor] = {}
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Spectral:
         """See :class:`LinearPart`."""
-        return Spectral(tensors[0], self.transform, self.axes)
+        other = Spectral(tensors[0], self.transform, self.axes)
+        other._bases = self._bases
+        return other
 
     def shape(self) -> torch.Size:
         """See :class:`LinearPart`."""
@@ -76,9 +78,19 @@ class Spectral(LinearPart):
 
     def _along(self, z: Tensor, forth: bool) -> Tensor:
         for axis in range(-self.axes, 0):
-            basis = _basis(self.transform, z.shape[axis], z)
+            basis = self._basis(z.shape[axis], z)
             z = (z.transpose(axis, -1) @ (basis.mT if forth else basis)).transpose(axis, -1)
         return z
+
+    def _basis(self, n: int, like: Tensor) -> Tensor:
+        """The orthogonal matrix of a transform, made once for each length."""
+        key = (n, like.dtype, like.device, torch.is_inference_mode_enabled())
+        if key in self._bases:
+            return self._bases[key]
+        found = _basis(self.transform, n, like)
+        if not derivatives_are_watched():  # one that is made inside a transform must not outlive it
+            self._bases[key] = found
+        return found
 
 
 class _Divided(Factor):
@@ -101,14 +113,10 @@ class _Divided(Factor):
 
 def _basis(transform: str, n: int, like: Tensor) -> Tensor:
     """An orthogonal matrix; a product with it takes no longer than a fast transform for up to some thousand points."""
-
-    def made() -> Tensor:
-        k = torch.arange(n, dtype=torch.float64, device=like.device)
-        if transform == "dst":
-            found = math.sqrt(2 / (n + 1)) * torch.sin(math.pi / (n + 1) * torch.outer(k + 1, k + 1))
-        else:
-            found = math.sqrt(2 / n) * torch.cos(math.pi / n * torch.outer(k, k + 0.5))
-            found[0] /= math.sqrt(2)
-        return found.to(like.dtype)
-
-    return _BASES.get((transform, n, like.dtype, like.device, torch.is_inference_mode_enabled()), made)
+    k = torch.arange(n, dtype=torch.float64, device=like.device)
+    if transform == "dst":
+        found = math.sqrt(2 / (n + 1)) * torch.sin(math.pi / (n + 1) * torch.outer(k + 1, k + 1))
+    else:
+        found = math.sqrt(2 / n) * torch.cos(math.pi / n * torch.outer(k, k + 0.5))
+        found[0] /= math.sqrt(2)
+    return found.to(like.dtype)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..base.structure import replace_tensors, tensors_in
-from ..base.torch_private import Duals, is_constant, outside_of_transforms, tables, value_of, without_tangent
+from ..base.structure import tensors_in
+from ..base.torch_private import is_constant, pytree, tables, value_of
+from ..base.torch_transforms import Duals, outside_of_transforms, without_tangent
 from .field import Field
 from .purity import global_names
 
@@ -45,13 +46,16 @@ class OfTensors:
             found.setdefault(id(x), (x, []))[1].append(place)
         self.kept, self.stand = [x for x, _ in found.values()], list[Tensor]()
         self.places = [places for _, places in found.values()]
+        self._leaves, self._spec = pytree.tree_flatten(field.args)
+        self._moving = [k for k, x in enumerate(self._leaves) if isinstance(x, Tensor) and moves(x)]
+        self._flat = all(a is b for a, b in zip(self._leaves, field.args, strict=False))
 
     def __call__(self, t: Tensor, row: Tensor, *tensors: Tensor) -> Tensor:
         """The slope of a row."""
-        args = self.field.args
-        if len(tensors) > len(self.kept):
-            own = iter(tensors[len(self.kept) :])
-            args = replace_tensors(args, [next(own) if moves(x) else x for x in tensors_in(args)])
+        leaves = list(self._leaves)
+        for k, x in zip(self._moving, tensors[len(self.kept) :], strict=True):
+            leaves[k] = x
+        args = tuple(leaves) if self._flat else pytree.tree_unflatten(leaves, self._spec)
         before = [(held, key, held[key]) for places in self.places for held, key in places]
         try:
             for places, x in zip(self.places, tensors, strict=False):

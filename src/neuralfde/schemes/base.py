@@ -42,6 +42,7 @@ class Scheme(ABC):
         sums: how many history sums a step needs.
         uses_next_slope: continuous output between nodes needs the slope at the right-hand node.
         dense_meets_nodes: continuous output between nodes goes through the states at the nodes.
+        slopes_are_at_states: the slope of a step is ``func`` at its state, so that a solve can go on from the last one.
         max_order: the largest order it can be used for.
         stages: how many states ``relax`` gives for each step; 0 where it is not defined.
         cells: what each sum takes the slope to be between two times: its value at the ``"left"`` or ``"right"`` end,
@@ -53,6 +54,7 @@ class Scheme(ABC):
     sums: int = 1
     uses_next_slope: bool = False
     dense_meets_nodes: bool = True
+    slopes_are_at_states: bool = True
     max_order: float = 1.0
     stages: int = 0
     cells: tuple[str, ...] = ()

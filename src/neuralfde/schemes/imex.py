@@ -32,6 +32,7 @@ class IMEX(Scheme):
     systems: Any = field(default=None, compare=False, repr=False)
     implicit = False
     sums = 2
+    slopes_are_at_states = False
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""

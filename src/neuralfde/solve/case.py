@@ -13,13 +13,8 @@ import torch
 from torch import Tensor
 
 from ..base.structure import Structure, tensors_in
-from ..base.torch_private import (
-    derivatives_are_watched,
-    follows_gradients,
-    is_constant,
-    pytree,
-    value_of,
-)
+from ..base.torch_private import derivatives_are_watched, is_constant, pytree, value_of
+from ..base.torch_transforms import follows_gradients
 from ..history import FFT, Exponentials, Full, Window
 from ..rhs.called import Called
 from ..rhs.reach import OfTensors, moves

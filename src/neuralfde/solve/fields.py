@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.torch_private import Duals, mapped, vectorised
+from ..base.torch_private import vectorised
+from ..base.torch_transforms import Duals, mapped, transforms_are_active
 
 Rhs = Callable[..., Tensor]
 
@@ -48,9 +49,10 @@ class PushedField:
         axis, shape = len(lead), (*lead, self.parts, *self.shape)
         z, y, *e = (state if state.shape == shape else state.reshape(shape)).unbind(axis)
         tangent = y + e[0] if e else y
-        if self.nested or torch._C._are_functorch_transforms_active():
+        if self.nested or transforms_are_active():
             half = len(tensors) // 2
-            found = torch.func.jvp(partial(func, t), (z, *tensors[:half]), (tangent, *tensors[half:]))
+            values = [x.clone() for x in (z, *tensors[:half])]  # a view would hand its tangent on to what it is part of
+            found = torch.func.jvp(partial(func, t), tuple(values), (tangent, *tensors[half:]))
             v, d = found[0], found[1]
         else:
             v, d = self.duals.push(func, t, z, tangent, tensors)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..base.torch_private import follows_gradients
+from ..base.torch_transforms import follows_gradients
 from .case import Case, Inputs, grouped_rows
 from .fields import PushedField, mapped_field
 from .plan import COEFFICIENTS

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.torch_private import dual, transform_level, without_tangent
+from ..base.torch_transforms import dual, tangents_apart, transform_level, without_tangent
 from . import loop
 from .fields import PushedField
 from .loop import Record
@@ -81,9 +81,10 @@ class TensorSolve(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
         """The second half of the doubled system."""
-        two, kept = Doubled(ctx.case, ctx.saved_tensors, given[2:]), Kept()
-        ctx.kept.doubled[transform_level()] = two, kept
-        return two.tangents(TensorSolve.apply(two.case, kept, *two.inputs))  # type: ignore[no-untyped-call]
+        with tangents_apart(ctx.saved_tensors) as inputs:
+            two, kept = Doubled(ctx.case, inputs, given[2:]), Kept()
+            ctx.kept.doubled[transform_level()] = two, kept
+            return two.tangents(TensorSolve.apply(two.case, kept, *two.inputs))  # type: ignore[no-untyped-call]
 
     @staticmethod
     def vmap(info: Any, axes: Any, case: Case, kept: Kept, *inputs: Tensor | None) -> Any:
@@ -136,11 +137,11 @@ class TensorPull(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
         """The adjoint of the doubled system."""
-        out, between, *inputs = ctx.saved_tensors
-        known = ctx.kept.doubled.pop(transform_level(), None)
-        two, kept = known or (Doubled(ctx.case, inputs, given[4:]), Kept())
-        grads = two.gradients(given[2:4], (out, between))
-        return two.own(TensorPull.apply(two.case, kept, *grads, *two.inputs))  # type: ignore[no-untyped-call]
+        with tangents_apart(ctx.saved_tensors) as (out, between, *inputs):
+            known = ctx.kept.doubled.pop(transform_level(), None)
+            two, kept = known or (Doubled(ctx.case, inputs, given[4:]), Kept())
+            grads = two.gradients(given[2:4], (out, between))
+            return two.own(TensorPull.apply(two.case, kept, *grads, *two.inputs))  # type: ignore[no-untyped-call]
 
     @staticmethod
     def vmap(info: Any, axes: Any, case: Case, kept: Kept, out: Tensor, between: Tensor, *inputs: Tensor) -> Any:
