@@ -141,7 +141,7 @@ def fdeint(
         jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
             axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``; or a function from the state
             before a jump to its value, which takes a solve for each. Values get gradients, times with ``'full'`` too.
-            The state at a jump is the one after it. Jumps and times of ``t`` become points of the grid.
+            The state at a jump is the one after it. Each jump adds two points to the grid.
         event: a function ``event(t, z, *args)`` that ends the solve where it crosses zero, or an ``Event`` that says
             more. It returns one number, or one for each sample of a batch, (batch,), each of which then ends by
             itself: its state stays what it was. ``solve(...).event_times`` have exact gradients, like all states.

@@ -19,7 +19,7 @@ from .door.adaptive import Adapted, adapted
 from .door.validation import Options, read_args
 from .errors import ConvergenceError, InputError, UnsupportedError
 from .solver import Solved, run
-from .time import Cell, Event, Moment, read_jumps, root, samples_of, support
+from .time import Cell, Event, Moment, read_jumps, root, samples_of, support, times_of
 
 Spans = list[list[tuple[float, float]]]  # for each sample the cells of the mesh in which its event happens
 
@@ -36,8 +36,8 @@ class Watched:
         self.structure: Structure = structure_of(z0)
         self.args, self.like = read_args(given.args, self.structure), pytree.tree_leaves(z0)[0].detach()
         self.jumps, self.spent = self._given_jumps(given, t), 0
-        self.share, self.excess = 1.0, 0.0  # of a tolerance: asked for each step, and found at the end
         self.doses = {j.when for j in self.jumps}  # all others will be resets
+        self.share, self.excess = 1.0, 0.0  # of a tolerance: asked for each step, and found at the end
         with torch.no_grad():
             first = self._value(self.asked[0], z0)
         self.own, self.samples = first.ndim > 0, first.numel()
@@ -213,13 +213,14 @@ def _as_asked(watched: Watched, solved: Solved, times: list[float], happened: li
     place = {x: n for n, x in enumerate(times)}
     rows = [place[x] for x in watched.asked if x in place]
     ys = pytree.tree_map(lambda x: x[rows], solved.ys)
-    if watched.ends:
-        ys = _ended(watched, ys, happened)
+    ys = _ended(watched, ys, happened) if watched.ends else ys
     grid, wanted = solved.problem.request.grid, watched.asked[-1:] if watched.terminal else watched.asked
     problem = replace(solved.problem, request=Request(grid, grid.positions(wanted), watched.terminal))
     if watched.terminal:
         ys = pytree.tree_map(lambda x: x[-1].clone(), ys)
-    return solved._replace(ys=ys, problem=problem, event_times=_times(watched, happened))
+    return solved._replace(
+        ys=ys, problem=problem, event_times=times_of(happened, watched.ends, watched.own, watched.like)
+    )
 
 
 def _ended(watched: Watched, ys: Any, happened: list[list[Moment]]) -> Any:
@@ -235,18 +236,6 @@ def _ended(watched: Watched, ys: Any, happened: list[list[Moment]]) -> Any:
             )
         parts.append(own)
     return pytree.tree_map(lambda *x: torch.cat(x, dim=1), *parts) if watched.own else parts[0]
-
-
-def _times(watched: Watched, happened: list[list[Moment]]) -> Tensor:
-    """One time for each sample where the solve ends, several stacked first where it goes on; infinite for none."""
-    never = torch.tensor(math.inf, dtype=torch.float64, device=watched.like.device)
-    most = 1 if watched.ends else max(map(len, happened))
-    rows = [
-        torch.stack([found[n].at.to(never) if n < len(found) else never for found in happened]) for n in range(most)
-    ]
-    shape = (watched.samples,) if watched.own else ()
-    noted = (torch.stack(rows) if rows else never.new_zeros(0)).reshape(most, *shape).to(watched.like)
-    return noted[0] if watched.ends else noted
 
 
 def _refuse(given: Options) -> None:

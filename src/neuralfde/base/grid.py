@@ -78,6 +78,14 @@ class Grid:
         """The inverse of :meth:`positions`, as times since the start; any shape, float64."""
         return positions * self.step if self.uniform else _between(self.elapsed, positions)
 
+    def held(self, positions: Tensor) -> Tensor:
+        """Positions of times that stay where they are while the points around them move."""
+        if self.moving is None:
+            return positions
+        low = positions.long().clamp(max=self.steps - 1)
+        share = (self.at(positions) - self.moving[low]) / (self.moving[low + 1] - self.moving[low])
+        return torch.where(positions > low, low + share, positions)
+
 
 @dataclass(frozen=True)
 class Mesh:

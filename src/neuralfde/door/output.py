@@ -71,7 +71,7 @@ def _weights(wanted: Request, positions: Tensor, structure: Structure, kernel: K
             "t.unique(), and take those of each sample from the result."
         )
     if not wanted.series:
-        return _rows(positions, kernel, history)
+        return _rows(wanted.grid.held(positions), kernel, history)
     if _by_sample(structure):
         return _rows(_spread(positions, structure), kernel, history)
     once, again = positions.unique(return_inverse=True)
@@ -132,11 +132,12 @@ def _moved(
     wanted: Request, structure: Structure, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None
 ) -> Tensor:
     """Linear between the nodes: the states, or what they have beside continuous output."""
-    cells, shares, count = wanted.cells, wanted.between - wanted.cells, len(wanted.between)
+    cells, count = wanted.cells, len(wanted.between)
+    shares = wanted.grid.held(wanted.between) - cells
     if wanted.series:
         cells, shares = _spread(cells, structure), _spread(shares, structure)
     low = torch.searchsorted(torch.tensor(nodes, dtype=torch.float64), cells)
-    share = to_device(shares, at_nodes)[..., None]
+    share = (shares.to(at_nodes) if shares.requires_grad else to_device(shares, at_nodes))[..., None]
     if between is None or wanted.series:
         left, right = _pick(at_nodes, low), _pick(at_nodes, low + 1)
     else:

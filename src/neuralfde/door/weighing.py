@@ -144,7 +144,11 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
         base = torch.cat([base, kernel.dense_base(out.positions)], dim=1)
     elapsed = grid.elapsed if grid.moving is None else grid.moving
     if out.dense is not None:
-        elapsed = torch.cat([elapsed, grid.at(out.positions[:, 0])])
+        positions = out.positions[:, 0]
+        here = grid.at(positions)
+        if grid.moving is not None:  # points may move, what lies between them stays
+            here = torch.where(positions == positions.round(), grid.moving[positions.long()], here)
+        elapsed = torch.cat([elapsed, here])
     if problem.observed is not None:
         if wanted.series:
             raise InputError(

@@ -1,7 +1,7 @@
 """Time at its own pace: the mesh that a tolerance asks for."""
 
 from .controller import Tolerance
-from .events import Cell, Event, Moment, root, samples_of, support
+from .events import Cell, Event, Moment, root, samples_of, support, times_of
 from .jumps import Jumps, read_jumps, value_of_jump, with_jumps
 from .search import Equation, Found, find_mesh
 
@@ -18,6 +18,7 @@ __all__ = [
     "root",
     "samples_of",
     "support",
+    "times_of",
     "value_of_jump",
     "with_jumps",
 ]

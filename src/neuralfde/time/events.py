@@ -163,3 +163,13 @@ def _located(value: Callable[[float], float]) -> float | None:
         if moved < 1e-14:
             break
     return high
+
+
+def times_of(happened: list[list[Moment]], ends: bool, own: bool, like: Tensor) -> Tensor:
+    """The times of all samples, infinite for none: the first of each where the solve ends, all stacked first if not."""
+    never = torch.tensor(math.inf, dtype=torch.float64, device=like.device)
+    most = 1 if ends else max(map(len, happened))
+    rows = [torch.stack([x[n].at.to(never) if n < len(x) else never for x in happened]) for n in range(most)]
+    noted = torch.stack(rows) if rows else never.new_zeros(0, len(happened))
+    noted = (noted if own else noted[:, 0]).to(like)
+    return noted[0] if ends else noted

@@ -87,29 +87,25 @@ def _rows(values: Any, count: int, structure: Structure) -> Tensor:
 
 
 def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor) -> Request:
-    """The request with two points for each jump, just before it and at it, and one for each time asked for.
-
-    With points there, a jump whose time has a gradient may move while the times asked for stay.
-    """
+    """The request with two points for each jump, just before it and at it."""
     if wanted.series:
         raise InputError("jumps= and times for each sample do not go together: give all times in one row, t.unique().")
     grid, at = wanted.grid, torch.tensor(jumps.times, dtype=torch.float64)
     whole = float(grid.elapsed[-1])
-    asked, terminal = read_times(t)
-    slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be in float32
-    since = [_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]]
-    between = [] if terminal else [x for x, n in zip(since, wanted.nodes[1:-1], strict=True) if n < 0]
-    fixed = torch.cat([grid.elapsed, torch.tensor(between, dtype=torch.float64)])
-    near = torch.nn.functional.pad(_crowded(grid.elapsed, at), (0, len(between)))
-    near[[n for n in (0, *wanted.nodes) if n >= 0]] = False
-    near |= (fixed[:, None] - at).abs().amin(1) <= 2 * JUMP_LENGTH * whole
-    points, sources = torch.cat([fixed[~near], at - JUMP_LENGTH * whole, at]).sort()
+    near = (grid.elapsed[:, None] - at).abs().amin(1) <= 2 * JUMP_LENGTH * whole
+    near |= _crowded(grid.elapsed, at)
+    near[0] = False
+    fixed = grid.elapsed[~near]
+    points, sources = torch.cat([fixed, at - JUMP_LENGTH * whole, at]).sort()
     moving = None
     if jumps.moving is not None:
-        moving = torch.cat([fixed[~near], jumps.moving - JUMP_LENGTH * whole, jumps.moving])[sources]
+        moving = torch.cat([fixed, jumps.moving - JUMP_LENGTH * whole, jumps.moving])[sources]
     count = points.shape[0] - 1
     mesh = Grid(grid.start, whole / count, count, points=points, moving=moving)
-    positions = (0.0, *replace(mesh, start=0.0).positions(since), float(count))
+    asked, terminal = read_times(t)
+    slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be in float32
+    inner = replace(mesh, start=0.0).positions([_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]])
+    positions = (0.0, *inner, float(count))
     return Request(mesh, positions[-1:] if terminal else positions, terminal)
 
 
