@@ -24,7 +24,7 @@ class SequenceModel(nn.Module):
 
     The encoder takes the first value of each variable, and the mean of what a network makes of every observation up to
     ``window``: with one, training is forecasting. Time counts from the beginning of each series, in tenths of the
-    longest one that the model was made for. Made for data by :meth:`of`, the model normalises values and inputs by what
+    longest one that the model was made for. Made for data by ``of``, the model normalises values and inputs by what
     it saw then, and that is saved with it.
 
     Args:
@@ -96,7 +96,7 @@ class SequenceModel(nn.Module):
     def forward(self, series: Any) -> Tensor:
         """Predictions (batch, time, variables) at all times of the series, also where no value was observed.
 
-        To forecast, give series that go on with NaN values (and known inputs), or call :meth:`forecast`.
+        To forecast, give series that go on with NaN values (and known inputs), or call ``forecast``.
         """
         batch = self._read(series)
         values, inputs = self._normal("values", batch.values), self._normal("inputs", batch.inputs)
@@ -147,7 +147,7 @@ class SequenceModel(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> SequenceModel:
-        """Read what :meth:`save` wrote, with ``weights_only=True``: no code is run."""
+        """Read what ``save`` wrote, with ``weights_only=True``: no code is run."""
         kept = torch.load(path, weights_only=True)
         if not isinstance(kept, dict) or kept.keys() != {"config", "state"}:
             raise InputError(f"{path} holds no SequenceModel; save one with model.save(path).")
