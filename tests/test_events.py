@@ -190,7 +190,7 @@ def test_complex_states():
     ids=itertools.count(),
 )
 def test_what_is_no_event_is_refused(event, options, match, monkeypatch):
-    monkeypatch.setattr("neuralfde.events.EVENT_ROUNDS", 3)
+    monkeypatch.setattr("neuralfde.course.events.EVENT_ROUNDS", 3)
     with pytest.raises((nf.InputError, nf.InputTypeError, nf.ConvergenceError), match=match):
         nf.solve(lambda t, z: -z - 0.3, torch.ones(2, 1), 2.0, 0.8, event=event, steps=40, **options)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .adjoints import Adjoint
 from .base.structure import structure_of, tensors_in
 from .base.torch_private import pytree
-from .course import follow
+from .course import follow, needs_no_steps, solved_exactly, stats_of
 from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
@@ -21,7 +21,6 @@ from .door.resume import State
 from .door.semilinear import joined
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
 from .errors import InputError
-from .exact import needs_no_steps, solved_exactly, stats_of
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base.grid import read_times, request
-from .base.policy import JUMP_LENGTH
-from .base.structure import structure_of
-from .base.torch_private import pytree, without_compiler
-from .door.adaptive import Adapted, adapted
-from .door.export import refuse_export
-from .door.validation import Options
-from .errors import InputError
+from ..base.grid import read_times, request
+from ..base.policy import JUMP_LENGTH
+from ..base.structure import structure_of
+from ..base.torch_private import pytree, without_compiler
+from ..door.adaptive import Adapted, adapted
+from ..door.export import refuse_export
+from ..door.validation import Options
+from ..errors import InputError
+from ..solver import Solved, run, to_tolerance
+from ..time import read_jumps, value_of_jump, with_jumps
 from .events import run_with_event
-from .solver import Solved, run, to_tolerance
-from .time import read_jumps, value_of_jump, with_jumps
 
 
 def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:

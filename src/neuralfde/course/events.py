@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base.grid import Request, read_times, request
-from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
-from .base.structure import Structure, all_finite, structure_of
-from .base.torch_private import derivatives_are_watched, pytree
-from .door.adaptive import Adapted, adapted
-from .door.validation import Options, read_args
-from .errors import ConvergenceError, InputError, UnsupportedError
-from .solver import Solved, run
-from .time import Cell, Event, Moment, read_jumps, root, samples_of, support, times_of
+from ..base.grid import Request, read_times, request
+from ..base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
+from ..base.structure import Structure, all_finite, structure_of
+from ..base.torch_private import derivatives_are_watched, pytree
+from ..door.adaptive import Adapted, adapted
+from ..door.validation import Options, read_args
+from ..errors import ConvergenceError, InputError, UnsupportedError
+from ..solver import Solved, run
+from ..time import Cell, Event, Moment, read_jumps, root, samples_of, support, times_of
 
 Spans = list[list[tuple[float, float]]]  # for each sample the cells of the mesh in which its event happens
 

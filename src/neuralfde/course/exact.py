@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base.grid import read_times
-from .base.structure import structure_of
-from .door.validation import Options
-from .errors import InputError
-from .history import Full
-from .linear import read_linear
-from .linear.resolvent import Found, without_steps
-from .orders import Caputo, read_order
-from .orders.caputo import check_order
-from .schemes import IMEX
-from .solver import Stats
-from .storage import Device
+from ..base.grid import read_times
+from ..base.structure import structure_of
+from ..door.validation import Options
+from ..errors import InputError
+from ..history import Full
+from ..linear import read_linear
+from ..linear.resolvent import Found, without_steps
+from ..orders import Caputo, read_order
+from ..orders.caputo import check_order
+from ..schemes import IMEX
+from ..solver import Stats
+from ..storage import Device
 
 
 def needs_no_steps(func: Any, given: Options) -> bool:
