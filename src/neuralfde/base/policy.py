@@ -122,8 +122,8 @@ ADAPTIVE_STIFFNESS = {"ahead": 1.7, "left": 0.6}
 #: A solve whose error comes out larger than was asked is made again for this share of it, so often in all. Twice does
 #: for every problem and tolerance of benchmarks/adaptive.py.
 ADAPTIVE_ATTEMPTS, ADAPTIVE_AGAIN = 4, 0.4
-#: The kernel is taken to this share of the tolerance.
-ADAPTIVE_KERNEL = 1e-3
+#: The kernel is taken to this share of the tolerance, and so are implicit stages of the march.
+ADAPTIVE_KERNEL, ADAPTIVE_STAGE = 1e-3, 1e-3
 
 #: The point before a jump lies this share of the horizon before it: further apart than rounding, nearer than any step.
 JUMP_LENGTH = 1e-12
