@@ -120,9 +120,9 @@ def _solve(
         excess = march.excess(found.last)
         if excess <= 1:
             return found
-        if not math.isfinite(excess):
-            break
         share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+        if not share * march.tolerance.rtol > 8 * torch.finfo(found.last.dtype).eps:
+            break  # rounding, or a state that is not finite
     raise ConvergenceError(march.told(excess))
 
 

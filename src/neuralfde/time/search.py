@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..base.policy import (
     ADAPTIVE_FIRST,
+    ADAPTIVE_FIRST_SHARE,
     ADAPTIVE_KERNEL,
     ADAPTIVE_PASSES,
     ADAPTIVE_STAGE,
@@ -70,7 +71,7 @@ def find_mesh(
     """
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
-    length = min(end / 64, _first_length(equation, state, slope, tolerance))
+    length = min(ADAPTIVE_FIRST_SHARE * end, _first_length(equation, state, slope, tolerance))
     past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
     past.begin(slope)
     ahead = [] if jumps is None else list(zip(jumps.times, jumps.values.detach(), strict=True))
