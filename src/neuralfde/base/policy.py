@@ -108,8 +108,8 @@ COMPOSED_NUMBERS = 512
 #: Caution in the next length, and how much longer or shorter it may be: slopes over cells of very different lengths say
 #: little about their bend. With these D^½ y = -y takes no rejected step.
 ADAPTIVE_CAUTION, ADAPTIVE_GROWTH, ADAPTIVE_SHRINK = 0.9, 2.0, 0.1
-#: The first step changes the state by this share of the root of the tolerance, and is at most this share of the horizon:
-#: a slope that begins with 0 says nothing. With 1/64 of it z = 1/(1+t) is missed on [0, 1000] at rtol=1e-2.
+#: The first step changes the state by this share of the root of the tolerance, and is at most this share of the
+#: horizon: a slope that begins with 0 says nothing. With 1/64 of it z = 1/(1+t) is missed on [0, 1000] at rtol=1e-2.
 ADAPTIVE_FIRST, ADAPTIVE_FIRST_SHARE = 0.1, 1e-3
 #: The estimated error of the slopes, times this and the time over which it counts, is held below the tolerance. With it
 #: D^½ y = -y to T=1000 errs by 0.99e-5 at rtol=1e-5 (benchmarks/adaptive.py).
