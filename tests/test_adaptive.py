@@ -60,14 +60,19 @@ def test_a_solve_whose_error_grows_is_made_again_with_shorter_steps(monkeypatch)
         nf.solve(p.func, p.z0, p.t, p.order, rtol=1e-4)
 
 
-def test_gradients_are_those_of_the_accepted_mesh():
+@pytest.mark.parametrize(
+    "method", [nf.Trapezoid(solver=nf.Newton(tol=1e-14)), nf.ABM(ahead=True)], ids=["implicit", "explicit"]
+)
+@pytest.mark.parametrize("memory", [{}, {"history": "exponentials", "storage": "checkpoint"}], ids=["auto", "fading"])
+def test_gradients_are_those_of_the_accepted_mesh(method, memory):
     torch.manual_seed(0)
     func, z0 = Net(), torch.randn(2, 3, dtype=F64, requires_grad=True)
     order, horizon = torch.tensor([0.4, 0.7, 1.0], dtype=F64, requires_grad=True), torch.ones((), dtype=F64) * 1.3
     t, u = torch.tensor([0.2, 0.9, 2.0], dtype=F64), torch.ones(3, dtype=F64, requires_grad=True)
-    given = {"args": (u,), "horizon": horizon.requires_grad_(), "solver": nf.Newton(tol=1e-14)}
-    found = nf.solve(func, z0, t, order, rtol=1e-3, **given)
-    again = nf.solve(func, z0, t, order, grid=found.grid, method="trapezoid", history="full", adjoint="direct", **given)
+    given = {"args": (u,), "horizon": horizon.requires_grad_(), "method": method}
+    found = nf.solve(func, z0, t, order, rtol=1e-3, **given, **memory)
+    history = memory.get("history", "full")
+    again = nf.solve(func, z0, t, order, grid=found.grid, adjoint="direct", history=history, **given)
     inputs = [z0, order, u, horizon, *func.parameters()]
     for a, b in zip(*[torch.autograd.grad(s.ys.square().sum(), inputs) for s in (found, again)], strict=True):
         assert relative(a, b) < 1e-12

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import (
+    adaptive,
     bias,
     campaign,
     discovery,
@@ -35,7 +36,7 @@ from .record import RESULTS
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "figures"
 PLACE = re.compile(r"<!-- (?P<name>[\w-]+):start -->(?P<old>.*?)<!-- (?P=name):end -->", re.S)
-MODULES = (bias, campaign, discovery, engine, faults, graphs_accuracy, graphs_cost, horizons, images_accuracy,
+MODULES = (adaptive, bias, campaign, discovery, engine, faults, graphs_accuracy, graphs_cost, horizons, images_accuracy,
            images_cost, markdown, peers, solver, summary, work_precision)  # fmt: skip
 PLACES: dict[str, Callable[[], str]] = {k: v for m in MODULES for k, v in m.PLACES.items()}
 #: by the name of the picture: the question it shows, and what draws it

@@ -33,6 +33,11 @@ QUESTIONS = {
         "`python benchmarks/work_precision.py`",
         "performance.md#work-against-precision",
     ),
+    "adaptive": Question(
+        "Do steps to a tolerance meet it, at what cost, and what do they save on data over decades?",
+        "`python benchmarks/adaptive.py`, `adaptive_work.py`, `adaptive_data.py --data DIR`",
+        "performance.md#steps-to-a-tolerance",
+    ),
     "accuracy": Question(
         "Do schemes, weights, error estimates and gradients have the accuracy that theory gives them?",
         "`make bench-accuracy`",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -136,9 +135,9 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
         excess = march.excess(found.last)
         if excess <= 1:
             return found._replace(march=march._replace(evaluations=evaluations))
-        if not math.isfinite(excess):
-            break
         share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+        if not share * march.tolerance.rtol > 8 * torch.finfo(found.last.dtype).eps:
+            break  # rounding, or a state that is not finite
     raise ConvergenceError(march.told(excess))
 
 

@@ -135,8 +135,9 @@ COMPOSED_NUMBERS = 512
 #: Caution in the next length, and how much longer or shorter it may be: slopes over cells of very different lengths say
 #: little about their bend. With these D^½ y = -y takes no rejected step.
 ADAPTIVE_CAUTION, ADAPTIVE_GROWTH, ADAPTIVE_SHRINK = 0.9, 2.0, 0.1
-#: The first step changes the state by this share of the root of the tolerance.
-ADAPTIVE_FIRST = 0.1
+#: The first step changes the state by this share of the root of the tolerance, and is at most this share of the
+#: horizon: a slope that begins with 0 says nothing. With 1/64 of it z = 1/(1+t) is missed on [0, 1000] at rtol=1e-2.
+ADAPTIVE_FIRST, ADAPTIVE_FIRST_SHARE = 0.1, 1e-3
 #: The estimated error of the slopes, times this and the time over which it counts, is held below the tolerance. With it
 #: D^½ y = -y to T=1000 errs by 0.99e-5 at rtol=1e-5 (benchmarks/adaptive.py).
 ADAPTIVE_WEIGHT = 1.3
@@ -149,8 +150,8 @@ ADAPTIVE_STIFFNESS = {"ahead": 1.7, "left": 0.6}
 #: A solve whose error comes out larger than was asked is made again for this share of it, so often in all. Twice does
 #: for every problem and tolerance of benchmarks/adaptive.py.
 ADAPTIVE_ATTEMPTS, ADAPTIVE_AGAIN = 4, 0.4
-#: The kernel is taken to this share of the tolerance.
-ADAPTIVE_KERNEL = 1e-3
+#: The kernel is taken to this share of the tolerance, and so are implicit stages of the march.
+ADAPTIVE_KERNEL, ADAPTIVE_STAGE = 1e-3, 1e-3
 
 #: The point before a jump lies this share of the horizon before it: further apart than rounding, nearer than any step.
 JUMP_LENGTH = 1e-12

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..base.policy import (
     ADAPTIVE_FIRST,
+    ADAPTIVE_FIRST_SHARE,
     ADAPTIVE_KERNEL,
     ADAPTIVE_PASSES,
+    ADAPTIVE_STAGE,
     ADAPTIVE_STIFFNESS,
     ADAPTIVE_WEIGHT,
     JUMP_LENGTH,
 )
 from ..errors import ConvergenceError
-from ..schemes import Scheme, Stages
+from ..schemes import OneStage, Scheme, Stages
 from .controller import Tolerance, Trial, next_length, reach, slope_error
 from .jumps import Jumps
 from .past import Past
@@ -77,12 +79,12 @@ def find_mesh(
     """
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
-    length = min(end / 64, _first_length(equation, state, slope, tolerance))
+    length = min(ADAPTIVE_FIRST_SHARE * end, _first_length(equation, state, slope, tolerance))
     past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
     past.begin(slope)
     jumped = torch.zeros_like(state)
     ahead = [] if jumps is None else list(enumerate(jumps.times))
-    times, rejected, trial, stages = [0.0], 0, None, scheme.open_stages()
+    times, rejected, trial, stages = [0.0], 0, None, _roughly(scheme, tolerance).open_stages()
     while time < end:
         stop = ahead[0][1] - JUMP_LENGTH * end if ahead else end
         jumping = bool(ahead) and time >= stop
@@ -148,6 +150,13 @@ def _tried(
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
     return Trial(state, slope, ADAPTIVE_WEIGHT * error, stiffness / stable)
+
+
+def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
+    """The scheme with stages that are solved no closer than the tolerance sees, unless it says how close."""
+    if not isinstance(scheme, OneStage) or scheme.solver.tol is not None:
+        return scheme
+    return replace(scheme, solver=replace(scheme.solver, tol=ADAPTIVE_STAGE * tolerance.rtol))
 
 
 def _rates(seen: list[tuple[Tensor, Tensor]], w0: Tensor, scale: Tensor) -> tuple[float, float]:

@@ -1,0 +1,112 @@
+"""Steps to a tolerance: errors beside tolerances, work beside other solvers, gradients, memory, data over decades."""
+
+from __future__ import annotations
+
+import math
+
+from .markdown import measured, table
+from .record import Row, rows, run, runs
+from .work_precision import seconds_for
+
+LEVELS = (1e-2, 1e-3, 1e-4, 1e-5)
+
+
+def summary() -> str:
+    """The figures beside their targets."""
+    done = {r["part"]: r["rows"] for r in runs("adaptive")}
+    implicit, explicit, uniform = done["decades"]
+    ratios = [r["ratio"] for r in done["tolerances"] if r["method"] == "trapezoid" and r["problem"] != "power"]
+    inside = sum(1 / 30 <= x <= 3 for x in ratios)
+    lines = [
+        ["D^½ y = -y to T = 1000, `rtol=1e-5`: steps / largest error, `trapezoid`", "≤ 500 / ≤ 1e-5",
+         f"{implicit['steps']} / {implicit['largest error']:.1e}"],
+        ["the same by `ABM(ahead=True)`", "≤ 900 / ≤ 1e-5", f"{explicit['steps']} / {explicit['largest error']:.1e}"],
+        ["the same by 20,000 uniform steps", "", f"{uniform['largest error']:.1e}"],
+        [f"error at the end / tolerance, `trapezoid`, {len(ratios)} solves", "1/30 … 3",
+         f"{min(ratios):.2g} … {max(ratios):.2g}; {inside} inside"],
+        ["gradients on the accepted mesh against autograd, order included", "≤ 1e-12",
+         f"{max(r['relative difference'] for r in done['gradients']):.0e}"],
+    ]  # fmt: skip
+    for kind in ("solve", "training step"):
+        few, many = (r for r in done["memory"] if r["kind"] == kind)
+        lines.append([f"memory of a process, {kind} with `checkpoint`: {few['steps']} steps; {many['steps']} steps",
+                      "within 10 %", f"{few['resident MiB']:.0f}; {many['resident MiB']:.0f} MiB"])  # fmt: skip
+    return f"{table(['figure', 'target', 'measured'], lines)}\n\n{measured(*runs('adaptive'))}"
+
+
+def tolerances() -> str:
+    """Error over tolerance, a line for each problem and method."""
+    found = rows("adaptive", "tolerances")
+    each = list(dict.fromkeys(r["rtol"] for r in found))
+    lines = []
+    for problem, method in dict.fromkeys((r["problem"], r["method"]) for r in found):
+        own = {r["rtol"]: r for r in found if (r["problem"], r["method"]) == (problem, method)}
+        cells = [f"{own[x]['ratio']:.2g} ({own[x]['steps']})" if x in own else "-" for x in each]
+        lines.append([problem, f"`{method}`", *cells])
+    head = ["problem", "method", *(f"{x:.0e}" for x in each)]
+    return f"{table(head, lines, right=2)}\n\n{measured(run('adaptive', 'tolerances'))}"
+
+
+def least(found: list[Row], error: float, what: str) -> tuple[float, str]:
+    """The least work for an error, interpolated on logarithmic axes, and by which method; infinite beyond all runs."""
+    own: dict[str, list[tuple[float, float]]] = {}
+    for r in found:
+        if math.isfinite(r.get("error", math.inf)):
+            own.setdefault(r["method"], []).append((r["error"], r[what]))
+    return min(((seconds_for(sorted(points), error), m) for m, points in own.items()), default=(math.inf, ""))
+
+
+def work() -> str:
+    """The least evaluations and seconds of each solver for each error."""
+    found = rows("adaptive", "work")
+    problems, solvers = (list(dict.fromkeys(r[k] for r in found)) for k in ("problem", "solver"))
+    lines = []
+    for problem in problems:
+        for error in LEVELS:
+            own = {s: [r for r in found if (r["problem"], r["solver"]) == (problem, s)] for s in solvers}
+            lines.append([problem, f"{error:.0e}", *(_cell(own[s], error) for s in solvers)])
+    return f"{table(['problem', 'error', *solvers], lines, right=2)}\n\n{measured(run('adaptive', 'work'))}"
+
+
+def _cell(found: list[Row], error: float) -> str:
+    (evaluations, method), (seconds, _) = (least(found, error, what) for what in ("evaluations", "seconds"))
+    if math.isfinite(evaluations):
+        return f"{evaluations:.0f} by {method}, {seconds:.2f} s"
+    best = min((r["error"] for r in found if math.isfinite(r.get("error", math.inf))), default=math.inf)
+    most = max((r["evaluations"] for r in found if "error" in r), default=0)
+    return f"not with {most} ({best:.0e})" if most else "-"
+
+
+def data() -> str:
+    """Fits through the solver beside those of the closed form."""
+    lines = []
+    for r in rows("adaptive", "relaxation"):
+        pairs = [f"{r['solver'][k]:.4g} / {r['closed form'][k]:.4g}" for k in ("order", "τ", "G")]
+        saved = f"{r['uniform steps'] / r['mesh']:.0f}"
+        lines.append([f"{r['material']}, {r['points']} points, {r['from']:g} … {r['to']:g} s", *pairs,
+                      f"{100 * r['largest difference']:.2f} %", r["mesh"], f"{r['error']:.0e}", saved])  # fmt: skip
+    head = ["material", "order", "τ", "G", "largest difference", "steps", "error", "times fewer than uniform"]
+    return f"{table(head, lines, right=1)}\n\n{measured(run('adaptive', 'relaxation'))}"
+
+
+def doses() -> str:
+    """Theophylline: errors of fitted and held-out concentrations, fractional and of order 1."""
+    found, lines = rows("adaptive", "theophylline"), []
+    for model in ("fractional", "order 1"):
+        own = [r for r in found if r["model"] == model]
+        orders = ", ".join(f"{r['order']:.3f}" for r in own)
+        errors = [", ".join(f"{r[k]:.2f}" for r in own) for k in ("fitted", "held out")]
+        whole = math.sqrt(sum(r["held out"] ** 2 * r["points held out"] for r in own)
+                          / sum(r["points held out"] for r in own))  # fmt: skip
+        lines.append([model, orders, *errors, f"{whole:.3f}"])
+    head = ["model", "order in each fold", "fitted, mg/l", "held out, mg/l", "held out, all folds"]
+    return f"{table(head, lines, right=1)}\n\n{measured(run('adaptive', 'theophylline'))}"
+
+
+PLACES = {
+    "adaptive-data": data,
+    "adaptive-doses": doses,
+    "adaptive": summary,
+    "adaptive-tolerances": tolerances,
+    "adaptive-work": work,
+}
