@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import neuralfde as nf
+from neuralfde.cli.measuring import peak_mib
 from neuralfde.door.names import HISTORIES, METHODS
 
 F64 = torch.float64
@@ -284,6 +285,26 @@ def test_a_gradient_penalty_trains():
     with torch.no_grad():
         weight[1, 0] -= 2 * eps
     torch.testing.assert_close(grad, (high - penalty()) / (2 * eps), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.usefixtures("by_engine")
+def test_the_second_order_has_the_memory_of_the_first():
+    """Twice the state and its graphs, whatever the number of steps, where history and storage promise that."""
+    net, z0 = nn.Linear(64, 64), torch.randn(32, 64)
+    way = {"steps": 300, "history": "exponentials", "storage": "checkpoint"}
+
+    def func(t, z):
+        return torch.tanh(net(z))
+
+    def first(**more):
+        y = nf.fdeint(func, z0, 1.0, 0.7, params=list(net.parameters()), **way)
+        return torch.autograd.grad((y**2).sum(), list(net.parameters()), **more)
+
+    def second():
+        return torch.autograd.grad(sum(g.sum() for g in first(create_graph=True)), list(net.parameters()))
+
+    once, twice = (peak_mib(work, torch.device("cpu")) for work in (first, second))
+    assert twice < 3.5 * once
 
 
 def test_an_ensemble_is_one_solve():

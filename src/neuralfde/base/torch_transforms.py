@@ -55,25 +55,38 @@ class Duals:
     """
 
     def __init__(self) -> None:
-        self._level: Any = contextlib.nullcontext()
+        self._own = False
+        self._calls = 0
         self._of: tuple[Tensor, ...] = ()
         self._followed = False
         self._made: list[Tensor] = []
 
     def __enter__(self) -> Duals:
-        self._level = forward_ad.dual_level() if forward_ad._current_level < 0 else contextlib.nullcontext()
-        self._level.__enter__()
+        self._own = forward_ad._current_level < 0
+        if self._own:
+            forward_ad.enter_dual_level()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._of, self._made = (), []
-        self._level.__exit__(None, None, None)
+        if self._own:
+            forward_ad.exit_dual_level()
+
+    def _renew(self) -> None:
+        """Forward mode keeps the graphs of tangents alive until it is closed: begin anew after some of them."""
+        self._calls += 1
+        if self._own and self._calls % 16 == 0:
+            self.__exit__()
+            self.__enter__()
 
     def push(
         self, func: Callable[..., Tensor], t: Tensor, z: Tensor, tangent: Tensor, tensors: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
         """``func(t, z, *values)`` and its derivative; ``tensors`` are the values, then their tangents."""
-        level, followed = forward_ad._current_level, torch.is_grad_enabled()
+        followed = torch.is_grad_enabled()
+        if followed:
+            self._renew()
+        level = forward_ad._current_level
         before = torch._C._is_fwd_grad_enabled()
         torch._C._set_fwd_grad_enabled(True)  # here alone: a backward pass would carry tangents along
         try:
