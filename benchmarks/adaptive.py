@@ -103,7 +103,7 @@ def gradients() -> list[Row]:
 def memory() -> list[Row]:
     """Resident memory of a solve, and of a training step that keeps checkpoints, in processes of their own."""
     found = []
-    for kind, ends in {"solve": ("400", "1200"), "training step": ("40", "400")}.items():
+    for kind, ends in {"solve": ("400", "5000"), "training step": ("40", "400")}.items():
         for end in ends:
             command = [sys.executable, __file__, "--one", kind, end]
             told = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
