@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parent / "figures"))
 import style
 
 ROOT = Path(__file__).parents[1]
-RUN = ("recipes/", "notebooks/", "start.md", "orders.md", "index.md")
+RUN = ("recipes/", "notebooks/", "start.md", "orders.md", "pde.md", "index.md")
 BLOCK = re.compile(r"^```python(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.M | re.S)
 SPAN = re.compile(r'<span class="figure" data-of="([^"#]+)#?([^"]*)"></span>')
 OF_THE_DAY = re.compile(  # left out, so that two builds are the same
