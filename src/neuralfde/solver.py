@@ -116,7 +116,7 @@ def _solve(
     embedded: bool = False,
 ) -> Solved:
     """Solve, with given steps or to a tolerance."""
-    if not given.adaptive or isinstance(resume, State):
+    if not given.adaptive or read_state(resume) is not None:
         return _solve_once(func, z0, t, order, given, resume, embedded)
 
     def once(share: float) -> tuple[Solved, Adapted]:

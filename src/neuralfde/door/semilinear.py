@@ -46,7 +46,7 @@ def joined(func: Any, z0: Any, given: Options, resumed: bool = False) -> tuple[C
     """One right-hand side, and options without ``linear=``; IMEX if no other method is given, nor a tolerance."""
     if given.linear is None:
         if func is None or isinstance(func, Tensor):
-            raise InputError("func is missing. None and a tensor, a constant source, go with linear=.")
+            raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor go with linear=.")
         return func, given
     if given.adjoint == "paper" or isinstance(given.adjoint, Paper):
         raise InputError(

@@ -30,10 +30,16 @@ class CurveFit:
     converged: bool
     covariance: Tensor
     noise: float
-    _curve: _Curve = field(repr=False, compare=False)
+    _curve: _Curve | None = field(repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the curve, which may be a local function: what comes out of a file or another process has no band."""
+        return {**self.__dict__, "_curve": None}
 
     def band(self, x: Any) -> tuple[Tensor, Tensor]:
         """Lower and upper ends of the 95 % band for one more measurement at these points, by the delta method."""
+        if self._curve is None:
+            raise InputError("a fit out of a file or another process has lost its function. Fit again for a band.")
         x, flat = doubles("x", x), torch.tensor([*self.estimates.values()], dtype=torch.float64)
         there = replace(self._curve, x=x, data=Data(x, torch.zeros_like(x), torch.ones_like(x), False))
         middle, matrix = there.jacobian(flat)
