@@ -1,6 +1,7 @@
 """Solves compose: second derivatives, forward mode, ``torch.func`` and vmap over every scheme and history."""
 
 import importlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import mpmath
@@ -454,3 +455,22 @@ def test_what_cannot_be_composed_is_refused_with_what_to_do():
 
     with pytest.raises(nf.UnsupportedError, match="explicit method"):
         torch.func.grad(lambda z: nf.fdeint(counting, z, 1.0, 0.7, steps=3, method="l1").sum())(large)
+
+
+def test_threads_that_share_a_module_do_not_see_each_others_tangents():
+    """By reverse mode: forward mode of PyTorch has one level for all threads of a process."""
+    net = torch.nn.Linear(3, 3, dtype=F64)
+    starts = torch.randn(8, 3, dtype=F64, generator=torch.Generator().manual_seed(0))
+
+    def hessian(z):
+        def of(z):
+            return nf.fdeint(
+                lambda t, y: torch.tanh(net(y)), z, 1.0, 0.6, steps=12, params=list(net.parameters())
+            ).sum()
+
+        return torch.func.jacrev(torch.func.grad(of))(z)
+
+    right = [hessian(z) for z in starts]
+    with ThreadPoolExecutor(4) as pool:
+        for found, wanted in zip(pool.map(hessian, [*starts] * 3), right * 3, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)

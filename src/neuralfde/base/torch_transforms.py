@@ -6,6 +6,7 @@ Like :mod:`.torch_private`, of which it is the second half.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any
@@ -28,6 +29,8 @@ __all__ = [
     "without_tangent",
 ]
 
+#: Held by the one thread that has dual numbers: forward mode has one level for all threads of a process.
+_ONE_THREAD = threading.RLock()
 #: Context: within, no transform of ``torch.func`` is active, as it is where a custom Function runs in the end.
 outside_of_transforms = temporarily_clear_interpreter_stack
 
@@ -62,6 +65,7 @@ class Duals:
         self._made: list[Tensor] = []
 
     def __enter__(self) -> Duals:
+        _ONE_THREAD.acquire()
         self._own = forward_ad._current_level < 0
         if self._own:
             forward_ad.enter_dual_level()
@@ -71,6 +75,7 @@ class Duals:
         self._of, self._made = (), []
         if self._own:
             forward_ad.exit_dual_level()
+        _ONE_THREAD.release()
 
     def _renew(self) -> None:
         """Forward mode keeps the graphs of tangents alive until it is closed: begin anew after some of them."""

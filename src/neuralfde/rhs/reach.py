@@ -1,12 +1,13 @@
 """``func`` as a function of all tensors that it uses: what a transform of the whole solve has to know.
 
 Where ``func`` keeps its tensors is looked up once: parameters and buffers of modules, variables of closures, entries of
-dictionaries and lists, attributes of objects. For the time of a call these places are filled with others. That nothing
-else is used is tried out.
+dictionaries and lists, attributes of objects. For the time of a call these places, in a replica of ``func``, are filled
+with others. That nothing else is used is tried out.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
 from collections.abc import Collection, Iterator
@@ -21,6 +22,7 @@ from ..base.torch_private import is_constant, pytree, tables, value_of
 from ..base.torch_transforms import Duals, outside_of_transforms, without_tangent
 from .field import Field
 from .purity import global_names
+from .replicas import replica
 
 
 class Place(NamedTuple):
@@ -39,9 +41,10 @@ class OfTensors:
     """
 
     def __init__(self, field: Field) -> None:
-        self.field = field
+        self.field = copy.copy(field)
+        self.field.func = replica(field.func)  # whose places nobody else reads
         found: dict[int, tuple[Tensor, list[Place]]] = {}
-        for place in _walk(field.func, set(), 3):
+        for place in _walk(self.field.func, set(), 3):
             x = place.held[place.key]
             found.setdefault(id(x), (x, []))[1].append(place)
         self.kept, self.stand = [x for x, _ in found.values()], list[Tensor]()
