@@ -462,15 +462,20 @@ def test_threads_that_share_a_module_do_not_see_each_others_tangents():
     net = torch.nn.Linear(3, 3, dtype=F64)
     starts = torch.randn(8, 3, dtype=F64, generator=torch.Generator().manual_seed(0))
 
-    def hessian(z):
-        def of(z):
-            return nf.fdeint(
-                lambda t, y: torch.tanh(net(y)), z, 1.0, 0.6, steps=12, params=list(net.parameters())
-            ).sum()
+    def of(z):
+        func, params = lambda t, y: torch.tanh(net(y)), list(net.parameters())
+        return nf.fdeint(func, z, 1.0, 0.6, steps=12, params=params).sum()
 
+    def hessian(z):
         return torch.func.jacrev(torch.func.grad(of))(z)
 
-    right = [hessian(z) for z in starts]
+    def penalty(z):
+        z = z.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(of(z), z, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), [z, net.weight])
+
     with ThreadPoolExecutor(4) as pool:
-        for found, wanted in zip(pool.map(hessian, [*starts] * 3), right * 3, strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)
+        for way in (hessian, penalty):
+            right = [way(z) for z in starts]
+            for found, wanted in zip(pool.map(way, [*starts] * 3), right * 3, strict=True):
+                torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
+    "DUAL_THREAD",
     "Recording",
     "TorchDispatchMode",
     "add_each",
@@ -50,6 +51,8 @@ __all__ = [
 ]
 
 _LOCK = threading.Lock()
+#: The thread whose pass over a doubled system has opened forward mode, which is one for all threads; none: nobody's.
+DUAL_THREAD: set[int] = set()
 _inside: int = 0
 _stance: Any = None  # how many threads run compiled functions as they were written, and what puts the stance back
 
@@ -162,7 +165,8 @@ def uncompiled() -> Iterator[None]:
 
 def derivatives_are_watched() -> bool:
     """Whether forward mode, a transform of ``torch.func`` or ``torch.export`` follows every operation of this call."""
-    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+    elsewhere = bool(DUAL_THREAD) and threading.get_ident() not in DUAL_THREAD
+    if (forward_ad._current_level >= 0 and not elsewhere) or torch._C._are_functorch_transforms_active():
         return True
     return torch.compiler.is_exporting()
 

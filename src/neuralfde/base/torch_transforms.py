@@ -17,6 +17,8 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 
+from .torch_private import DUAL_THREAD
+
 __all__ = [
     "Duals",
     "dual",
@@ -68,6 +70,7 @@ class Duals:
         _ONE_THREAD.acquire()
         self._own = forward_ad._current_level < 0
         if self._own:
+            DUAL_THREAD.add(threading.get_ident())
             forward_ad.enter_dual_level()
         return self
 
@@ -75,6 +78,7 @@ class Duals:
         self._of, self._made = (), []
         if self._own:
             forward_ad.exit_dual_level()
+            DUAL_THREAD.clear()
         _ONE_THREAD.release()
 
     def _renew(self) -> None:
