@@ -76,7 +76,7 @@ def main() -> float:
     dist.all_reduce(final, op=dist.ReduceOp.SUM)
     if rank == 0:
         print(f"final loss {final.item() / world:.4f}")
-    dist.barrier()  # gloo's threads let go of the last tensors; one that does so while Python ends aborts
+    dist.barrier()  # without it a process aborted now and then while it ended
     dist.destroy_process_group()
     return final.item() / world
 

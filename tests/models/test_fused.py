@@ -1,7 +1,5 @@
 """The kernels of graph diffusion against the plain path: on a GPU, or interpreted in a process of their own."""
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -12,30 +10,18 @@ from neuralfde.models.diffusion import diffuse
 from neuralfde.models.graph import FGrand
 from neuralfde.models.message_passing import attention, mean_softmax
 from neuralfde_experiments.graph_ensemble import FGrandEnsemble
+from tests.interpreted import INTERPRETED, by_kernels, run_interpreted
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE, NODES = ("cpu", 11) if INTERPRETED else ("cuda", 61)
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 DTYPES = [torch.float64] if INTERPRETED else list(TOLERANCE)
 pytestmark = pytest.mark.filterwarnings("ignore:.*AccumulateGrad")
-by_kernels = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device"),
-]
-
-
-def marked(test):
-    for mark in by_kernels:
-        test = mark(test)
-    return test
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is built for Linux")
 def test_interpreted():
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    run_interpreted(__file__)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +70,7 @@ def compare(monkeypatch, call, leaves, dtype):
     return set(launched)
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("width", "copies", "source"), [(1, 1, False), (5, 3, True), (32, 1, True), (200, 2, False)])
 def test_diffusion(monkeypatch, dtype, width, copies, source):
@@ -95,7 +81,7 @@ def test_diffusion(monkeypatch, dtype, width, copies, source):
     assert called == {"diffuse", "diffuse_back"}
 
 
-@marked
+@by_kernels
 def test_diffusion_with_fixed_weights(monkeypatch):
     graph = hub()
     weight = rand(graph.num_edges, seed=1)
@@ -103,7 +89,7 @@ def test_diffusion_with_fixed_weights(monkeypatch):
     assert "diffuse_back" in compare(monkeypatch, lambda *x: diffuse(graph, weight, *x), leaves, torch.float64)
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("heads", "dim", "keep"),
@@ -118,21 +104,21 @@ def test_attention(monkeypatch, dtype, heads, dim, keep):
     assert called == {"softmax", "softmax_back", "softmax_keys"}
 
 
-@marked
+@by_kernels
 def test_attention_of_blocks_of_columns(monkeypatch):
     graph, maps = hub(), [rand(8, 6, seed=2), None, rand(8, 6, seed=3), None]
     parts = [rand(graph.num_nodes, 2, seed=4), rand(graph.num_nodes, 4, seed=5)]
     compare(monkeypatch, lambda *x: attention(graph, x, *maps, 2, over="both"), parts, torch.float64)
 
 
-@marked
+@by_kernels
 def test_attention_from_queries_and_keys(monkeypatch):
     graph = hub()
     leaves = [rand(graph.num_nodes, 2, 3, seed=1), rand(graph.num_nodes, 2, 3, seed=2)]
     compare(monkeypatch, lambda *x: mean_softmax(graph, *x), leaves, torch.float64)
 
 
-@marked
+@by_kernels
 def test_huge_scores_stay_finite():
     graph = hub()
     q = (1e4 * rand(graph.num_nodes, 2, 3, seed=1)).float().requires_grad_()
@@ -142,7 +128,7 @@ def test_huge_scores_stay_finite():
     assert q.grad.isfinite().all()
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize(
     ("variant", "options"),
     [("l", {}), ("l", {"columns": 3, "recompute": True}), ("nl", {}), ("nl", {"keep_attention": True}),
@@ -165,7 +151,7 @@ def test_models(monkeypatch, variant, options):
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
 
 
-@marked
+@by_kernels
 def test_ensembles(monkeypatch):
     torch.manual_seed(0)
     graph, made = hub(), []
@@ -181,7 +167,7 @@ def test_ensembles(monkeypatch):
     torch.testing.assert_close(*made, rtol=0, atol=1e-10)
 
 
-@marked
+@by_kernels
 def test_rows_that_no_kernel_holds_take_the_plain_path():
     x = rand(3, fused.WIDEST, seed=1)
     assert fused.usable(x, x.float().double(), None)

@@ -1,8 +1,6 @@
 """Whole blocks of steps in one kernel against single steps: on a GPU, or interpreted in a process of their own."""
 
 import contextlib
-import os
-import subprocess
 import sys
 
 import pytest
@@ -13,31 +11,19 @@ import neuralfde as nf
 from neuralfde.solve.steppers import kernel
 from neuralfde.solve.steppers.kernel import prepare, trace
 from tests.caching import counted
+from tests.interpreted import INTERPRETED, by_kernels, run_interpreted
 from tests.matrix.cases import Case
 from tests.matrix.compare import by_package, by_reference, distances
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 F64 = torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers beyond the last sample or feature
-by_kernel = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device"),
-]
-
-
-def marked(test):
-    for mark in by_kernel:
-        test = mark(test)
-    return test
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is built for Linux")
 def test_interpreted():
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    run_interpreted(__file__)
 
 
 def draw(*shape, seed=0, dtype=F64):
@@ -113,34 +99,34 @@ def compare(func, z0, order=0.6, **options):
     assert apart(found, gradients(func, z0, "single", order, **options)[0]) < 1e-12
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize("method", ["predictor", "abm"])
 def test_networks(method):
     compare(Net(3, 20), draw(5, 3), method=method)
 
 
-@marked
+@by_kernels
 def test_wide_layers_go_by_tiles():
     compare(Net(66, 70), 0.1 * draw(2, 66), steps=2)
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize("shape", [(2, 2, 3), (3,)])
 def test_samples_have_any_shape(shape):
     compare(Net(3, 17), draw(*shape), steps=2)
 
 
-@marked
+@by_kernels
 def test_small_systems_with_arguments_for_each_sample():
     compare(Prey(), draw(5, 2).exp(), args=(0.3 * draw(5, 3, seed=1),), method="abm")
 
 
-@marked
+@by_kernels
 def test_activations():
     compare(Activations(), draw(7, 3), steps=3)
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize("shape", [(3,), (4, 1), (4, 3)])
 def test_orders_of_channels_and_samples(shape):
     order = 0.5 + 0.3 * torch.rand(shape, dtype=F64, generator=torch.Generator().manual_seed(3))
@@ -170,7 +156,7 @@ class Parts(nn.Module):
         return {"x": self.w @ torch.cat([x, y[None]]), "y": x[0] * x[1] - y}
 
 
-@marked
+@by_kernels
 def test_states_of_several_tensors():
     found = []
     for stepper in ("kernel", "single"):
@@ -183,7 +169,7 @@ def test_states_of_several_tensors():
     assert apart(*found) < 1e-12
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize(
     ("history", "storage", "method"),
     [
@@ -200,7 +186,7 @@ def test_histories_and_storages(history, storage, method, monkeypatch):
     compare(Prey(), draw(3, 2).exp(), order, args=args, history=history, storage=storage, method=method, steps=9)
 
 
-@marked
+@by_kernels
 def test_single_precision_is_as_near_to_double():
     exact = gradients(Net(3, 20), draw(5, 3), "single", method="abm")[0]
     net = Net(3, 20).float()
@@ -217,7 +203,7 @@ class Chosen(nn.Module):
         return -self.factor * self.rate * z[:, self.which]
 
 
-@marked
+@by_kernels
 def test_kernels_are_found_again_where_nothing_but_numbers_of_tensors_changed(monkeypatch):
     func, count = Chosen(), counted(monkeypatch, prepare._PREPARED)
     for hits, change in enumerate((lambda: None, lambda: func.rate.data.mul_(2), lambda: func.rate.data.add_(1))):
@@ -239,7 +225,7 @@ CELLS = [
 ]
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize("case", CELLS, ids=str)
 def test_cells_of_the_matrix(case):
     assert max(distances(by_package(case), by_reference(case)).values()) < 1e-12
@@ -254,7 +240,7 @@ class Does(nn.Module):
         return -self.rate * self.what(z)
 
 
-@marked
+@by_kernels
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -272,7 +258,7 @@ def test_other_functions_take_other_steps(what, why):
     assert why in stats.why
 
 
-@marked
+@by_kernels
 def test_implicit_schemes_take_other_steps():
     stats = gradients(Does(torch.sin), draw(4, 3), "kernel", method="trapezoid")[1]
     assert "not kernel: an implicit stage" in stats.why

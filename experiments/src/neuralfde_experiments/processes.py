@@ -55,7 +55,7 @@ class Processes:
     ) -> None:
         if self._started:
             if kind is None and dist.get_backend() == "gloo":
-                dist.barrier()  # its threads let go of the last tensors; a thread that does so while Python ends aborts
+                dist.barrier()  # without it a process aborted now and then while it ended
             dist.destroy_process_group()
 
     @property

@@ -54,6 +54,14 @@ def transformed(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     return tuple(None if v is None or t is None else dual(v, t) for v, t in pairs)  # type: ignore[return-value]
 
 
+def _keep_everything(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """What a Function of a case needs for its derivatives: all that it was given."""
+    ctx.case, ctx.kept, *tensors = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+    ctx.set_materialize_grads(False)
+
+
 class TensorSolve(torch.autograd.Function):
     """``(states at nodes, states between nodes)`` of a case and its inputs."""
 
@@ -64,13 +72,7 @@ class TensorSolve(torch.autograd.Function):
             out, between, kept.record = _forward(case, kept, inputs)
         return out, between
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep everything."""
-        ctx.case, ctx.kept, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.set_materialize_grads(False)
+    setup_context = staticmethod(_keep_everything)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -116,13 +118,7 @@ class TensorPull(torch.autograd.Function):
         every = (*found.coefficients, found.z0, *found.tensors)
         return tuple(g if wanted else None for g, wanted in zip(every, case.wanted, strict=True))
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep everything."""
-        ctx.case, ctx.kept, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.set_materialize_grads(False)
+    setup_context = staticmethod(_keep_everything)
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> tuple[Any, ...]:
