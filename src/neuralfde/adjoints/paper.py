@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..base.torch_private import vjp
 from ..history import Block
-from ..solve.loop import Gradients, Record, backward_task, march, reader
+from ..solve.loop import Gradients, Record, backward_task, march, readers
 from ..solve.plan import COEFFICIENTS, Coefficients, Plan, Run
 from ..solve.steppers import Task, Totals
 from ..solve.steppers.single import SingleSteps
@@ -43,7 +43,7 @@ class Paper:
         assert plan.backward_weights is not None
         memory = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, record.engine, False)
         totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, False, plan.field.outside)
-        read = reader(plan, c, record, Unseen(plan, run))
+        read, _ = readers(plan, c, record, Unseen(plan, run))
         outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
         terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this node and later ones
         multiplier = torch.zeros_like(z0)

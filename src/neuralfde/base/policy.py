@@ -68,6 +68,11 @@ KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps and numbers in its rows: what matrices take and give is kept for
 #: a block, some ten times its rows, and so are inner products of all its pairs of rows.
 KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 24
+#: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
+HELD_LAGS = 32
+#: Rows of such a block whose inner products are taken at once for the gradient of the weights: those of all 4096 would
+#: take 64 MiB.
+PAIRED_ROWS = 1024
 #: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
 KERNEL_FADING = 64
 

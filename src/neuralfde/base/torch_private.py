@@ -205,6 +205,11 @@ def with_tangent(x: Tensor | None) -> Tensor | None:
     return forward_ad.make_dual(x, torch.zeros_like(x))  # type: ignore[no-any-return]
 
 
+def shared_memory_of(device: torch.device) -> int:
+    """Bytes of shared memory that a kernel may take."""
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
+
+
 def version_of(x: Tensor) -> int:
     """How often a tensor has been written to; one made in inference mode does not say."""
     return 0 if x.is_inference() else x._version

@@ -8,12 +8,15 @@ e^{-s_i (a - j)} v_j``.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..base.policy import PAIRED_ROWS
 from .base import Block, Memory
+from .matrices import summed_by_lag
 from .sum_of_exponentials import SumOfExponentials
 
 
@@ -76,26 +79,31 @@ class LongBlocks(Memory):
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
-        if self.weights_grad is not None and slopes is not None:
-            self._correlate(rows, slopes)
-        if block.count < self.block:  # the last one: nothing comes after it
-            return
-        early = self.block - self.near
-        self.short.record(Block(block.start, self.near), rows[early:])
+        starts = [0]
+        if self.weights_grad is not None and slopes is not None:  # inner products of near pairs alone: piece by piece
+            piece = PAIRED_ROWS if len(self.modes.coefficients) == 1 else 2 * self.near
+            starts += [a for a in range(piece, block.count, piece) if block.count - a >= self.near]
+        for a, b in itertools.pairwise([*starts, block.count]):
+            if self.weights_grad is not None and slopes is not None:
+                self._correlate(rows[a:b], slopes[a:b])
+            if b < block.count or block.count == self.block:  # nothing comes after the last one
+                self._take(rows[a:b])
+
+    def _take(self, rows: Tensor) -> None:
+        """The last B rows are kept as they are, all before them fade."""
+        early = len(rows) - self.near
+        self.short.record(Block(0, self.near), rows[early:])
         self.short.older *= self.fade[early][:, None]
         self.short.older += self.fade[1 : early + 1].flip(0).t() @ rows[:early].permute(2, 1, 0, 3)
 
     def _correlate(self, rows: Tensor, slopes: Tensor) -> None:
-        """Add ``⟨v_i, μ_{i'}⟩`` of one block: to the weight of lag ``i - i'``, or to the coefficients beyond B."""
+        """Add ``⟨v_i, μ_{i'}⟩`` of these rows: to the weight of lag ``i - i'``, or to the coefficients beyond B."""
         assert self.weights_grad is not None
         count, size = slopes.shape[0], self.near
         mine = slopes.transpose(0, 1)  # (groups, own, width)
-        times = torch.arange(-size, count, device=slopes.device)
-        lag = (times[size:, None] - times).clamp_(min=0).reshape(-1)
         for k in range(self.short.ins):
             past = torch.cat([self.short.previous[:, k], rows[:, k].transpose(0, 1)], dim=1)
-            by_lag = mine.new_zeros(len(mine), count + size)
-            by_lag.index_add_(-1, lag, (mine @ past.transpose(1, 2)).flatten(1))
+            by_lag = summed_by_lag(mine @ past.transpose(1, 2))
             before = (mine @ self.short.older[:, k].transpose(1, 2)) * self.fade[:count]
             grad, beyond = self.weights_grad[k], by_lag[:, size + 1 :]
             grad[:, 1 : size + 1] += by_lag[:, 1 : size + 1]

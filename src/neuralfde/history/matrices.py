@@ -128,6 +128,14 @@ class Triangular:
         return found.unsqueeze(2) if backward else found.permute(0, 1, 3, 2).unsqueeze(-1)
 
 
+def summed_by_lag(products: Tensor) -> Tensor:
+    """Inner products (groups, n, before + n) of n rows with themselves and those before them, summed over all pairs of
+    one lag: (groups, before + n), from lag 0 on."""
+    groups, n, width = products.shape
+    skewed = torch.nn.functional.pad(products.flip(-1), (0, n)).flatten(1)[:, : n * (width + n - 1)]
+    return skewed.view(groups, n, width + n - 1).sum(1)[:, n - 1 :]
+
+
 def toeplitz_inner(lags: Tensor, count: int, backward: bool) -> Tensor:
     """The weights inside a block that depend on the lag alone, as ``Memory.inner`` has them.
 

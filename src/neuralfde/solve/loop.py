@@ -17,6 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..base.policy import HELD_LAGS
 from ..base.structure import all_finite
 from ..base.torch_private import value_of
 from ..base.transfer import capturing
@@ -25,10 +26,10 @@ from ..history import Block, Exponentials, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
 from ..rhs.demand import derivative_only
 from ..schemes import Jacobian
-from ..storage import Tape
+from ..storage import Tape, read_rows
 from .plan import Coefficients, Plan, Run
 from .rows import SegmentRows, SlopeRows
-from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, choose
+from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, Yielded, choose
 from .steppers.trace import leaves, traced
 from .steppers.work import local_weights
 from .witness import Witness
@@ -128,8 +129,11 @@ def forward(
         return filled.slopes.unsqueeze(1), None
 
     steps = SingleSteps(plan, run, True) if keep_graphs else stepper.open(plan, run, like, size, backward=False)
-    with steps:
-        march(parts.memory, range(plan.steps + 1), like, take, lambda block: steps.room(block.count, False))
+    try:
+        with steps:
+            march(parts.memory, range(plan.steps + 1), like, take, lambda block: steps.room(block.count, False))
+    except Yielded:
+        return forward(plan, run, c, z0)
     run.history_bytes = engine.bytes + (0 if tape is None else tape.bytes)
     record = Record(tape, steps=steps if keep_graphs else None, witness=witness)
     if plan.train and parts.starting is not None:
@@ -151,7 +155,7 @@ def backward(
     engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
-    read = reader(plan, c, record, steps)
+    read, read_block = readers(plan, c, record, steps)
     outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
 
     def room(block: Block) -> Tensor | None:
@@ -164,7 +168,7 @@ def backward(
             sums = like.new_zeros(block.count, 1, *like.shape) if place is None else place.zero_()
         task = backward_task(plan, c, block, sums, inner)
         grads = [outside.get(n) for n in task.steps]
-        mu, slopes = steps.backward(task, Pull(read, grads, totals, plan.weigh, record.witness))
+        mu, slopes = steps.backward(task, Pull(read, read_block, grads, totals, plan.weigh, record.witness))
         if plan.callback is not None:
             for n in task.steps:
                 plan.callback(plan.steps - n, plan.steps)
@@ -181,28 +185,41 @@ def backward(
     return Gradients(weights, parts.initial_grad(), placed)
 
 
-def reader(plan: Plan, c: Coefficients, record: Record, steps: Steps) -> Callable[[int], Tensor]:
-    """Row ``n`` of the forward pass; rows that are computed again are computed by these steps.
+def readers(
+    plan: Plan, c: Coefficients, record: Record, steps: Steps
+) -> tuple[Callable[[int], Tensor], Callable[[range], Tensor]]:
+    """Row ``n`` of the forward pass, and those of a block; rows that are computed again are computed by these steps.
 
     Where these do not compare slopes with those of the forward pass, it is done here.
     """
     if isinstance(record.tape, SegmentRows):
         record.tape.use(steps, march, forward_task)
 
+    def compare(n: int, row: Tensor) -> None:
+        own = c.local if c.local.ndim == 1 else c.local[n]
+        (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
+        with torch.enable_grad(), derivative_only(False):
+            x = leaves(row, plan.field.shape)
+            _, v = traced(plan.scheme, partial(plan.field, n), x, w0, slope=True, start=n == 0)
+        assert witness is not None
+        witness.compare(n, v, x)
+
     def read(n: int) -> Tensor:
         assert record.tape is not None, "the graphs of the steps are kept in place of rows"
         row = record.tape.read(n)
         if witness is not None and n in witness.slopes:
-            own = c.local if c.local.ndim == 1 else c.local[n]
-            (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
-            with torch.enable_grad(), derivative_only(False):
-                x = leaves(row, plan.field.shape)
-                _, v = traced(plan.scheme, partial(plan.field, n), x, w0, slope=True, start=n == 0)
-            witness.compare(n, v, x)
+            compare(n, row)
         return row
 
+    def read_block(steps: range) -> Tensor:
+        assert record.tape is not None
+        rows = read_rows(record.tape, steps)
+        for n in () if witness is None else [n for n in witness.slopes if n in steps]:
+            compare(n, rows[steps.index(n)])
+        return rows
+
     witness = None if steps.compares else record.witness
-    return read
+    return read, read_block
 
 
 def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor, before: Tensor | None) -> Task:
@@ -238,7 +255,8 @@ def _history(plan: Plan, run: Run, c: Coefficients, stepper: Stepper, like: Tens
     """The history, with the blocks that the stepper likes; short ones beside graphs, which take all the memory."""
     past = plan.history
     if isinstance(past, Exponentials):
-        short = keep_graphs or c.start is not None or plan.backward_weights is not None  # a dense triangle is needed
+        dense = c.start is not None or plan.backward_weights is not None or past.block > HELD_LAGS
+        short = keep_graphs or dense  # then weights are needed as a triangle
         return past if short else replace(past, span=stepper.span(run, like, plan.steps))
     if not isinstance(past, Full):
         return past

@@ -11,18 +11,35 @@ from torch import Tensor
 from ..errors import InputTypeError
 
 
-class Tape(Protocol):
+class Readable(Protocol):
+    """Rows that a backward pass asks for."""
+
+    def read(self, n: int) -> Tensor:
+        """Give row ``n`` back, until the next one is read; called with n descending."""
+
+
+class Tape(Readable, Protocol):
     """The rows of one forward pass."""
 
     def write_rows(self, n: int, rows: Tensor) -> None:
         """Keep (a copy of) rows ``n``, ``n + 1``, …, (count, *shape); called in the order of the steps."""
 
-    def read(self, n: int) -> Tensor:
-        """Give row ``n`` back, until the next one is read; called with n descending."""
-
     @property
     def bytes(self) -> int:
         """What it holds on the device of the state, in bytes."""
+
+
+def read_rows(tape: Readable, steps: range) -> Tensor:
+    """The rows of these steps, descending, (steps, *shape): at once where the tape can, otherwise one by one."""
+    at_once = getattr(tape, "read_rows", None)
+    if at_once is not None:
+        return at_once(steps)  # type: ignore[no-any-return]
+    first = tape.read(steps[0])
+    rows = first.new_empty(len(steps), *first.shape)
+    rows[0] = first
+    for k, n in enumerate(steps[1:], 1):
+        rows[k] = tape.read(n)
+    return rows
 
 
 class Storage(ABC):

@@ -45,6 +45,10 @@ class DeviceTape:
         """See ``Tape``."""
         return self.buffer[n - self.first].to(self.dtype)
 
+    def read_rows(self, steps: range) -> Tensor:
+        """See :func:`neuralfde.storage.read_rows`."""
+        return self.buffer[steps[-1] - self.first : steps[0] + 1 - self.first].flip(0).to(self.dtype)
+
     @property
     def bytes(self) -> int:
         """See ``Tape``."""

@@ -58,6 +58,17 @@ class PinnedTape:
                 self._fetch(block - 1)
         return self.stage[block % 2, k].to(self.dtype)
 
+    def read_rows(self, steps: range) -> Tensor:
+        """See :func:`neuralfde.storage.read_rows`."""
+        rows, n = torch.empty(len(steps), *self.shape, dtype=self.dtype, device=self.device), steps[0]
+        while n >= steps[-1]:
+            self.read(n)
+            (block, k), low = divmod(n, self.rows), max(steps[-1], n - n % self.rows)
+            part = self.stage[block % 2, low % self.rows : k + 1]
+            rows[steps[0] - n : steps[0] - low + 1] = part.flip(0)
+            n = low - 1
+        return rows
+
     def _host(self, block: int) -> Tensor:
         chunk, place = divmod(block, self.per_chunk)
         while chunk >= len(self.chunks):

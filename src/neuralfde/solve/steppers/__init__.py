@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..plan import Plan, Run
-from .base import Filled, Pull, Stepper, Steps, Task, Totals
+from .base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded
 from .cuda_graph import CudaGraph
 from .kernel import Kernel
 from .picard import Picard
@@ -25,6 +25,7 @@ __all__ = [
     "Steps",
     "Task",
     "Totals",
+    "Yielded",
     "choose",
 ]
 

@@ -99,6 +99,7 @@ class Pull:
 
     Attributes:
         read: row ``n`` as the forward pass left it, (sums, groups, width); asked for in descending order.
+        read_block: the rows of these steps at once, (steps, sums, groups, width), in their order.
         grads: the gradient of each state from outside, (groups, width), or None; one for each step.
         totals: where gradients of parameters and local weights add up.
         weigh: whether slopes and gradients of local weights are wanted.
@@ -106,6 +107,7 @@ class Pull:
     """
 
     read: Callable[[int], Tensor]
+    read_block: Callable[[range], Tensor]
     grads: Sequence[Tensor | None]
     totals: Totals
     weigh: bool
@@ -170,6 +172,10 @@ class Steps(ABC):
     def finish(self, totals: Totals) -> None:
         """All blocks of a backward pass are done: add what has been gathered apart from the totals."""
         return None
+
+
+class Yielded(Exception):
+    """Raised by a stepper in a forward pass that finds out at its first block why it ``yields``: another one begins."""
 
 
 class Stepper(ABC):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...base.policy import WARM_UP
 from ...base.structure import replace_tensors, tensors_in
-from ...base.torch_private import with_parameters
+from ...base.torch_private import version_of, with_parameters
 from ...errors import UnsupportedError
 from ...rhs.field import Field, graph_nodes
 from ..plan import Plan
@@ -37,15 +37,16 @@ def capture(call: Callable[[], Any], func: Any, like: Tensor, pool: Any) -> torc
     """Warm up on a side stream, then capture there; the current stream is put back whatever happens."""
     stream, current = capture_stream(like.device), torch.cuda.current_stream(like.device)
     buffers = list(func.buffers()) if isinstance(func, nn.Module) else []
-    kept = [b.clone() for b in buffers]
+    kept = [(b, b.clone(), version_of(b)) for b in buffers]
     try:
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 call()
         current.wait_stream(stream)
-        for b, before in zip(buffers, kept, strict=True):
-            b.copy_(before)  # running statistics: the warm-up was no step
+        for b, before, version in kept:
+            if version_of(b) != version:
+                b.copy_(before)  # running statistics: the warm-up was no step
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):

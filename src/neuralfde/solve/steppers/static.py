@@ -143,7 +143,7 @@ class Static:
         totals = self.totals
         before = [None if g is None else g.clone() for g in totals.tensors]
         outside = [work.slots[k][0] for k in task.steps]
-        inside = Pull(self.x.__getitem__, outside, totals, pull.weigh)
+        inside = Pull(self.x.__getitem__, lambda steps: self.x[: len(steps)], outside, totals, pull.weigh)
         slopes = self.slopes[: task.block.count] if pull.weigh else None
 
         def call() -> None:

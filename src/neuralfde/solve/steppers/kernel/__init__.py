@@ -13,7 +13,7 @@ from torch import Tensor
 from ....base.policy import KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS, KERNEL_FADING, KERNEL_LONGER
 from ....base.transfer import capturing
 from ...plan import Plan, Run
-from ..base import Filled, Pull, Stepper, Steps, Task, Totals, why_single
+from ..base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded, why_single
 from .launch import Launcher, why_not_here
 from .record import Refused
 
@@ -48,7 +48,7 @@ class Kernel(Stepper):
 
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
         """See :class:`Stepper`."""
-        return KernelSteps(plan, run.kernel)
+        return KernelSteps(plan, run)
 
 
 def _why_not(plan: Plan) -> str | None:
@@ -73,8 +73,8 @@ def _launcher(plan: Plan, like: Tensor) -> Launcher | str:
 class KernelSteps(Steps):
     """Blocks of steps, a launch each."""
 
-    def __init__(self, plan: Plan, launcher: Launcher) -> None:
-        self.plan, self.launcher = plan, launcher
+    def __init__(self, plan: Plan, run: Run) -> None:
+        self.plan, self.run, self.launcher = plan, run, run.kernel
 
     def __enter__(self) -> Steps:
         self.launcher.begin()
@@ -85,7 +85,11 @@ class KernelSteps(Steps):
         field = self.plan.field
         field.first_slope = None  # a row less until the backward pass has ended
         field.evaluations += task.block.count * max(1, self.plan.scheme.stages)
-        return Filled(*self.launcher.forward(task, self.plan))
+        try:
+            return Filled(*self.launcher.forward(task, self.plan))
+        except Refused as reason:
+            self.run.kernel = str(reason)
+            raise Yielded from reason
 
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
         """See :class:`Steps`."""

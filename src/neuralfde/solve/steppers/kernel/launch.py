@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....base.torch_private import vjp
+from ....base.torch_private import shared_memory_of, vjp
 from ....history import Modes, ieee
 from ...plan import Plan
 from ..base import Pull, Task, Totals
 from .prepare import prepared
+from .record import Refused
 
 
 def why_not_here(like: Tensor) -> str | None:
@@ -48,8 +49,10 @@ class Launcher:
         """A pass begins."""
         self.shared_grad, self.own_grad = torch.zeros_like(self.shared), torch.zeros_like(self.own)
 
-    def launch(self, name: str, task: Task, plan: Plan, tensors: tuple[Any, ...], weigh: bool) -> None:
-        """Run a kernel over the steps of a block."""
+    def launch(
+        self, name: str, task: Task, plan: Plan, tensors: tuple[Any, ...], weigh: bool, dry: bool = False
+    ) -> None:
+        """Run a kernel over the steps of a block, or only compile it; raises where the device has no room for it."""
         local = task.local.clone()
         if task.origin is not None:
             local[task.origin] = 0.0  # its state is given: c + 0 · f
@@ -60,23 +63,32 @@ class Launcher:
         places = self.prepared.places
         grid = (-(-self.samples // self.fixed["BM"]),)
         with torch.cuda.device_of(task.sums):
-            self.prepared.functions[name][grid](
+            kernel, key = self.prepared.functions[name], (name, _sizes(task.inner)["K"], weigh)
+            given = (
                 *tensors, *_weights(task.inner), times, local, self.shared, self.own, places, task.block.count,
-                self.samples, *self.prepared.strides, row, width, **self.fixed, K=_terms(task.inner), WEIGH=weigh,
+                self.samples, *self.prepared.strides, row, width,
             )  # fmt: skip
+            options = {**self.fixed, **_sizes(task.inner), "WEIGH": weigh}
+            if key not in self.prepared.fitting and task.sums.is_cuda:
+                _check_room(kernel.warmup(*given, grid=grid, **options), task.sums.device)
+            self.prepared.fitting.add(key)
+            if not dry:
+                kernel[grid](*given, **options)
 
     def forward(self, task: Task, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, states and slopes of a block."""
         sums = task.sums.contiguous()
         slopes = torch.empty_like(sums[:, 0])
         states = sums[:, 0] if sums.shape[1] == 1 else torch.empty_like(slopes)
+        if plan.train:  # a backward pass that finds no room would find it too late
+            self.launch("backward", task, plan, (sums,) * 7 + (0,), weigh=plan.weigh, dry=True)
         self.launch("forward", task, plan, (sums, states, slopes, 0), weigh=False)
         return sums, states, slopes
 
     def backward(self, task: Task, pull: Pull, plan: Plan) -> tuple[Tensor, Tensor | None]:
         """The rows μ of a block, and its slopes where they are wanted; gradients of constants add up here."""
         count, sums = task.block.count, task.sums.contiguous()
-        rows = torch.stack([pull.read(n) for n in task.steps])
+        rows = pull.read_block(task.steps)
         mu = torch.zeros_like(rows)
         for k, grad in enumerate(pull.grads):
             if grad is not None:
@@ -133,15 +145,28 @@ def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     """The weights inside a block, as a kernel takes them: a table, how far back it goes, its strides by group, step,
     sum and earlier step; then coefficients, decays and number of exponentials."""
     if isinstance(inner, Modes):
-        sums, lags = inner.lags.shape[1:]
-        strides = (sums * lags, 1, lags, -1)
-        return inner.lags, lags - 1, *strides, inner.coefficients, inner.decays, len(inner.decays)
+        groups, _, lags = inner.lags.shape
+        table, modes = (x.permute(1, 2, 0).contiguous() for x in (inner.lags, inner.coefficients))  # groups are near
+        return table, lags - 1, 1, groups, lags * groups, -groups, modes, inner.decays, len(inner.decays)
     _, count, outs, _, ins = inner.shape
     strides = (count * outs * count, outs * count, count, 1) if ins == 1 else (count * count * ins, count * ins, 1, ins)
     table = inner.contiguous()
     return table, count, *strides, table, table, 0
 
 
-def _terms(inner: Tensor | Modes) -> int:
-    """The power of two that holds the exponentials."""
-    return 1 << (len(inner.decays) - 1).bit_length() if isinstance(inner, Modes) else 0
+def _sizes(inner: Tensor | Modes) -> dict[str, int]:
+    """The powers of two that hold the exponentials and the steps before them."""
+    if not isinstance(inner, Modes):
+        return {"K": 0, "R": 0}
+    return {"K": _power(len(inner.decays)), "R": _power(inner.lags.shape[-1] - 1)}
+
+
+def _power(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+def _check_room(compiled: Any, device: torch.device) -> None:
+    """Raise unless a multiprocessor has the shared memory that a compiled kernel takes."""
+    needs, has = compiled.metadata.shared, shared_memory_of(device)
+    if needs > has:
+        raise Refused(f"its kernel takes {needs >> 10} KiB of shared memory, and the GPU has {has >> 10} KiB")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class Prepared:
         low: the program; without the tensors that it was traced with.
         shared, own: which constants all samples share, and which each has for itself.
         sources: the constants among the tensors of a record.
+        fitting: the variants that were compiled and found to fit the device.
         places: where each feature of each sample is in a row, and the strides of that where they are all.
     """
 
@@ -42,6 +44,7 @@ class Prepared:
     sources: list[int]
     places: Tensor
     strides: tuple[int, int]
+    fitting: set[Hashable] = field(default_factory=set)
 
     def fixed(self, like: Tensor) -> dict[str, Any]:
         """What kernels are compiled for."""
