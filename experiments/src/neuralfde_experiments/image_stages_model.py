@@ -31,7 +31,8 @@ class PiecewiseConv(nn.Module):
 
     def __init__(self, width: int, pieces: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(pieces, width, width, 3, 3))
+        # 9 taps of all channels in: a view with channels last, which convolutions of such states take without a copy
+        self.weight = nn.Parameter(torch.empty(pieces, width, 9 * width))
         for each in self.weight:
             nn.init.kaiming_normal_(each, nonlinearity="relu")
         self.affine = nn.Parameter(torch.zeros(pieces, 3, width))  # scale - 1, shift, bias
@@ -40,7 +41,8 @@ class PiecewiseConv(nn.Module):
         """The convolution with the weights of this piece."""
         scale, shift, bias = self.affine.index_select(0, piece)[0].unbind(0)
         z = F.group_norm(z, z.shape[1], 1 + scale, shift)  # a group for each channel is instance norm
-        return F.conv2d(F.silu(z), self.weight.index_select(0, piece)[0], bias, padding=1)
+        weight = self.weight.index_select(0, piece)[0].unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
+        return F.conv2d(F.silu(z), weight, bias, padding=1)
 
 
 class StageField(nn.Module):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 from neuralfde import FDEBlock, Full
 from neuralfde.cli.experiment import Row
 from neuralfde.cli.measuring import peak_mib
-from neuralfde.errors import NonFiniteError
+from neuralfde.errors import InputError, NonFiniteError
 
 from .data.images import ImageData
 from .image_stages_model import StagedFDE
@@ -60,22 +62,19 @@ class StageTrainer(Trainer):
     model: StagedFDE
     build = staticmethod(build)
     judged_at_once = 2500
+    judged_by = "single"  # so many images keep a GPU busy: nothing to capture
 
     @property
     def lost(self) -> bool:
         """Whether the loss was not finite."""
         return bool(self.curve) and self.curve[-1]["loss"] is None
 
-    @property
-    def share(self) -> float:
-        """How much of the training is done."""
-        return 1.0 if self.lost else super().share
-
     def train_step(self) -> None:
         """One step; a state that is not finite is found at the end of its epoch, as it is in captured steps."""
         try:
             super().train_step()
-        except NonFiniteError:
+        except (NonFiniteError, InputError) as error:
+            self._check_lost(error)
             self.sums += torch.nan
             self.step += 1
 
@@ -83,9 +82,15 @@ class StageTrainer(Trainer):
         """See :class:`Trainer`."""
         try:
             super().end_epoch(log)
-        except NonFiniteError:
+        except (NonFiniteError, InputError) as error:
+            self._check_lost(error)
             epoch = -(-self.step // self.examples.steps)
             self.curve.append({"epoch": epoch, "loss": None, "seconds": round(self.seconds, 3)})
+
+    def _check_lost(self, error: NonFiniteError | InputError) -> None:
+        """Weights that are not finite make initial states that a solve refuses; any other refusal is an error."""
+        if isinstance(error, InputError) and all(bool(w.isfinite().all()) for w in [*self.weights, *self.mean]):
+            raise error
 
     def more(self, epoch: int, weights: list[Tensor]) -> Row:
         """The test accuracy and, in the first and every few epochs, cosines of gradients."""
@@ -95,17 +100,18 @@ class StageTrainer(Trainer):
             row["cosines"] = self.cosines()
         return row
 
-    def cosines(self) -> dict[str, float]:
+    def cosines(self) -> dict[str, float | None]:
         """Between the gradient as it is computed here and the true one: of the images, and of each stage's weights.
 
-        The true one is autograd's through the solver, in double precision.
+        The true one is autograd's through the solver, in double precision. None: the gradient is not finite.
         """
         images, labels = (x[:COMPARED] for x in self.examples.train)
         ((x, y),) = self.examples.parts((images, labels), COMPARED)
         with self._precision():
             ours = gradients(self.model, x, y, self.config.adjoint)
         true = gradients(copy.deepcopy(self.model).double(), x.double(), y, "direct")
-        return {k: float(F.cosine_similarity(g.double(), true[k], dim=0)) for k, g in ours.items()}
+        found = {k: float(F.cosine_similarity(g.double(), true[k], dim=0)) for k, g in ours.items()}
+        return {k: x if math.isfinite(x) else None for k, x in found.items()}
 
     def result(self) -> Row:
         """See :class:`Trainer`; of a training that was lost, the accuracy before."""
@@ -138,8 +144,6 @@ def gradients(model: StagedFDE, images: Tensor, labels: Tensor, adjoint: str) ->
 
 def step_mib(config: Config, data: ImageData, processes: Processes) -> float:
     """MiB at the peak of one training step, run as it is written; the step before it has made the optimiser's state."""
-    import dataclasses
-
     plain = dataclasses.replace(config, capture=False, compile=False)
     trainer = StageTrainer(plain, data, config.seed, processes)
     batch = trainer.examples.batch(0)

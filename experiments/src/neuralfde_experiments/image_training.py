@@ -65,10 +65,12 @@ class Trainer:
     Attributes:
         build: makes the model of a configuration.
         judged_at_once: images judged at once.
+        judged_by: the stepper that judges.
     """
 
     build: Callable[[Any, ImageData], nn.Module] = staticmethod(build)
     judged_at_once = JUDGED_AT_ONCE
+    judged_by = "auto"
 
     def __init__(self, config: Config, data: ImageData, seed: int, processes: Processes) -> None:
         if config.minutes and processes.count > 1:
@@ -116,6 +118,11 @@ class Trainer:
         return self.config.epochs * self.examples.steps
 
     @property
+    def lost(self) -> bool:
+        """Whether there is nothing left to train; a loss that is not finite is an error unless a subclass takes it."""
+        return False
+
+    @property
     def share(self) -> float:
         """How much of the training is done, by steps or by the clock, whichever is further."""
         limit = 60 * self.config.minutes
@@ -135,7 +142,7 @@ class Trainer:
                 self.restore(state)
         log = _Logs(self.config.tensorboard if self.processes.rank == 0 else "", key)
         said, self.began = _Said(report, key, self.total), time.perf_counter() - self.seconds
-        done = self.step > 0 and self.share >= 1
+        done = self.lost or (self.step > 0 and self.share >= 1)
         while not done:
             with self._on_stream():
                 self.train_step()
@@ -146,6 +153,7 @@ class Trainer:
                     self.seconds = self._clock() - self.began
                 if ended:
                     self.end_epoch(log)
+                    done = done or self.lost
                 if ended or self.step % self.config.checkpoint_every == 0:
                     report.checkpoint(key, self.snapshot())
             yield
@@ -260,7 +268,7 @@ class Trainer:
         before = [p.detach().clone() for p in self.weights]
         trained = [dict(block.options) for block in self.blocks]
         for block in self.blocks:
-            block.options |= {"step": self.config.step, "stepper": "auto"}
+            block.options |= {"step": self.config.step, "stepper": self.judged_by}
         torch._foreach_copy_(self.weights, weights)
         sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
         # other batches than in training, for once: not worth compiling for
