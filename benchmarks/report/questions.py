@@ -126,6 +126,11 @@ QUESTIONS = {
         f"`{GPU} --parts cost,direct,probe,smoke`{TAKE}",
         "reproduce.md#cost-over-the-horizon",
     ),
+    "image-stages": Question(
+        "What do exact gradients buy in three fractional stages, beside direct ones and the paper's?",
+        f"`python benchmarks/image_stages.py --data DIR --out OUT`{TAKE}; `neuralfde run image-stages --out OUT`",
+        "reproduce.md#what-exact-gradients-buy",
+    ),
     "images-gradients": Question(
         "What do exact gradients change in a training?",
         f"`{GPU} --parts adjoints`{TAKE}",

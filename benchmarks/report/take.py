@@ -122,6 +122,14 @@ def image_ways(found: Row, path: Path, name: str) -> Iterator[Run]:
     yield "images-cost", "ways", found["ways"], about(found, path) | more
 
 
+def image_stages(found: Row, path: Path, name: str) -> Iterator[Run]:
+    """Of ``image_stages.py``: the settings are those of the first training, the seeds and adjoints are in the rows."""
+    rows = sorted(found["rows"], key=lambda r: (r["seed"], ("exact", "direct", "paper").index(r["adjoint"])))
+    kept = [{k: v for k, v in r.items() if k not in ("settings", "case")} for r in rows]
+    part = name or f"{rows[0]['dataset']}, β = {rows[0]['order']:g}"
+    yield "image-stages", part, kept, about(found, path) | {"settings": rows[0]["settings"]}
+
+
 def as_they_are(question: str, part: str) -> Callable[[Row, Path, str], Iterator[Run]]:
     """Of parts whose rows are kept as they were written."""
 
@@ -132,7 +140,9 @@ def as_they_are(question: str, part: str) -> Callable[[Row, Path, str], Iterator
 
 
 def command_line(found: Row, path: Path, name: str) -> Iterator[Run]:
-    """Of ``neuralfde run images`` or ``image-adjoints``, with ``--out``."""
+    """Of ``neuralfde run images``, ``image-adjoints`` or ``image-stages``, with ``--out``."""
+    if found["experiment"] == "image-stages":
+        yield from image_stages(found, path, name)
     if found["experiment"] not in ("images", "image-adjoints"):
         return
     dataset = found["rows"][0]["dataset"]
@@ -174,6 +184,7 @@ TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "graphs-cost": graph_cost,
     "graph-kernels": graph_kernels,
     "search": search,
+    "image-stages": image_stages,
     "images": image_trainings,
     "validate-": image_recipes,
     "cost-": image_cost,

@@ -98,6 +98,7 @@ TRAINED = {
     "peak_mib": 1.0,
     "curve": CURVE,
 }
+STAGED = TRAINED | {"adjoint": "exact", "order": 0.5, "settings": SETTINGS}
 SEARCHED = {
     "dataset": "cora",
     "variant": "l",
@@ -119,6 +120,7 @@ TIMED = {"name": "exact", "t": 1.0, "total_s": 1.0}
 LEFT = {
     "images.json": ({"machine": MACHINE, "way": "plain", "settings": {"mnist": SETTINGS}, "rows": [TRAINED]},
                     ("images-accuracy", "mnist: reported")),
+    "image-stages-mnist-0.6.json": ({"machine": MACHINE, "rows": [STAGED]}, ("image-stages", "mnist, β = 0.5")),
     "validate-mnist.json": ({"machine": MACHINE, "curves": {"affine": CURVE}, "rows": []},
                             ("images-accuracy", "mnist: recipes compared on held-out images")),
     "cost-mnist.json": ({"machine": MACHINE, "settings": {}, "rows": [{"T": 1, "train_seconds": 1.0}, {"T": 2}]},

@@ -12,6 +12,7 @@ _NAMES = (
     "images",
     "image-cost",
     "image-adjoints",
+    "image-stages",
     "graphs",
     "graph-sampled",
     "graph-cost",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from neuralfde import FDEBlock
 from neuralfde.cli.experiment import Report, Row
 from neuralfde.errors import InputError, NonFiniteError
 from neuralfde.models.image import ConvFDE
@@ -60,7 +61,16 @@ class Trainer:
         data: the images.
         seed: of everything random.
         processes: this process among all.
+
+    Attributes:
+        build: makes the model of a configuration.
+        judged_at_once: images judged at once.
+        judged_by: the stepper that judges.
     """
+
+    build: Callable[[Any, ImageData], nn.Module] = staticmethod(build)
+    judged_at_once = JUDGED_AT_ONCE
+    judged_by = "auto"
 
     def __init__(self, config: Config, data: ImageData, seed: int, processes: Processes) -> None:
         if config.minutes and processes.count > 1:
@@ -69,11 +79,12 @@ class Trainer:
         self.config, self.processes = config, processes
         self.solver_steps = stages("coarse", config.coarse, config.step)
         self.examples = Examples(config, data, seed, processes)
-        self.model = build(config, data).to(processes.device)
+        self.model = self.build(config, data).to(processes.device)
+        self.blocks = [m for m in self.model.modules() if isinstance(m, FDEBlock)]
         if config.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if config.compile:
-            self.model.fde.func.compile(dynamic=False)  # type: ignore[attr-defined]
+        for block in self.blocks if config.compile else ():
+            block.func.compile(dynamic=False)  # type: ignore[attr-defined]
         self.wrapped = processes.wrap(self.model)
         self.weights: list[Tensor] = list(self.model.parameters())
         self.mean = [p.detach().clone() for p in self.weights]
@@ -107,6 +118,11 @@ class Trainer:
         return self.config.epochs * self.examples.steps
 
     @property
+    def lost(self) -> bool:
+        """Whether there is nothing left to train; a loss that is not finite is an error unless a subclass takes it."""
+        return False
+
+    @property
     def share(self) -> float:
         """How much of the training is done, by steps or by the clock, whichever is further."""
         limit = 60 * self.config.minutes
@@ -126,7 +142,7 @@ class Trainer:
                 self.restore(state)
         log = _Logs(self.config.tensorboard if self.processes.rank == 0 else "", key)
         said, self.began = _Said(report, key, self.total), time.perf_counter() - self.seconds
-        done = self.step > 0 and self.share >= 1
+        done = self.lost or (self.step > 0 and self.share >= 1)
         while not done:
             with self._on_stream():
                 self.train_step()
@@ -137,6 +153,7 @@ class Trainer:
                     self.seconds = self._clock() - self.began
                 if ended:
                     self.end_epoch(log)
+                    done = done or self.lost
                 if ended or self.step % self.config.checkpoint_every == 0:
                     report.checkpoint(key, self.snapshot())
             yield
@@ -173,16 +190,18 @@ class Trainer:
 
     def _choose_solver(self, step: float) -> None:
         """Take this step of the solver; another one needs another captured graph."""
-        options = self.model.fde.options
-        changed = step != options["step"]
-        options["step"] = step
+        changed = step != self.blocks[0].options["step"]
+        chosen: dict[str, Any] = {"step": step}
         if self.replay is not None and self.replay.failed:
-            options["stepper"] = "auto"
+            chosen["stepper"] = "auto"
         if self.captures and (self.replay is None or changed):
             self.replay = None  # gives its memory back first
             self.replay = Replay(self.update)
-            options["stepper"] = "single"  # one graph of the whole training step in place of one for each block
-            options["history"] = "full" if self.config.history == "auto" else self.config.history
+            chosen["stepper"] = "single"  # one graph of the whole training step in place of one for each block
+        for block in self.blocks:
+            block.options |= chosen
+            if self.captures and block.options.get("history") == "auto":
+                block.options["history"] = "full"
 
     def update(self, images: Tensor, labels: Tensor) -> None:
         """Gradients, optimiser, mean weights and sums of a batch, without a look at any value."""
@@ -226,7 +245,7 @@ class Trainer:
         weights = self.mean if judged else [p.detach() for p in self.weights]
         if len(self.examples.held[1]):
             row["held_out_accuracy"], row["held_out_loss"] = self.judge(self.examples.held, weights)
-        row |= {"order": float(torch.as_tensor(self.model.fde.order).detach()), "seconds": round(self.seconds, 3)}
+        row |= {**self.more(row["epoch"], weights), "order": self.order, "seconds": round(self.seconds, 3)}
         loss = row.get("held_out_loss", -float(row["epoch"]))  # without held-out images the last epoch is kept
         if loss <= self.best["loss"]:
             self.best = {"loss": loss, "accuracy": row.get("held_out_accuracy"), "epoch": row["epoch"]}
@@ -234,23 +253,34 @@ class Trainer:
         self.curve.append(row)
         log.write(row)
 
+    def more(self, epoch: int, weights: list[Tensor]) -> Row:
+        """What else is told of an epoch, of the weights that are judged."""
+        return {}
+
+    @property
+    def order(self) -> float:
+        """The order of the equation as it is now."""
+        return float(torch.as_tensor(self.blocks[0].order).detach())
+
     @torch.no_grad()
     def judge(self, part: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[float, float]:
         """Accuracy in per cent and loss of the model with these weights; on the fine grid, in training precision."""
         before = [p.detach().clone() for p in self.weights]
-        options, trained = self.model.fde.options, dict(self.model.fde.options)
-        options |= {"step": self.config.step, "stepper": "auto"}
+        trained = [dict(block.options) for block in self.blocks]
+        for block in self.blocks:
+            block.options |= {"step": self.config.step, "stepper": self.judged_by}
         torch._foreach_copy_(self.weights, weights)
         sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
         # other batches than in training, for once: not worth compiling for
         eager = torch.compiler.set_stance("force_eager") if self.config.compile else contextlib.nullcontext()
         with self._precision(), eager:
-            for images, labels in self.examples.parts(part, JUDGED_AT_ONCE):
+            for images, labels in self.examples.parts(part, self.judged_at_once):
                 logits = self.model(images).float()
                 sums[0] += (logits.argmax(-1) == labels).sum()
                 sums[1] += F.cross_entropy(logits, labels, reduction="sum")
         torch._foreach_copy_(self.weights, before)
-        options |= trained
+        for block, options in zip(self.blocks, trained, strict=True):
+            block.options |= options
         correct, loss = (self.processes.total(sums) / len(part[1])).tolist()
         return 100 * correct, loss
 
@@ -267,7 +297,7 @@ class Trainer:
             "test_error": 100 - tested,
             "held_out_accuracy": self.best["accuracy"],
             "best_epoch": self.best["epoch"],
-            "order": float(torch.as_tensor(self.model.fde.order).detach()),
+            "order": self.order,
             "parameters": sum(p.numel() for p in self.weights),
             "epochs": round(self.step / self.examples.steps, 2),
             "captured": self.replay is not None and self.replay.graph is not None,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -143,6 +143,9 @@ class Config(Options):
     seed: int = option(0, "random seed of weights, hold-out, order and augmentation")
 
 
+Settings = TypeVar("Settings", bound=Config)
+
+
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each seed: test error, validation accuracy, order, time, memory and the curve over the epochs."""
     report = Report() if report is None else report
@@ -172,9 +175,9 @@ def cpu_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def fill(config: Config) -> Config:
+def fill(config: Settings, presets: Mapping[str, dict[str, Any]] = PRESETS) -> Settings:
     """The configuration with the data set's own values where none are given."""
-    unset = {k: v for k, v in PRESETS[config.dataset].items() if getattr(config, k) == UNSET.get(k, type(v)())}
+    unset = {k: v for k, v in presets[config.dataset].items() if getattr(config, k) == UNSET.get(k, type(v)())}
     if "coarse" in unset and (config.t or config.step):
         unset["coarse"] = ""  # the set's coarser steps belong to its own horizon and step
     if "agreement" in unset and config.views == 1:

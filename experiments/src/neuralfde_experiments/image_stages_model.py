@@ -1,0 +1,137 @@
+"""An image classifier of several fractional stages whose weights change with time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from neuralfde import FDEBlock
+from neuralfde.errors import InputError
+
+#: Added to t / piece before it is rounded down: 0.7 / 0.1 is 6.9999998 in single precision.
+ROUNDING = 1e-3
+
+
+class PiecewiseConv(nn.Module):
+    """Instance norm, SiLU and a 3 × 3 convolution, with weights of their own for each piece of time.
+
+    The piece is chosen on the device, so that a captured solve reads it too. Scales are stored as what is added to 1:
+    weight decay then draws them to 1.
+
+    Args:
+        width: channels in and out.
+        pieces: how many sets of weights there are.
+
+    Shapes:
+        ``z`` (batch, width, rows, columns), ``piece`` (1,) to the shape of ``z``.
+    """
+
+    def __init__(self, width: int, pieces: int) -> None:
+        super().__init__()
+        # 9 taps of all channels in: a view with channels last, which convolutions of such states take without a copy
+        self.weight = nn.Parameter(torch.empty(pieces, width, 9 * width))
+        for each in self.weight:
+            nn.init.kaiming_normal_(each, nonlinearity="relu")
+        self.affine = nn.Parameter(torch.zeros(pieces, 3, width))  # scale - 1, shift, bias
+
+    def forward(self, z: Tensor, piece: Tensor) -> Tensor:
+        """The convolution with the weights of this piece."""
+        scale, shift, bias = self.affine.index_select(0, piece)[0].unbind(0)
+        z = F.group_norm(z, z.shape[1], 1 + scale, shift)  # a group for each channel is instance norm
+        weight = self.weight.index_select(0, piece)[0].unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
+        return F.conv2d(F.silu(z), weight, bias, padding=1)
+
+
+class StageField(nn.Module):
+    """``f(t, z)`` of a stage: convolutions whose weights are piecewise constant in time.
+
+    Args:
+        width: channels.
+        depth: convolutions.
+        pieces: of time, equally long.
+        t: the horizon.
+        channels_last: the state has its channels last, so that convolutions read and write it without copies.
+
+    Shapes:
+        ``t`` 0-d, ``z`` (batch, width, rows, columns), or (batch, rows, columns, width), to the same.
+    """
+
+    def __init__(self, width: int, depth: int, pieces: int, t: float, channels_last: bool = False) -> None:
+        super().__init__()
+        self.rate, self.last, self.channels_last = pieces / t, pieces - 1, channels_last
+        self.layers = nn.ModuleList(PiecewiseConv(width, pieces) for _ in range(depth))
+
+    def forward(self, t: Tensor, z: Tensor) -> Tensor:
+        """The derivative at time ``t`` in state ``z``."""
+        piece = (t * self.rate + ROUNDING).long().clamp(max=self.last).view(1)
+        z = z.permute(0, 3, 1, 2) if self.channels_last else z
+        for layer in self.layers:
+            z = layer(z, piece)
+        return z.permute(0, 2, 3, 1) if self.channels_last else z
+
+
+class StagedFDE(nn.Module):
+    """A convolution, fractional stages with a strided convolution between each two, and a linear head.
+
+    From stage to stage the sides of the image are halved and the channels doubled.
+
+    Args:
+        shape: channels, rows and columns of an image.
+        classes: how many classes.
+        width: channels of the first stage.
+        depth: convolutions in the field of a stage.
+        halvings: strided convolutions; there is one stage more.
+        pieces: sets of weights of a field, each for an equal part of the time.
+        t: the horizon T of each stage.
+        channels_last: keep states with their channels last.
+        options: further options of ``neuralfde.FDEBlock``: ``order``, ``step``, ``adjoint``, …
+
+    Shapes:
+        images (batch, channels, rows, columns) to logits (batch, classes).
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        classes: int,
+        width: int = 32,
+        depth: int = 2,
+        halvings: int = 2,
+        pieces: int = 10,
+        t: float = 1.0,
+        channels_last: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if min(shape[1:]) < 2 << halvings:
+            raise InputError(f"downsamplings={halvings} leaves less than two pixels of {min(shape[1:])}; use fewer.")
+        self.channels_last = channels_last
+        widths = [width << k for k in range(halvings + 1)]
+        self.stem = nn.Conv2d(shape[0], width, 3, padding=1)
+        fields = [StageField(w, depth, pieces, t, channels_last) for w in widths]
+        self.stages = nn.ModuleList(FDEBlock(f, t=t, **options) for f in fields)
+        self.between = nn.ModuleList(
+            nn.Sequential(nn.GroupNorm(1, w), nn.SiLU(), nn.Conv2d(w, 2 * w, 3, stride=2, padding=1))
+            for w in widths[:-1]
+        )
+        last = widths[-1]
+        self.head = nn.Sequential(
+            nn.GroupNorm(1, last), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, classes)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits of a batch of images."""
+        z = self.stem(images)
+        for k, stage in enumerate(self.stages):
+            z = self.between[k - 1](z) if k else z
+            z = z.to(self.stem.weight.dtype)  # the state keeps its precision under autocast
+            if self.channels_last:
+                z = stage(z.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
+            else:
+                z = stage(z)
+        with torch.autocast(z.device.type, enabled=False):  # small, and the logits are worth full precision
+            logits: Tensor = self.head(z)
+        return logits
