@@ -74,11 +74,16 @@ class Case:
         z0, args = (x.to(DEVICE, dtype).requires_grad_() for x in (z0, args))
         return func, z0, order.double().requires_grad_(), (args,) if self.own else ()
 
+    def solve(self, stepper: str, inputs: tuple[Any, ...], steps: int) -> nf.Solution:
+        """The forward pass of a training step."""
+        func, z0, order, args = inputs
+        options = {"history": "exponentials", "storage": self.storage, "stepper": stepper, "method": "predictor"}
+        return nf.solve(func, z0, 0.01 * steps, order, steps=steps, args=args, **options)
+
     def train(self, stepper: str, inputs: tuple[Any, ...], steps: int) -> list[Tensor]:
         """One training step; returns the gradients."""
         func, z0, order, args = inputs
-        options = {"history": "exponentials", "storage": self.storage, "stepper": stepper, "method": "predictor"}
-        states = nf.fdeint(func, z0, 0.01 * steps, order, steps=steps, args=args, **options)
+        states = self.solve(stepper, inputs, steps).ys
         return list(torch.autograd.grad(states.square().mean(), [z0, order, *args, *func.parameters()]))
 
 
@@ -149,7 +154,7 @@ def measured(case: Case, stepper: str, repeats: int) -> dict[str, Any]:
     start = clock(DEVICE)
     work()
     first = clock(DEVICE) - start
-    ran = nf.solve(*inputs[:2], 0.1, inputs[2], args=inputs[3], steps=10, stepper=stepper).stats.stepper
+    ran = case.solve(stepper, inputs, case.steps).stats.stepper
     least = least_seconds({"s": work}, repeats, partial(clock, DEVICE))
     about = {"case": case.name, "batch": case.batch, "steps": case.steps, "tf32": case.tf32, "stepper": stepper}
     found = {"first_s": round(first, 3), **least, "peak_mib": peak_mib(work, DEVICE)}

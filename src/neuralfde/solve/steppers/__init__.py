@@ -63,6 +63,8 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     """What ``stepper="auto"`` takes, and why."""
     if backward and run.stepper == "single":
         return Single(), run.why
+    if Kernel.pays(plan, like) and Kernel().refusal(plan, like) is None and Kernel().yields(plan, run, like) is None:
+        return Kernel(), "a small function: its steps are one launch"
     if like.device.type == "cuda":
         wanted: Stepper = CudaGraph(always=False)
         why = "a step on a GPU is bound by the launches of its kernels"

@@ -10,8 +10,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ....base.policy import KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS, KERNEL_FADING, KERNEL_LONGER
+from ....base.policy import (
+    KERNEL_AUTO_NUMBERS,
+    KERNEL_AUTO_STEPS,
+    KERNEL_BLOCK,
+    KERNEL_BLOCK_NUMBERS,
+    KERNEL_FADING,
+    KERNEL_LONGER,
+)
 from ....base.transfer import capturing
+from ....history import Exponentials
 from ...plan import Plan, Run
 from ..base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded, why_single
 from .launch import Launcher, why_not_here
@@ -25,6 +33,12 @@ class Kernel(Stepper):
     """Blocks of steps as one kernel, for a ``func`` of covered operations that treats each sample alone."""
 
     name = "kernel"
+
+    @staticmethod
+    def pays(plan: Plan, like: Tensor) -> bool:
+        """Whether a kernel is worth being compiled: where it was measured to be several times faster."""
+        small = like.numel() <= KERNEL_AUTO_NUMBERS and like.device.type == "cuda"
+        return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
 
     def longer(self, like: Tensor) -> int:
         """See :class:`Stepper`."""

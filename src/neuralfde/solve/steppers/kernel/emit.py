@@ -233,10 +233,8 @@ class Emitter:
             body.append(f"t{i} += n{grads[i]}")
             after.append(f"tl.store(totals + ({start} + {f}) * samples + s, t{i}, ok & ({f} < {size}))")
             start += size
-        skipped = [
-            f"    h{i}_{c} = tl.where(p == 0, tl.load(mu + {i} * row + a{c}, m{c} & (f1 * 0 + begin > 0), 0.0)[None], 0.0)"
-            for i, c, _ in self.sums
-        ]
+        first = "tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0)[None]"
+        skipped = [f"    h{i}_{c} = tl.where(p == 0, {first.format(i, c, c)}, 0.0)" for i, c, _ in self.sums]
         setup += ["if R > 0:  # a first row that is given counts", *skipped]
         body += self.kept(found)
         return _kernel("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)

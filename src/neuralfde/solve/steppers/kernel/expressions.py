@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ....base.policy import KERNEL_HELD
+from ....base.policy import KERNEL_HELD, KERNEL_TILE_SAMPLES
 from .program import Matrix, Node, Program
 
 #: Pointwise operations as Triton writes them.
@@ -21,8 +21,9 @@ _FORMS = {
 
 
 def width(size: int) -> int:
-    """The power of two that holds so many features; matrix products take no less than 16."""
-    return 1 if size == 1 else max(16, 1 << (size - 1).bit_length())
+    """The power of two that holds so many features; more than the samples of a tile, or each warp would do a product
+    as a whole instead of its share."""
+    return 1 if size == 1 else max(2 * KERNEL_TILE_SAMPLES, 1 << (size - 1).bit_length())
 
 
 @dataclass
