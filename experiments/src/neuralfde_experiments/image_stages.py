@@ -136,14 +136,19 @@ def markdown(rows: Sequence[Row]) -> str:
         mib = mean(own, adjoint, "step_mib")
         base = mean([r for r in rows if (r["dataset"], r["order"]) == (dataset, order)], "direct", "step_mib")
         share = f"{mib / base:.2f}" if mib and base else "–"
-        cosines = [c["cosines"] for c in own[0]["curve"] if c.get("cosines")]
-        ends = (
-            [" ".join("–" if x is None else f"{x:.2f}" for x in c.values()) for c in (cosines[0], cosines[-1])]
-            if cosines
-            else ["–"] * 2
-        )
+        cosines = [c["cosines"].values() for c in own[0]["curve"] if c.get("cosines")]
+        ends = [" ".join("–" if x is None else f"{x:.2f}" for x in c) for c in (*cosines[:1], *cosines[-1:])]
         body.append(
-            [dataset, f"{order:g}", f"`{adjoint}`", len(own), shown, f"{mib:.0f}" if mib else "–", share, *ends]
+            [
+                dataset,
+                f"{order:g}",
+                f"`{adjoint}`",
+                len(own),
+                shown,
+                f"{mib:.0f}" if mib else "–",
+                share,
+                *(ends or ["–", "–"]),
+            ]
         )
     head = ("images", "β", "adjoint", "seeds", "test accuracy, %", "training step, MiB", "/ direct",
             "cosines, first epoch", "cosines, last")  # fmt: skip
