@@ -40,7 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "paper": {"adjoint": "paper"},
     "bfloat16": {"precision": "bfloat16"},
     "captured alone": {"compile": False, "channels_last": False},
-    "width 24": {"width": 24},
+    "width 32": {"width": 32},
     "width 16": {"width": 16},
 }
 

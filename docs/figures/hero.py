@@ -71,7 +71,7 @@ def descend(adjoint: str, rounds: int = 150) -> list[float]:
 
 
 def picture(trainings: list[dict[str, Any]]) -> Any:
-    """Both panels; the right one shows these trainings of three stages, or a rate that is fitted where there are none."""
+    """Both panels; the right one shows these trainings of three stages, or, without any, the fit of a rate."""
     fig, (left, right) = panels(2)
     fig.set_layout_engine("constrained")
     for order, colour in ((1.0, BLUE), (0.8, GREEN), (0.6, PURPLE), (0.4, ORANGE)):

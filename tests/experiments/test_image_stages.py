@@ -23,14 +23,14 @@ def trainer(adjoint="exact", **changes):
 
 
 def test_weights_belong_to_their_piece_of_time():
-    field = StageField(2, 1, 10, 1.0)
+    field = StageField(2, 4, 10, 1.0)
     z, times = torch.randn(1, 2, 4, 4), torch.linspace(0, 1, 11)
     with torch.no_grad():
-        field.layers[0].affine[:, 2] = torch.arange(10.0)[:, None]  # the bias tells the piece
-        field.layers[0].weight.zero_()
+        field.bias[:] = -torch.arange(10.0)[:, None]  # tells the piece
+        field.kernel.zero_()
         seen = [int(field(t, z).mean()) for t in times]
     assert seen == [*range(10), 9]
-    last = StageField(2, 1, 10, 1.0, channels_last=True)
+    last = StageField(2, 4, 10, 1.0, channels_last=True)
     last.load_state_dict(field.state_dict())
     assert torch.equal(last(times[3], z.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), field(times[3], z))
 
@@ -98,3 +98,5 @@ def test_a_loss_that_is_not_finite_ends_the_training_and_is_told():
 def test_images_too_small_for_the_stages_are_refused():
     with pytest.raises(InputError, match="use fewer"):
         trainer(downsamplings=3)
+    with pytest.raises(InputError, match="--depth 3"):
+        trainer(depth=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,43 +16,17 @@ from neuralfde.errors import InputError
 ROUNDING = 1e-3
 
 
-class PiecewiseConv(nn.Module):
-    """Instance norm, SiLU and a 3 × 3 convolution, with weights of their own for each piece of time.
-
-    The piece is chosen on the device, so that a captured solve reads it too. Scales are stored as what is added to 1:
-    weight decay then draws them to 1.
-
-    Args:
-        width: channels in and out.
-        pieces: how many sets of weights there are.
-
-    Shapes:
-        ``z`` (batch, width, rows, columns), ``piece`` (1,) to the shape of ``z``.
-    """
-
-    def __init__(self, width: int, pieces: int) -> None:
-        super().__init__()
-        # 9 taps of all channels in: a view with channels last, which convolutions of such states take without a copy
-        self.weight = nn.Parameter(torch.empty(pieces, width, 9 * width))
-        for each in self.weight:
-            nn.init.kaiming_normal_(each, nonlinearity="relu")
-        self.affine = nn.Parameter(torch.zeros(pieces, 3, width))  # scale - 1, shift, bias
-
-    def forward(self, z: Tensor, piece: Tensor) -> Tensor:
-        """The convolution with the weights of this piece."""
-        scale, shift, bias = self.affine.index_select(0, piece)[0].unbind(0)
-        z = F.group_norm(z, z.shape[1], 1 + scale, shift)  # a group for each channel is instance norm
-        weight = self.weight.index_select(0, piece)[0].unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
-        return F.conv2d(F.silu(z), weight, bias, padding=1)
-
-
 class StageField(nn.Module):
-    """``f(t, z)`` of a stage: convolutions whose weights are piecewise constant in time.
+    """``f(t, z) = -K(t)ᵀ σ(norm(K(t) z))``: a convolution, instance norm, SiLU, and the transposed convolution.
+
+    Ruthotto and Haber, "Deep Neural Networks Motivated by Partial Differential Equations", 2020: the parabolic network,
+    with weights that are constant on each piece of time. The piece is chosen on the device, so that a captured solve
+    reads it too. Scales are stored as what is added to 1: weight decay then draws them to 1.
 
     Args:
-        width: channels.
-        depth: convolutions.
-        pieces: of time, equally long.
+        width: channels of the state.
+        hidden: channels between the two convolutions.
+        pieces: of time, equally long, each with weights of its own.
         t: the horizon.
         channels_last: the state has its channels last, so that convolutions read and write it without copies.
 
@@ -59,17 +34,23 @@ class StageField(nn.Module):
         ``t`` 0-d, ``z`` (batch, width, rows, columns), or (batch, rows, columns, width), to the same.
     """
 
-    def __init__(self, width: int, depth: int, pieces: int, t: float, channels_last: bool = False) -> None:
+    def __init__(self, width: int, hidden: int, pieces: int, t: float, channels_last: bool = False) -> None:
         super().__init__()
         self.rate, self.last, self.channels_last = pieces / t, pieces - 1, channels_last
-        self.layers = nn.ModuleList(PiecewiseConv(width, pieces) for _ in range(depth))
+        # 9 taps of all channels in: a view with channels last, which convolutions of such states take without a copy
+        self.kernel = nn.Parameter(torch.empty(pieces, hidden, 9 * width).normal_(std=math.sqrt(2 / (9 * hidden))))
+        self.affine = nn.Parameter(torch.zeros(pieces, 2, hidden))  # scale - 1 and shift of the norm
+        self.bias = nn.Parameter(torch.zeros(pieces, width))
 
     def forward(self, t: Tensor, z: Tensor) -> Tensor:
         """The derivative at time ``t`` in state ``z``."""
         piece = (t * self.rate + ROUNDING).long().clamp(max=self.last).view(1)
+        kernel, affine, bias = (x.index_select(0, piece)[0] for x in (self.kernel, self.affine, self.bias))
+        kernel = kernel.unflatten(1, (3, 3, -1)).permute(0, 3, 1, 2)
         z = z.permute(0, 3, 1, 2) if self.channels_last else z
-        for layer in self.layers:
-            z = layer(z, piece)
+        z = F.conv2d(z, kernel, padding=1)
+        z = F.silu(F.group_norm(z, z.shape[1], 1 + affine[0], affine[1]))  # a group for each channel: instance norm
+        z = -F.conv_transpose2d(z, kernel, bias, padding=1)
         return z.permute(0, 2, 3, 1) if self.channels_last else z
 
 
@@ -82,7 +63,7 @@ class StagedFDE(nn.Module):
         shape: channels, rows and columns of an image.
         classes: how many classes.
         width: channels of the first stage.
-        depth: convolutions in the field of a stage.
+        expansion: channels between the convolutions of a field, for each of its state.
         halvings: strided convolutions; there is one stage more.
         pieces: sets of weights of a field, each for an equal part of the time.
         t: the horizon T of each stage.
@@ -97,8 +78,8 @@ class StagedFDE(nn.Module):
         self,
         shape: tuple[int, int, int],
         classes: int,
-        width: int = 32,
-        depth: int = 2,
+        width: int = 24,
+        expansion: int = 2,
         halvings: int = 2,
         pieces: int = 10,
         t: float = 1.0,
@@ -111,15 +92,15 @@ class StagedFDE(nn.Module):
         self.channels_last = channels_last
         widths = [width << k for k in range(halvings + 1)]
         self.stem = nn.Conv2d(shape[0], width, 3, padding=1)
-        fields = [StageField(w, depth, pieces, t, channels_last) for w in widths]
+        fields = [StageField(w, expansion * w, pieces, t, channels_last) for w in widths]
         self.stages = nn.ModuleList(FDEBlock(f, t=t, **options) for f in fields)
         self.between = nn.ModuleList(
-            nn.Sequential(nn.GroupNorm(1, w), nn.SiLU(), nn.Conv2d(w, 2 * w, 3, stride=2, padding=1))
+            nn.Sequential(nn.GroupNorm(1, w), nn.ReLU(), nn.Conv2d(w, 2 * w, 3, stride=2, padding=1))
             for w in widths[:-1]
         )
         last = widths[-1]
         self.head = nn.Sequential(
-            nn.GroupNorm(1, last), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, classes)
+            nn.GroupNorm(1, last), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, classes)
         )
 
     def forward(self, images: Tensor) -> Tensor:

@@ -33,11 +33,13 @@ COMPARED = 64
 
 def build(config: Config, data: ImageData) -> StagedFDE:
     """The model of a configuration, on the CPU."""
+    if config.depth != 2:
+        raise InputError(f"--depth {config.depth}: a field has two convolutions here. Leave it out.")
     return StagedFDE(
         (1, *data.train_images.shape[1:]),
         classes=len(data.classes),
         width=config.width,
-        depth=config.depth,
+        expansion=config.expansion,
         halvings=2 if config.downsamplings < 0 else config.downsamplings,
         pieces=config.pieces,
         order=config.order,
