@@ -33,7 +33,7 @@ def forecasts(kind: str) -> str:
     for (name, horizon), own in errors(found["rows"], kind).items():
         means = {m: statistics.fmean(own[m].values()) for m in (*MODELS, NAIVE) if m in own}
         least = min(means.values()) if means.keys() == {*MODELS, NAIVE} else None
-        shown = {m: f"**{x:.3f}**" if x == least else f"{x:.3f}" for m, x in means.items()}
+        shown = {m: f"**{x:.4f}**" if x == least else f"{x:.4f}" for m, x in means.items()}
         gaps = [_gap(paired(own, other)) for other in (ONE, LSTM)]
         seeds = min(len(own.get(m, ())) for m in MODELS)
         lines.append([NAMES[name], horizon, *(shown.get(m, "") for m in (*MODELS, NAIVE)), *gaps, seeds])

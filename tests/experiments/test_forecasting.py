@@ -191,7 +191,7 @@ def test_the_page_has_every_row_says_who_wins_and_does_without_results(monkeypat
     monkeypatch.setattr(rendered, "known", lambda question: [run])
     table = rendered.forecasts("mse")
     assert table.count("\n| ") == 1 + 5 * 4
-    assert "| ETTh1 | 24 | **1.020** | 1.200 | 1.100 | 2.000 | −0.1800 ± 0.0071 | −0.0800 ± 0.0071 | 5 |" in table
+    assert "| ETTh1 | 24 | **1.0200** | 1.2000 | 1.1000 | 2.0000 | −0.1800 ± 0.0071 | −0.0800 ± 0.0071 | 5 |" in table
     assert rendered.verdicts("order 1").startswith("20 of 20 better, 0 worse, 0 within")
     assert rendered.verdicts("LSTM").startswith("10 of 20 better, 10 worse")
     assert rendered.naive_wins() == "nowhere"

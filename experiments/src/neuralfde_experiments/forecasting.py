@@ -97,7 +97,7 @@ def do(job: Job, config: Config, tell: Callable[[int, float], None] = lambda don
 
 
 def _bar(report: Report, job: Job, config: Config) -> Callable[[int, float], None]:
-    return lambda done, loss: report.progress(str(job), done, config.iterations, loss)
+    return lambda done, loss: report.progress("training", done, config.iterations, loss, str(job))
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
