@@ -38,6 +38,8 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "run graphs": {"--dataset": ("nonsense",), "--variant": ("nonsense",), "--data": ("/nonexistent",),
                    "--settings": ("nonsense",),
                    "--seeds": ("0", "-1", "x"), "--orders": ("a,b", ""), "--device": ("nonsense", "cuda")},
+    "run forecasting": {"--sets": ("nonsense", ""), "--horizons": ("25", "0", "x", "nan"), "--models": ("lstm",),
+                        "--data": ("/nonexistent",), "--seeds": COUNTS, "--iterations": COUNTS, "--lr": ("-1", "nan")},
     "run image-cost": {"--device": ("nonsense", "cuda"), "--nonsense": ("1",)},
     "run graph-cost": {"--device": ("nonsense", "cuda"), "--nonsense": ("1",)},
     "demo": {"--nonsense": ("1",), "--seed": ("x",), "--out": ("/dev/null/x",)},

@@ -20,6 +20,7 @@ from . import (
     discovery,
     engine,
     faults,
+    forecasting,
     graphs_accuracy,
     graphs_cost,
     horizons,
@@ -37,7 +38,8 @@ from .record import RESULTS
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "figures"
 PLACE = re.compile(r"<!-- (?P<name>[\w-]+):start -->(?P<old>.*?)<!-- (?P=name):end -->", re.S)
-MODULES = (adaptive, bias, campaign, discovery, engine, faults, graphs_accuracy, graphs_cost, horizons, image_stages,
+MODULES = (adaptive, bias, campaign, discovery, engine, faults, forecasting, graphs_accuracy, graphs_cost, horizons,
+           image_stages,
            images_accuracy, images_cost, markdown, peers, solver, summary, work_precision)  # fmt: skip
 PLACES: dict[str, Callable[[], str]] = {k: v for m in MODULES for k, v in m.PLACES.items()}
 #: by the name of the picture: the question it shows, and what draws it
@@ -86,9 +88,10 @@ def draw(name: str) -> None:
 
 
 def stale_pictures() -> list[str]:
-    """Pictures that were drawn from other rows than those of today."""
+    """Pictures that were drawn from other rows than those of today; nothing to draw is none."""
     return [
         name
         for name, (question, _) in FIGURES.items()
-        if not (PICTURES / name).is_file() or digest(question).encode() not in (PICTURES / name).read_bytes()
+        if (RESULTS / f"{question}.json").is_file()
+        and (not (PICTURES / name).is_file() or digest(question).encode() not in (PICTURES / name).read_bytes())
     ]

@@ -111,6 +111,11 @@ QUESTIONS = {
         f"`python benchmarks/graphs_search.py --data DIR --out OUT/search.json`{TAKE}",
         "reproduce.md#accuracy-on-graphs",
     ),
+    "forecasting": Question(
+        "Does a learned order help to forecast, beside order 1, an LSTM and a naive forecast?",
+        f"`python benchmarks/forecasting.py --data DIR --out OUT`{TAKE}",
+        "memory.md#forecasting",
+    ),
     "graphs-kernels": Question(
         "What do the kernels for graphs save against the sparse library?",
         f"`python benchmarks/graph_kernels.py --out OUT`{TAKE}",

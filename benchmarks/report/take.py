@@ -196,4 +196,5 @@ TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "horizons": horizon_rows,
     "modules": modules,
     "compare": versions,
+    "forecasting": as_they_are("forecasting", "five sets"),
 }

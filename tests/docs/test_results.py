@@ -138,6 +138,8 @@ LEFT = {
                            ("graphs-kernels", "arxiv")),
     "search.json": ({**MACHINE, "minutes": 1.0, "workers": 2, "rows": [TRIED, FINAL]}, ("graphs-accuracy", "search")),
     "modules.json": ({**MACHINE, "parts": {"source": [{"figure": "core"}]}}, ("engine", "source")),
+    "forecasting.json": ({"machine": MACHINE, "settings": {"seeds": 5}, "rows": [{"set": "fulda", "mse": 1.0}]},
+                         ("forecasting", "five sets")),
     "horizons-cpu.json": ({**MACHINE, "device": "cpu", "bare": {}, "rows": [TIMED]}, ("horizons", "perceptron, CPU")),
 }  # fmt: skip
 

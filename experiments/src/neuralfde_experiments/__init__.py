@@ -16,6 +16,7 @@ _NAMES = (
     "graphs",
     "graph-sampled",
     "graph-cost",
+    "forecasting",
 )
 
 #: Names on the command line and their modules; the entry point in ``pyproject.toml`` refers to this table.

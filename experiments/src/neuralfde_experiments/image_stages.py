@@ -136,17 +136,8 @@ def markdown(rows: Sequence[Row]) -> str:
         mib = mean(own, adjoint, "step_mib")
         base = mean([r for r in rows if (r["dataset"], r["order"]) == (dataset, order)], "direct", "step_mib")
         share = f"{mib / base:.2f}" if mib and base else "–"
-<<<<<<< HEAD
-        cosines = [c["cosines"] for c in own[0]["curve"] if c.get("cosines")]
-        ends = (
-            [" ".join("–" if x is None else f"{x:.2f}" for x in c.values()) for c in (cosines[0], cosines[-1])]
-            if cosines
-            else ["–"] * 2
-        )
-=======
         cosines = [c["cosines"].values() for c in own[0]["curve"] if c.get("cosines")]
         ends = [" ".join("–" if x is None else f"{x:.2f}" for x in c) for c in (*cosines[:1], *cosines[-1:])]
->>>>>>> w-A
         body.append(
             [
                 dataset,

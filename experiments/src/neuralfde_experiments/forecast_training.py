@@ -1,0 +1,155 @@
+"""Training one forecaster on one set for one horizon, and what a naive forecast has there."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neuralfde.cli.experiment import Row
+from neuralfde.errors import InputError
+
+from .data.series import Panel
+from .forecast_models import PATCH, Forecaster, build, size
+
+#: How far back every model sees.
+WINDOW = 336
+#: Windows that are forecast at once where nothing is trained.
+MANY = 512
+#: Validation looks at no more windows than these, evenly spread; the test at all.
+VALIDATION = 1024
+
+#: Orders learn so much faster than weights: they are logits, which have a longer way to go.
+ORDERS = 10.0
+
+
+class Batch(NamedTuple):
+    """Windows side by side: inputs (patches, batch, inputs), level (batch, 1), target (batch, horizon)."""
+
+    inputs: Tensor
+    level: Tensor
+    target: Tensor
+
+
+class Windows:
+    """All windows of a set for one horizon; a part's forecasts lie inside it, what they see may lie before it."""
+
+    def __init__(self, panel: Panel, horizon: int) -> None:
+        if horizon % PATCH or horizon < 1:
+            raise InputError(f"a horizon is a multiple of {PATCH} steps, got {horizon}.")
+        self.panel, self.horizon = panel, horizon
+        self.inputs = 2 + PATCH * (1 + panel.known.shape[1]) + panel.phases.shape[1]
+
+    def part(self, number: int) -> Tensor:
+        """The windows of training (0), validation (1) or test (2): (windows, 2), series and first time ahead."""
+        ends = (0, *self.panel.ends)
+        first, last = max(ends[number], WINDOW), ends[number + 1] - self.horizon
+        if last < first:
+            raise InputError(f"part {number} of the series is shorter than a window and {self.horizon} steps ahead.")
+        series = torch.arange(len(self.panel.values))
+        return torch.cartesian_prod(series, torch.arange(first, last + 1)).reshape(-1, 2)
+
+    def batch(self, which: Tensor) -> Batch:
+        """Some of the windows."""
+        series, now = which[:, :1], which[:, 1:]
+        times = now + torch.arange(-WINDOW, self.horizon)
+        values = self.panel.values[series, times]
+        past, target = values[:, :WINDOW], values[:, WINDOW:]
+        level = past[:, -self.panel.seasons[0] :].mean(1, keepdim=True)
+        seen = torch.cat([past - level, torch.zeros_like(target)], 1).unflatten(1, (-1, PATCH))
+        patches = seen.shape[1]
+        flags = (torch.arange(patches) < WINDOW // PATCH).to(seen).expand(len(which), -1)
+        told = [seen, flags[..., None], level[:, None].expand(-1, patches, 1)]
+        told += [self.panel.known[times].unflatten(1, (-1, PATCH)).flatten(2), self.panel.phases[times[:, ::PATCH]]]
+        return Batch(torch.cat(told, -1).transpose(0, 1).contiguous(), level, target)
+
+
+def train(
+    model: str,
+    windows: Windows,
+    seed: int,
+    latent: int = 32,
+    width: int = 64,
+    lr: float = 2e-3,
+    iterations: int = 600,
+    batch: int = 128,
+    every: int = 25,
+    patience: int = 8,
+    tell: Callable[[int, float], None] = lambda done, loss: None,
+) -> Row:
+    """Train until validation no longer gets better, and test the best of what validation saw."""
+    began = time.perf_counter()
+    torch.manual_seed(seed)
+    forecaster = build(model, windows.inputs, latent, width)
+    draw = torch.Generator().manual_seed(seed)
+    training, held_out = windows.part(0), windows.part(1)
+    held_out = held_out[torch.linspace(0, len(held_out) - 1, min(len(held_out), VALIDATION)).long()]
+    optimiser = _optimiser(forecaster, lr)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, iterations)
+    best, kept, at = torch.inf, dict[str, Tensor](), 0
+    for k in range(1, iterations + 1):
+        now = windows.batch(training[torch.randint(len(training), (batch,), generator=draw)])
+        loss = (forecaster(now.inputs, windows.horizon) + now.level - now.target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(forecaster.parameters(), 1.0)
+        optimiser.step()
+        falling.step()
+        if k % every == 0 or k == iterations:
+            found = errors(forecaster, windows, held_out)["mse"]
+            tell(k, found)
+            if found < best:
+                best, kept, at = found, copy.deepcopy(forecaster.state_dict()), k
+            elif k - at >= patience * every:
+                break
+    if not at:
+        raise InputError(f"{model} has no finite validation error with seed {seed}. Lower the learning rate, --lr.")
+    forecaster.load_state_dict(kept)
+    row = {"validation_mse": best, **errors(forecaster, windows, windows.part(2)), "iterations": at, "stopped": k}
+    row |= {"parameters": size(forecaster), "seconds": round(time.perf_counter() - began, 2)}
+    orders = forecaster.orders
+    return row | ({"order": sum(orders) / len(orders), "orders": [min(orders), max(orders)]} if orders else {})
+
+
+def _optimiser(forecaster: Forecaster, lr: float) -> torch.optim.Optimizer:
+    named = dict(forecaster.named_parameters())
+    orders = [p for name, p in named.items() if name.endswith("raw_order")]
+    others = [p for name, p in named.items() if not name.endswith("raw_order")]
+    groups = [{"params": others, "weight_decay": 1e-3}, {"params": orders, "lr": ORDERS * lr, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups[: 1 + bool(orders)], lr=lr)
+
+
+@torch.no_grad()
+def errors(forecaster: Forecaster, windows: Windows, which: Tensor) -> Row:
+    """Mean squared and mean absolute error over all steps ahead, on the normalised scale."""
+
+    def forecast(now: Batch, _: Tensor) -> Tensor:
+        return forecaster(now.inputs, windows.horizon) + now.level  # type: ignore[no-any-return]
+
+    return _errors(forecast, windows, which)
+
+
+def naive(windows: Windows) -> Row:
+    """The last season again and again; where a set has several seasons, the one that does best in the test itself."""
+    panel, ahead = windows.panel, torch.arange(windows.horizon)
+
+    def repeats(season: int) -> Callable[[Batch, Tensor], Tensor]:
+        return lambda now, which: panel.values[which[:, :1], which[:, 1:] - season + ahead % season]
+
+    found = [_errors(repeats(s), windows, windows.part(2)) | {"season": s} for s in panel.seasons]
+    return min(found, key=lambda row: row["mse"])  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def _errors(forecast: Callable[[Batch, Tensor], Tensor], windows: Windows, which: Tensor) -> Row:
+    sums = torch.zeros(2, dtype=torch.float64)
+    for part in which.split(MANY):
+        now = windows.batch(part)
+        rest = (forecast(now, part) - now.target).double()
+        sums += torch.stack([rest.square().mean(1).sum(), rest.abs().mean(1).sum()])
+    squared, absolute = (sums / len(which)).tolist()
+    return {"mse": squared, "mae": absolute}
