@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from neuralfde_experiments.tables import markdown
 
 from .questions import QUESTIONS
-from .record import Row, runs
+from .record import Row, known
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], right: int | None = None) -> str:
@@ -29,7 +29,7 @@ def questions() -> str:
     """All questions: what is asked, what answers it, and where that is told."""
     lines = []
     for name, q in QUESTIONS.items():
-        machines = dict.fromkeys(r["hardware"] for r in runs(name))
+        machines = dict.fromkeys(r["hardware"] for r in known(name))
         file, page = f"[{name}.json](results/{name}.json)", q.page.split("#")[0].rpartition("/")[2].removesuffix(".md")
         lines.append([q.asks, q.command, file, f"[{page}](../docs/{q.page})", "; ".join(machines)])
     return table(["question", "command", "result", "told on", "measured on"], lines)

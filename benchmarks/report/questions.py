@@ -111,6 +111,11 @@ QUESTIONS = {
         f"`python benchmarks/graphs_search.py --data DIR --out OUT/search.json`{TAKE}",
         "reproduce.md#accuracy-on-graphs",
     ),
+    "graphs-order": Question(
+        "Does the order matter on a graph: order 1, order 0.5 or learned?",
+        f"`python benchmarks/graphs_search.py --data DIR --out OUT/search.json --cases airport:order,…`{TAKE}",
+        "reproduce.md#where-the-order-matters",
+    ),
     "graphs-kernels": Question(
         "What do the kernels for graphs save against the sparse library?",
         f"`python benchmarks/graph_kernels.py --out OUT`{TAKE}",

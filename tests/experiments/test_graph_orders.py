@@ -1,8 +1,11 @@
 """Graphs on which the order may matter: what is read, how splits are drawn, how they are judged and searched."""
 
+import argparse
 import hashlib
 import io
+import time
 
+import graphs_search
 import numpy as np
 import pytest
 import torch
@@ -99,3 +102,45 @@ def test_every_kind_of_order_has_the_same_search():
     assert [(j.stage, j.track) for j in final] == [("final", kind) for kind in KINDS]
     assert all(j.settings[0].lr == third.lr and j.settings[0].t == third.t for j in final), "not the fourth"
     assert [j.settings[0].order for j in final] == list(KINDS.values())
+
+
+class Instant:
+    """Workers that answer at once: the validation accuracy is the learning rate's, the test accuracy says nothing."""
+
+    def __init__(self):
+        self.idle, self.given = [None], []
+
+    def give(self, job):
+        self.idle.pop()
+        self.given.append(job)
+
+    def answers(self, seconds):
+        time.sleep(0.002)
+        if self.idle:
+            return
+        job = self.given[-1]
+        self.idle.append(None)
+        common = {"test": 50.0, "order": 0.5, "epoch": 1}
+        rows = [{"seed": seed, "val": s.lr, **common} for s in job.settings for seed in job.seeds]
+        yield job, {"seconds": 0.01, "rows": rows}
+
+
+def test_a_search_goes_through_its_stages_and_chooses_by_validation(tmp_path):
+    args = {"data": "", "device": "cuda", "minutes": 0.02, "width": 3, "known": [], "settled": "", "explore": 0.5}
+    args |= {"tracks": "plain,agree", "explored": "plain,agree", "stages": "explore,judge,final,other,done"}
+    workers, out = Instant(), graphs_search.Results(tmp_path / "search.json", {})
+    given = argparse.Namespace(**args, cases="photo:l,airport:order")
+    graphs_search.search(given, workers, out, time.time())
+    first = next(j for j in workers.given if j.dataset == "photo").settings[0]
+    assert (first.batch_norm, first.attention, first.consistency) == (True, "pearson", 0.0), "FROND's"
+    final = [j for j in workers.given if j.dataset == "photo" and j.stage in ("final", "other")]
+    assert [(j.stage, j.track, j.seeds) for j in final] == [
+        ("final", "plain", reported_seeds("photo")),
+        ("other", "agree", reported_seeds("photo")),
+    ]
+    tried = [s for j in workers.given if j.stage == "explore" and j.track == "plain" for s in j.settings]
+    assert final[0].settings[0].lr == max(s.lr for s in tried)
+    assert (final[0].settings[0].epochs, final[0].settings[0].patience) == (400, 100)
+    reported = [r for r in out.rows if "test" in r]
+    assert sorted(r["track"] for r in reported) == ["0.5", "1", "agree", "learned", "plain"]
+    assert "photo l" in graphs_search.table(out.rows)
