@@ -223,7 +223,7 @@ def _joined(masks: Sequence[Masks], nodes: int) -> Masks:
 def _part(logits: Tensor, nodes: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Logits ``(S, ·, classes)`` and labels ``(S, ·)`` of these nodes; :data:`NONE` where there is no node."""
     picked = logits.flatten(0, 1).index_select(0, nodes.clamp(min=0).view(-1)).view(*nodes.shape, -1)
-    return picked, torch.where(nodes < 0, NONE, y[nodes % len(y)])
+    return picked, y[nodes % len(y)].masked_fill(nodes < 0, NONE)
 
 
 def _cross_entropy(logits: Tensor, nodes: Tensor, y: Tensor) -> Tensor:
@@ -274,7 +274,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def area_under_curve(logits: Tensor, labels: Tensor) -> Tensor:
     """The chance that of two nodes, one of each class, the one of class 1 has the higher score; ties count half."""
-    scores = torch.where(labels == NONE, math.inf, logits[..., 1] - logits[..., 0]).contiguous()
+    scores = (logits[..., 1] - logits[..., 0]).masked_fill(labels == NONE, math.inf)
     ordered = scores.sort(1).values
     below, upto = (torch.searchsorted(ordered, scores, right=right) for right in (False, True))
     one, ranks = (labels == 1).double(), (below + upto + 1).double() / 2
