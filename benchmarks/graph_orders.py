@@ -95,6 +95,8 @@ class OrderCase:
                 seeds = reported_seeds(self.dataset)
                 parts = [(seed,) for seed in seeds] if self.apart else [seeds]
                 self.pending += [self.job("final", kind, s, part) for part in parts]
+        if self.stage == "final" and time.time() > self.ends["final"] - 2:
+            self.pending.clear()  # what begins now would say nothing
         if self.stage == "final" and not self.pending and not self.running:
             self.stage = "done"
         return self.pending.pop(0) if self.pending else None

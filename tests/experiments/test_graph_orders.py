@@ -126,7 +126,7 @@ class Instant:
 
 
 def test_a_search_goes_through_its_stages_and_chooses_by_validation(tmp_path):
-    args = {"data": "", "device": "cuda", "minutes": 0.02, "width": 3, "known": [], "settled": "", "explore": 0.5}
+    args = {"data": "", "device": "cuda", "minutes": 0.2, "width": 3, "known": [], "settled": "", "explore": 0.05}
     args |= {"tracks": "plain,agree", "explored": "plain,agree", "stages": "explore,judge,final,other,done"}
     workers, out = Instant(), graphs_search.Results(tmp_path / "search.json", {})
     given = argparse.Namespace(**args, cases="photo:l,airport:order")
