@@ -32,7 +32,7 @@ PROCESSES = True
 SUMMARY = "node classification with F-GRAND"
 EXAMPLES = (
     "neuralfde run graphs --dataset cora --settings tuned",
-    "neuralfde run graphs --dataset citeseer --settings frond --variant nl --seeds 3",
+    "neuralfde run graphs --dataset citeseer --settings frond --seeds 3",
     "neuralfde run graphs --dataset airport --learn-order",
     "neuralfde run graphs --dataset pubmed --learn-order",
     "neuralfde run graphs --dataset photo --tune 30",
