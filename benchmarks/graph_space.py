@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from neuralfde_experiments.graph_settings import Settings, settings_for
-from neuralfde_experiments.graphs import PAPER_ACCURACY
+from neuralfde.models.message_passing import SCORES
+from neuralfde_experiments.graph_settings import FROND, PAPER, Settings, reported_seeds, settings_for
 
 DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "computers", "photo", "coauthor-physics")
-REPORTED = tuple(range(10))
 EXPLORE, JUDGE = (100, 101), (102, 103, 104, 105)
 TRACKS = ("plain", "agree")
-ENDS = {"explore": 0.44, "judge": 0.62, "final": 0.97, "learned": 0.97, "other": 0.97}
+ENDS = {"explore": 0.44, "judge": 0.58, "final": 0.94, "other": 0.97, "learned": 0.97}
 """Share of the time at which each stage is over, unless told otherwise."""
 STAGES = (*ENDS, "done")
-LENGTHS = {"explore": (150, 40), "judge": (250, 60), "final": (300, 80), "learned": (200, 60), "other": (300, 80)}
-"""Most epochs, and epochs without a better validation accuracy."""
+LENGTHS = {"explore": (200, 50), "judge": (400, 100), "final": (400, 100), "other": (400, 100), "learned": (400, 100)}
+"""Most epochs, and epochs without a better validation accuracy; those of the last three are FROND's."""
 BEST = 2
 """Settings of each track that are judged."""
 JOB_SECONDS = 12.0
@@ -38,7 +37,7 @@ TIMES = {
 SHAPE: dict[str, tuple[Any, ...]] = {
     "hidden": (64, 128),
     "heads": (1, 2, 4),
-    "attention": ("scaled_dot", "cosine", "exp_kernel"),
+    "attention": SCORES,
     "attention_width": (16, 32, 64),
     "normalise": ("softmax", "squareplus"),
     "over": ("target", "source", "both"),
@@ -46,7 +45,10 @@ SHAPE: dict[str, tuple[Any, ...]] = {
     "source": (True, True, False),
     "optimiser": ("adam", "adamax", "rmsprop"),
     "rows": (False, True),
+    "batch_norm": (False, False, True),
 }
+NUMBERS = ("hidden", "t", "lr", "weight_decay", "input_dropout", "dropout")
+"""What the paper's table has beside the step, which is made a whole one here."""
 #: what each has for itself
 OWN: dict[str, tuple[Any, ...]] = {
     "order": (0.6, 0.75, 0.85, 0.95, 1.0),
@@ -58,39 +60,6 @@ OWN: dict[str, tuple[Any, ...]] = {
     "dropout": (0.0, 0.2, 0.4, 0.6, 0.75),
     "consistency": (0.5, 1.0, 2.0, 4.0),
 }
-#: what FROND ships for GRAND (its best_params, its README for Cora's l), times rounded to whole steps. Sampled
-#: ("hard") attention, batch normalisation and Pearson scores are not here; coauthor-physics is not there, its
-#: values are the defaults of their command line
-PUBLISHED: dict[str, Settings] = {
-    "cora": Settings(
-        256, 40.0, 1.0, 0.01, 0.01, 0.6, 0.2, 8, "scaled_dot", 128, "squareplus", "source", "average",
-        optimiser="adamax", epochs=400, patience=100, order=0.85,
-    ),
-    "citeseer": Settings(
-        80, 8.0, 1.0, 0.00864, 0.1, 0.68, 0.749, 8, "exp_kernel", 32, "squareplus", "source", "average",
-        epochs=250, patience=100,
-    ),
-    "pubmed": Settings(
-        128, 13.0, 1.0, 0.0147, 0.00182, 0.5, 0.072, 1, "cosine", 16, "squareplus", "target", "average",
-        optimiser="adamax", epochs=600, patience=100,
-    ),
-    "coauthor-cs": Settings(
-        16, 3.0, 1.0, 0.000934, 0.00474, 0.5275, 0.686, 4, "scaled_dot", 8, "squareplus", "source", "average",
-        source=False, optimiser="rmsprop", epochs=250, patience=100,
-    ),
-    "computers": Settings(
-        128, 3.0, 1.0, 0.00353, 0.00767, 0.597, 0.087, 4, "scaled_dot", 64, "softmax", "target", "average",
-        source=False, patience=100,
-    ),
-    "photo": Settings(
-        64, 4.0, 1.0, 0.00556, 0.00471, 0.429, 0.465, 4, "cosine", 64, "softmax", "target", "average",
-        source=False, patience=100,
-    ),
-    "coauthor-physics": Settings(
-        64, 3.0, 1.0, 0.01, 1e-4, 0.2, 0.4, 4, "scaled_dot", 64, "softmax", "target", "average",
-        source=False, patience=100,
-    ),
-}  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -127,6 +96,8 @@ class Case:
     ends: dict[str, float]
     rival: Case | None = None
     tracks: tuple[str, ...] = TRACKS
+    explored: tuple[str, ...] = TRACKS
+    stages: tuple[str, ...] = STAGES
     apart: bool = False
     stage: str = "explore"
     found: dict[Settings, dict[int, float]] = field(default_factory=dict)
@@ -141,6 +112,7 @@ class Case:
     def __post_init__(self) -> None:
         self.name = f"{self.dataset} {self.variant}"
         self.random = random.Random(self.name)
+        self.seeds = reported_seeds(self.dataset)
 
     def next(self) -> Job | None:
         """What to train next, if anything."""
@@ -150,8 +122,8 @@ class Case:
             if self.running:
                 return None
             self.advance()
-        if self.stage == "judge" and time.time() > self.ends["judge"] - 2:
-            self.pending.clear()
+        if self.stage in self.ends and time.time() > self.ends[self.stage] - 2:
+            self.pending.clear()  # what begins now would say nothing
         while not self.pending and not self.running and self.stage != "done":
             self.advance()
         return self.pending.pop(0) if self.pending else None
@@ -159,24 +131,21 @@ class Case:
     def advance(self) -> None:
         """Go to the next stage and see what there is to do in it."""
         self.stage = STAGES[STAGES.index(self.stage) + 1]
+        if self.stage not in self.stages:
+            return
         if self.stage == "judge":
-            for track in self.tracks:
+            for track in self.explored:
                 alike: dict[Settings, list[Settings]] = {}
                 for s in self.unjudged(track)[:BEST]:
                     alike.setdefault(shape_of(s), []).append(s)
                 for group in alike.values():
                     self.pending += self.jobs_of("judge", track, group, JUDGE)
         elif self.stage != "done":
-            tracks = self.ranked()
+            tracks = [t for t in self.tracks if self.best(t)]
             for track in tracks[1:] if self.stage == "other" else tracks[:1]:
                 s = self.best(track)[0]
                 s = replace(s, order=min(s.order, 0.95)) if self.stage == "learned" else s
-                self.pending += self.jobs_of(self.stage, track, [s], REPORTED)
-
-    def ranked(self) -> list[str]:
-        """The tracks with something to show, the one of the best validation accuracy first."""
-        some = [t for t in self.tracks if self.best(t)]
-        return sorted(some, key=lambda t: -mean(list(self.found[self.best(t)[0]].values())))
+                self.pending += self.jobs_of(self.stage, track, [s], self.seeds)
 
     def best(self, track: str) -> list[Settings]:
         """Settings of a track by mean validation accuracy; those on more splits go before all others."""
@@ -228,10 +197,10 @@ class Case:
             self.width = max(1, min(16, round(self.width * JOB_SECONDS / max(answer["seconds"], 3.0))))
         rows, splits = answer["rows"], len(job.seeds)
         apart = [rows[k * splits : (k + 1) * splits] for k in range(len(job.settings))]
-        if set(job.seeds) <= set(REPORTED):
+        if set(job.seeds) <= set(self.seeds):
             ended = self.reported.setdefault((job.stage, job.track), [])
             ended += [r | {"cut": time.time() > job.until} for r in rows]
-            return row | (summary(job, ended) if len(ended) == len(REPORTED) else {"of": job.seeds})
+            return row | (summary(job, ended) if len(ended) == len(self.seeds) else {"of": job.seeds})
         if job.stage == "judge" and time.time() > job.until:
             return row | {"failed": "cut short, does not count"}
         for s, part in zip(job.settings, apart, strict=True):
@@ -248,11 +217,11 @@ class Case:
 
     def explore(self) -> Job:
         """Some settings of one shape: known ones and the other variant's best first, then neighbours of the best."""
-        turn, draw = self.jobs // len(self.tracks), self.random
-        track = self.tracks[self.jobs % len(self.tracks)]
+        turn, draw = self.jobs // len(self.explored), self.random
+        track = self.explored[self.jobs % len(self.explored)]
         mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
         tuned = settings_for(self.dataset, "tuned", self.variant)
-        first = others if mine or others else [tuned, PUBLISHED[self.dataset]]  # an earlier search had the known ones
+        first = [*self.published(), *(others if mine or others else [tuned])]  # an earlier search had ours
         start = first[turn] if turn < len(first) else draw.choice((mine[:3] + others) or [tuned])
         start = replace(self.fit(start), epochs=0, patience=0)
         shape = start if turn < len(first) else self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
@@ -262,9 +231,17 @@ class Case:
         unique = [replace(s, epochs=0, patience=0) for s in dict.fromkeys(each)]
         return self.job("explore", track, unique, EXPLORE)
 
+    def published(self) -> list[Settings]:
+        """FROND's settings, and its model with the numbers of the paper's table."""
+        frond = FROND[self.dataset]
+        numbers = {k: getattr(PAPER[self.dataset], k) for k in NUMBERS}
+        return [frond, replace(frond, **numbers, step=max(1.0, PAPER[self.dataset].step))]
+
     def fit(self, s: Settings) -> Settings:
         """Settings that this variant can afford: few heads where attention is computed at every step."""
-        heads = min(s.heads, 2 if self.variant == "nl" and self.dataset not in ("cora", "citeseer") else 4)
+        if self.dataset in ("cora", "citeseer"):  # small enough for all of FROND's
+            return replace(s, attention_width=s.attention_width or 64)
+        heads = min(s.heads, 2 if self.variant == "nl" else 4)
         return replace(s, heads=heads, attention_width=min(s.attention_width or 64, 64), hidden=min(s.hidden, 128))
 
     def drawn(self, start: Settings, changes: int) -> Settings:
@@ -290,7 +267,5 @@ def summary(job: Job, rows: list[Row]) -> Row:
     """Means over the reported splits, and whether the clock ended any of them."""
     rows = sorted(rows, key=lambda r: r["seed"])
     found = {k: round(mean([r[k] for r in rows]), 3) for k in ("val", "test", "order", "epoch")}
-    deviation = statistics.stdev(r["test"] for r in rows) if len(rows) > 1 else 0.0
-    paper = PAPER_ACCURACY[job.dataset][job.variant == "nl"][0]
-    row = {**found, "deviation": round(deviation, 2), "count": len(rows), "paper": paper}
+    row = {**found, "deviation": round(statistics.pstdev(r["test"] for r in rows), 2), "count": len(rows)}
     return row | {"settings": asdict(job.settings[0]), "splits": rows, "cut": any(r["cut"] for r in rows)}

@@ -29,8 +29,8 @@ def train(job: Job, data: str, device: str, workers: int) -> list[Row]:
     found: list[Row] = []
     for k in range(0, len(each), size):
         part = slice(k, k + size)
-        options: dict[str, Any] = {"variant": job.variant, "learn_order": job.stage == "learned", "device": device}
-        options |= {"root": data, "evaluate_every": 2, "until": job.until}
+        options: dict[str, Any] = {"variant": job.variant, "learn_order": "learned" in (job.stage, job.track)}
+        options |= {"device": device, "root": data, "until": job.until}
         found += train_splits(job.dataset, each[k], seeds[part], each=each[part], **options)
     return found
 

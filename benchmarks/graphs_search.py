@@ -1,14 +1,16 @@
 """Accuracies of F-GRAND on all graphs: a search by validation accuracy, then the reported splits, then learned orders.
 
-    python benchmarks/graphs_search.py --data DATA --out results.json --minutes 8
+    python benchmarks/graphs_search.py --data DATA --out OUT/search.json --minutes 8
 
-Several processes train on one GPU. Each graph and variant goes through five stages, the device's time shared equally:
+Several processes train on one device. Each graph and variant goes through five stages, time shared equally:
 
-    explore   settings drawn at random or near the best, on two splits
+    explore   FROND's settings, the paper's, and others drawn at random or near the best, on two splits
     judge     the best few on four more splits
-    final     the best by mean validation accuracy, on the ten splits reported
-    learned   the same with the order learned
-    other     the best of the other kind of loss, on the ten splits reported
+    final     the best by mean validation accuracy with the first kind of loss, on FROND's ten splits
+    other     the same with the other kind
+    learned   the first with the order learned
+
+A case such as ``airport:order`` asks whether the order matters, see ``graph_orders.py``.
 
 With ``--known`` the settings that earlier searches tried count as tried. The splits of the first two stages are none of
 those reported, and their test accuracies are not even written down. There are two kinds of loss: ``plain``, and
@@ -24,10 +26,13 @@ import os
 import time
 from pathlib import Path
 
+from graph_orders import OrderCase
 from graph_space import DATASETS, ENDS, STAGES, TRACKS, Case, Row
 from graph_workers import Workers, share_the_gpu, stop_sharing
 
 from neuralfde.cli.experiment import write_json
+from neuralfde_experiments.data.order_graphs import ORDER_GRAPHS
+from neuralfde_experiments.graphs import PAPER_ACCURACY, PAPER_DIRECT
 
 
 class Results:
@@ -50,12 +55,14 @@ def tried(found: Row) -> list[Row]:
     return [r | {"tried": [{"val": r["val"]}]} if r.get("stage") in flat else r for r in rows]
 
 
-def cases_of(args: argparse.Namespace, began: float) -> list[Case]:
+def cases_of(args: argparse.Namespace, began: float) -> list[Case | OrderCase]:
     """All searches; the two variants of a graph know each other."""
     shares = ENDS | {"explore": args.explore, "judge": args.explore + ENDS["judge"] - ENDS["explore"]}
     ends = {stage: began + 60 * args.minutes * share for stage, share in shares.items()}
     known = [row for path in args.known for row in tried(json.loads(path.read_text()))]
     how = {"width": args.width, "tracks": tuple(args.tracks.split(",")), "apart": args.device == "cpu"}
+    how |= {"explored": tuple(args.explored.split(",")), "stages": tuple(args.stages.split(","))}
+    orders = {f"{d}:order": OrderCase(d, ends, apart=args.device == "cpu") for d in ORDER_GRAPHS}
     every = {f"{d}:{v}": Case(d, v, ends, **how) for d in DATASETS for v in ("l", "nl")}
     for name, one in every.items():
         one.rival = next(c for c in every.values() if c.dataset == one.dataset and c is not one)
@@ -64,7 +71,8 @@ def cases_of(args: argparse.Namespace, began: float) -> list[Case]:
                 one.know(row)
     for name in args.settled.split(",") if args.settled else ():
         every[name].stage = "final"  # with nothing left to do in it
-    return [every[name] for name in args.cases.split(",") if name] or list(every.values())
+    both: dict[str, Case | OrderCase] = {**every, **orders}
+    return [both[name] for name in args.cases.split(",") if name] or list(both.values())
 
 
 def search(args: argparse.Namespace, workers: Workers, out: Results, began: float) -> None:
@@ -86,23 +94,29 @@ def search(args: argparse.Namespace, workers: Workers, out: Results, began: floa
             if job is None:
                 out.head |= answer
             else:
-                out.add(by_name[f"{job.dataset} {job.variant}"].take(job, answer))
+                out.add(by_name[job.case.rsplit(" ", 2)[0]].take(job, answer))
 
 
 def table(rows: list[Row]) -> str:
     """The accuracies of the reported splits."""
     lines = [
         "",
-        f"{'graph':30}{'track':8}{'val':>7}{'test':>8}{'±':>6}{'paper':>7}{'order':>7}{'epoch':>7}{'tried':>7}",
+        f"{'graph':30}{'track':8}{'val':>7}{'test':>8}{'±':>6}{'direct':>7}{'adjoint':>8}{'order':>7}{'epoch':>7}{'tried':>7}",
     ]
     done = [r for r in rows if "test" in r]
-    for r in sorted(done, key=lambda r: (r["dataset"], r["variant"], "learned" in r["case"])):
+    for r in sorted(done, key=lambda r: (r["dataset"], r["variant"], r["track"], "learned" in r["case"])):
         name = f"{r['dataset']} {r['variant']}{' (learned)' if 'learned' in r['case'] else ''}"
         own = [t for t in rows if "tried" in t and (t["dataset"], t["variant"]) == (r["dataset"], r["variant"])]
         tried = sum(len(t["tried"]) for t in own if "explore" in t["case"] and t["track"] == r["track"])
+        nl = r["variant"] == "nl"
+        theirs = (
+            (PAPER_DIRECT[r["dataset"]][nl], PAPER_ACCURACY[r["dataset"]][nl][0])
+            if nl or r["dataset"] in DATASETS
+            else (0.0, 0.0)
+        )
         lines.append(
-            f"{name:30}{r['track']:8}{r['val']:7.2f}{r['test']:8.2f}{r['deviation']:6.2f}{r['paper']:7.1f}"
-            f"{r['order']:7.2f}{r['epoch']:7.0f}{tried:7d}"
+            f"{name:30}{r['track']:8}{r['val']:7.2f}{r['test']:8.2f}{r['deviation']:6.2f}{theirs[0]:7.1f}{theirs[1]:8.1f}"
+            f"{r['order']:7.2f}{r['epoch']:7.0f}{tried:7d}{' cut' if r['cut'] else ''}"
         )
     failed = [r for r in rows if "failed" in r]
     return "\n".join([*lines, f"{len(rows)} jobs, {len(failed)} failed", *sorted({r["failed"][:150] for r in failed})])
@@ -117,7 +131,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=6, help="settings side by side in the first jobs")
     parser.add_argument("--cases", default="", help="such as cora:l,citeseer:nl; default: all graphs and variants")
     parser.add_argument("--settled", default="", help="cases of which only the order is still to be learned")
-    parser.add_argument("--tracks", default=",".join(TRACKS), help="kinds of loss")
+    parser.add_argument("--tracks", default=",".join(TRACKS), help="kinds of loss, in the order they are reported")
+    parser.add_argument("--explored", default=",".join(TRACKS), help="kinds of loss whose settings are searched")
+    parser.add_argument("--stages", default=",".join(STAGES), help="stages to go through")
     parser.add_argument("--explore", type=float, default=ENDS["explore"], help="share of the time for the first stage")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="results of earlier searches to start from")
     parser.add_argument("--device", default="cuda")

@@ -2,6 +2,7 @@
 
 from neuralfde_experiments.graph_cost import PAPER as GRAPH_COST
 from neuralfde_experiments.graphs import PAPER_ACCURACY as GRAPH_ACCURACY
+from neuralfde_experiments.graphs import PAPER_DIRECT as GRAPH_DIRECT
 from neuralfde_experiments.image_adjoints import figure as gradients_figure
 from neuralfde_experiments.image_adjoints import markdown as gradients_table
 from neuralfde_experiments.image_cost_table import PAPER_MEMORY as IMAGE_MEMORY
@@ -16,6 +17,7 @@ LOTKA_VOLTERRA = ((1.0, 0.5, 1.0, 0.3), (0.99, 0.48, 1.05, 0.33))
 __all__ = [
     "GRAPH_ACCURACY",
     "GRAPH_COST",
+    "GRAPH_DIRECT",
     "IMAGE_ERROR",
     "IMAGE_MEMORY",
     "LOTKA_VOLTERRA",

@@ -116,6 +116,11 @@ QUESTIONS = {
         f"`python benchmarks/forecasting.py --data DIR --out OUT`{TAKE}",
         "memory.md#forecasting",
     ),
+    "graphs-order": Question(
+        "Does the order matter on a graph: order 1, order 0.5 or learned?",
+        f"`python benchmarks/graphs_search.py --data DIR --out OUT/search.json --cases airport:order,…`{TAKE}",
+        "reproduce.md#where-the-order-matters",
+    ),
     "graphs-kernels": Question(
         "What do the kernels for graphs save against the sparse library?",
         f"`python benchmarks/graph_kernels.py --out OUT`{TAKE}",

@@ -36,7 +36,7 @@ def _graph_cost() -> list[list[str]]:
 
 
 def _graph_accuracy() -> list[str]:
-    found, plain = graphs_accuracy.chosen(), graphs_accuracy.chosen(plain=True)
+    found, plain = graphs_accuracy.chosen(), graphs_accuracy.chosen("plain")
     theirs = f"{len(graphs_accuracy.CASES)} means"
     ours = f"{graphs_accuracy.reached(found)} are at or above; with the paper's loss {graphs_accuracy.reached(plain)}"
     short = f"**short**: {graphs_accuracy.below()} points; another loss than the paper's"

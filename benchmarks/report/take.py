@@ -67,9 +67,15 @@ def graph_kernels(found: Row, path: Path, name: str) -> Iterator[Run]:
 
 def search(found: Row, path: Path, name: str) -> Iterator[Run]:
     """Of ``graphs_search.py``: a row for each setting tried, and for each training on the reported splits."""
-    rows = [row for r in found["rows"] for row in graph_rows(r)]
+    rows: dict[str, list[Row]] = {"graphs-accuracy": [], "graphs-order": []}
+    for r in found["rows"]:
+        order = r["case"].split()[1] == "order"
+        kind = {"kind": r["track"]} if order else {}
+        rows["graphs-order" if order else "graphs-accuracy"] += [kind | row for row in graph_rows(r)]
     more = {k: found[k] for k in ("minutes", "workers", "mps", "beside") if k in found}
-    yield "graphs-accuracy", name or path.stem, rows, about(found, path) | more
+    for question, own in rows.items():
+        if own:
+            yield question, name or path.stem, own, about(found, path) | more
 
 
 def graph_rows(row: Row) -> Iterator[Row]:

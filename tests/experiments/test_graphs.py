@@ -46,7 +46,7 @@ def test_a_run_chooses_the_order_and_reports_every_split(tiny, variant):
     rows = {r["case"]: r for r in graphs.run(config)}
     chosen = rows["chosen order"]["order"]
     assert chosen == max((0.6, 1.0), key=lambda o: rows["chosen order"][f"val at {o:g}"])
-    splits = [rows[f"order {chosen:g}, seed {s}"] for s in range(3)]
+    splits = [rows[f"order {chosen:g}, seed {s}"] for s in (123, 124, 126)]
     summary = rows["summary"]
     assert summary["test"] == pytest.approx(sum(r["test"] for r in splits) / 3, abs=0.01)
     assert summary["test"] > 60
@@ -166,8 +166,8 @@ def test_settings_are_the_papers_table():
         settings_for("coraa")
     with pytest.raises(InputError, match="settings='mine'"):
         settings_for("cora", "mine")
-    with pytest.raises(InputError, match="choose_from=10"):
-        graphs.run(graphs.Config(seeds=10, choose_from=9))
+    with pytest.raises(InputError, match="Use choose_from=169"):
+        graphs.run(graphs.Config(seeds=10, choose_from=125))
     with pytest.raises(InputError, match="at least 1"):
         graphs.run(graphs.Config(seeds=0))
 

@@ -39,6 +39,9 @@ def dense_attention(m, adjacency, z):
         s = torch.einsum("ihd,jhd->ijh", q, k) / math.sqrt(q.shape[2])
     elif att.kind == "cosine":
         s = torch.cosine_similarity(q[:, None], k[None], dim=3)
+    elif att.kind == "pearson":
+        q, k = (v - v.mean(2, keepdim=True) for v in (q, k))
+        s = torch.cosine_similarity(q[:, None], k[None], dim=3)
     else:
         d = (q[:, None] - k[None]).square().sum(3)
         s = att.variance**2 * torch.exp(-d / (2 * att.lengthscale**2))
@@ -56,7 +59,7 @@ def dense_model(m, data):
     adjacency = torch.eye(n, dtype=torch.bool)
     adjacency[data.edge_index[1], data.edge_index[0]] = True
     f, beta, h = m.block.func, m.order, m.block.options["step"]
-    z0 = m.encoder(data.x)
+    z0 = m.encoder(data.x) if m.norm is None else m.norm(m.encoder(data.x))
     fixed = dense_attention(m, adjacency, z0) if m.variant == "l" else None
     z, slopes = z0, []
     for k in range(1, round(m.block.t / h) + 1):
@@ -87,6 +90,24 @@ def test_forward_and_gradients_are_those_of_the_dense_model(variant, kind, norma
     got, want = gradients(m, out), gradients(m, expected)
     for name in want:
         torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-10, msg=lambda s, n=name: f"{n}: {s}")
+
+
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_batch_norm_is_that_of_the_dense_model_and_of_an_ensemble(variant):
+    data, members = small(), [model(variant, seed=k, batch_norm=True) for k in range(2)]
+    together = FGrandEnsemble(members)
+    found = together(data)
+    for k, m in enumerate(members):
+        out, expected = m(data), dense_model(m, data)
+        torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(found[k], out, rtol=1e-11, atol=1e-11)
+        got, want = gradients(m, m(data)), gradients(m, expected)
+        torch.testing.assert_close(got["norm.weight"], want["norm.weight"], rtol=1e-9, atol=1e-10)
+    fresh = model(variant, seed=1, batch_norm=True)
+    fresh(data)  # one pass, as the ensemble
+    torch.testing.assert_close(together.eval()(data)[1], fresh.eval()(data), rtol=1e-11, atol=1e-11)
+    with pytest.raises(InputError, match="batch_norm counts"):
+        model("l", batch_norm=True, recompute=True)
 
 
 @pytest.mark.parametrize("source", [True, False])

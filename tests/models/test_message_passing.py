@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from neuralfde.errors import InputError, InputTypeError
 from neuralfde.models import csr
 from neuralfde.models.message_passing import (
+    SCORES,
     Graph,
     aggregate,
     attention,
@@ -20,7 +21,7 @@ from neuralfde.models.message_passing import (
     edge_squareplus,
 )
 
-KINDS = ["scaled_dot", "cosine", "exp_kernel"]
+KINDS = list(SCORES)
 
 
 def directed_graph(nodes=7, edges=15, seed=0):
@@ -48,6 +49,8 @@ def dense_scores(q, k, kind):
         return torch.einsum("ihd,jhd->ijh", q, k) / math.sqrt(q.shape[2])
     if kind == "cosine":
         return torch.cosine_similarity(q[:, None], k[None], dim=3)
+    if kind == "pearson":
+        return dense_scores(q - q.mean(2, keepdim=True), k - k.mean(2, keepdim=True), "cosine")
     return torch.exp(-0.5 * (q[:, None] - k[None]).square().sum(3))
 
 

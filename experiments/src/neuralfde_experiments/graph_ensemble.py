@@ -47,6 +47,22 @@ def drop(x: Tensor, p: float | Tensor, training: bool) -> Tensor:
     return x * (torch.rand_like(x) >= p) / (1 - p)
 
 
+class _Norm(nn.Module):
+    """The members' batch norms: one over their features side by side."""
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        super().__init__()
+        self.weight, self.bias = stacked("weight", members), stacked("bias", members)
+        self.register_buffer("mean", torch.cat([m.running_mean for m in members]))
+        self.register_buffer("var", torch.cat([m.running_var for m in members]))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """``z`` is (S, N, F)."""
+        wide, running = z.transpose(0, 1).flatten(1), (self.get_buffer("mean"), self.get_buffer("var"))
+        wide = F.batch_norm(wide, *running, self.weight.flatten(), self.bias.flatten(), self.training)
+        return wide.view(z.shape[1], len(z), -1).transpose(0, 1).contiguous()
+
+
 class _Attention(nn.Module):
     """See :class:`neuralfde.models.graph.EdgeAttention`; every tensor has a first axis of members."""
 
@@ -142,6 +158,7 @@ class FGrandEnsemble(nn.Module):
             self.register_buffer(name, torch.tensor(each), persistent=False)
         self.encoder, self.encoder_bias = stacked("encoder.weight", members), stacked("encoder.bias", members)
         self.decoder, self.decoder_bias = stacked("decoder.weight", members), stacked("decoder.bias", members)
+        self.norm = None if first.norm is None else _Norm([m.norm for m in members])
         inner: list[Any] = [m.block.func for m in members]
         parts = [m.attention if first.variant == "l" else f.attention for m, f in zip(members, inner, strict=True)]
         attention = _Attention(parts)
@@ -182,14 +199,18 @@ class FGrandEnsemble(nn.Module):
         nodes, features = x.shape
         if not x.is_sparse:
             dropped = drop(x.expand(self.size, nodes, features), self.rate("input_dropout"), self.training)
-            return torch.baddbmm(self.encoder_bias[:, None], self.drop_nodes(dropped), self.encoder.mT)
+            return self.normed(torch.baddbmm(self.encoder_bias[:, None], self.drop_nodes(dropped), self.encoder.mT))
         if self._bags is None or self._bags[0] is not x:
             self._bags = (x, *bags_of(x, self.size))
         _, bags, entries = self._bags
         values = drop(entries, self.rate("input_dropout"), self.training).reshape(-1)
         sums = sums_of(bags, values, self.encoder.mT.reshape(self.size * features, -1))
         each = sums[: self.size * nodes].view(self.size, nodes, -1)
-        return self.drop_nodes(each) + self.encoder_bias[:, None]
+        return self.normed(self.drop_nodes(each) + self.encoder_bias[:, None])
+
+    def normed(self, z: Tensor) -> Tensor:
+        """``z``, or its batch norm where the members have one."""
+        return z if self.norm is None else self.norm(z)  # type: ignore[no-any-return]
 
     def drop_nodes(self, x: Tensor) -> Tensor:
         """See :class:`FGrand`; each member draws its own."""

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
-from neuralfde.models.message_passing import OVER, Graph, attention, sums_of
+from neuralfde.models.message_passing import OVER, SCORES, Graph, attention, sums_of
 from neuralfde.models.readout import readout
 from neuralfde.models.softmax_attention import is_usual, softmax_attention
 from neuralfde.nn import FDEBlock
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 VARIANTS = ("l", "nl")
-SCORES = ("scaled_dot", "cosine", "exp_kernel")
 STARTS = ("random", "average")
 
 
@@ -47,7 +46,7 @@ class EdgeAttention(nn.Module):
         features: width of the state.
         width: width of queries and keys, over all heads.
         heads: number of heads.
-        kind: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
+        kind: ``"scaled_dot"``, ``"cosine"``, ``"pearson"`` or ``"exp_kernel"``.
         normalise: ``"softmax"`` or ``"squareplus"``.
         over: whose weights add to 1: ``"target"`` or ``"source"``; ``"both"`` is the geometric mean of the two.
         start: ``"random"`` or ``"average"``.
@@ -158,7 +157,7 @@ class FGrand(nn.Module):
         hidden: width of the state Z.
         variant: ``"l"`` or ``"nl"``.
         heads: attention heads.
-        attention: the score: ``"scaled_dot"``, ``"cosine"`` or ``"exp_kernel"``.
+        attention: the score: ``"scaled_dot"``, ``"cosine"``, ``"pearson"`` or ``"exp_kernel"``.
         attention_width: width of queries and keys over all heads; default: ``hidden``.
         normalise: ``"softmax"`` or ``"squareplus"``.
         over: whose weights add to 1: ``"target"`` (rows of A), ``"source"`` (columns), or ``"both"`` in between.
@@ -172,6 +171,7 @@ class FGrand(nn.Module):
         node_dropout: share of the nodes that lose all their features at once in training (Feng et al., "Graph random
             neural networks for semi-supervised learning on graphs", NeurIPS 2020).
         source: whether the equation has the term ``b Z_0``.
+        batch_norm: normalise ``Z_0`` over the nodes, feature by feature, as ``torch.nn.BatchNorm1d`` does.
         columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
             What a step needs beside its history then takes less memory. Default: all at once.
         recompute: keep less for the backward pass and compute it again there. Attention is kept for no head. Variant
@@ -206,6 +206,7 @@ class FGrand(nn.Module):
         dropout: float = 0.0,
         node_dropout: float = 0.0,
         source: bool = True,
+        batch_norm: bool = False,
         columns: int | None = None,
         recompute: bool = False,
         keep_attention: bool | str = False,
@@ -214,6 +215,8 @@ class FGrand(nn.Module):
         super().__init__()
         if variant == "nl" and columns is not None:
             raise InputError("columns needs variant='l': attention that changes ties columns together.")
+        if batch_norm and (columns is not None or (recompute and variant == "l")):
+            raise InputError("batch_norm counts every pass over the nodes, and columns or recompute make several.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
@@ -225,6 +228,7 @@ class FGrand(nn.Module):
             options["stepper"] = "single"  # a replayed step keeps nothing
         self.encoder = nn.Linear(in_features, hidden)
         self.decoder = nn.Linear(hidden, classes)
+        self.norm = nn.BatchNorm1d(hidden) if batch_norm else None
         edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
         self.attention = edges if variant == "l" else None
         func = Diffusion(None if variant == "l" else edges, source, recompute)
@@ -299,9 +303,11 @@ class FGrand(nn.Module):
     def encode(self, x: Features, weight: Tensor, bias: Tensor) -> Tensor:
         """``Z_0``, or the columns of it that these parts of the encoder make."""
         if isinstance(x, Tensor):
-            return F.linear(x, weight, bias)
-        bags, values, nodes = x
-        return sums_of(bags, values, weight.t())[:nodes] + bias
+            z = F.linear(x, weight, bias)
+        else:
+            bags, values, nodes = x
+            z = sums_of(bags, values, weight.t())[:nodes] + bias
+        return z if self.norm is None else self.norm(z)  # type: ignore[no-any-return]
 
     def prepare(self, edges: Tensor | Graph, nodes: int) -> Graph:
         """The graph of ``edges``; that of the last ``edge_index`` is kept, since sorting it costs more than a step."""

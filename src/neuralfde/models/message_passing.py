@@ -62,6 +62,7 @@ def edge_scores(
 
         scaled_dot   <q_i, k_j> / sqrt(D)
         cosine       <q_i, k_j> / (|q_i| |k_j|)
+        pearson      the same of q_i and k_j less their means over D
         exp_kernel   variance² exp(-|q_i - k_j|² / (2 lengthscale²))
 
     Half the squared distance, negated, is the inner product of ``[q, -|q|²/2, 1]`` and ``[k, 1, -|k|²/2]``, so the last
@@ -70,7 +71,7 @@ def edge_scores(
     Args:
         graph: the edges.
         q, k: queries and keys.
-        kind: one of the three names above.
+        kind: one of the names above.
         lengthscale, variance: of the exponential kernel only; tensors get gradients.
 
     Shapes:
@@ -83,14 +84,16 @@ def edge_scores(
     q, k = q.to(working_dtype(q)), k.to(working_dtype(k))
     if kind == "scaled_dot":
         return _EdgeDots.apply(graph, q, k, 1.0 / math.sqrt(q.shape[2]))
-    if kind == "cosine":
+    if kind == "pearson":
+        q, k = (v - v.mean(2, keepdim=True) for v in (q, k))
+    if kind in ("cosine", "pearson"):
         return _EdgeDots.apply(graph, F.normalize(q, dim=2, eps=1e-5), F.normalize(k, dim=2, eps=1e-5), 1.0)
     if kind == "exp_kernel":
         half_q, half_k = (-0.5 * v.square().sum(2, keepdim=True) for v in (q, k))
         one = torch.ones_like(half_q)
         exponent = _EdgeDots.apply(graph, torch.cat([q, half_q, one], 2), torch.cat([k, one, half_k], 2), 1.0)
         return variance**2 * torch.exp(exponent / lengthscale**2)
-    raise InputError(f"kind={kind!r} is no attention score. {nearest(kind, ('scaled_dot', 'cosine', 'exp_kernel'))}")
+    raise InputError(f"kind={kind!r} is no attention score. {nearest(kind, SCORES)}")
 
 
 def edge_softmax(graph: Graph, scores: Tensor) -> Tensor:
@@ -122,6 +125,7 @@ NORMALISERS: dict[str, Callable[[Graph, Tensor], Tensor]] = {"softmax": edge_sof
 
 
 OVER = ("target", "source", "both")
+SCORES = ("scaled_dot", "cosine", "pearson", "exp_kernel")
 
 
 def attention(

@@ -7,7 +7,8 @@ What :func:`load_graph` makes of the raw files is what GRAND (Chamberlain et al.
 - only the largest connected component is kept, nodes in their original order;
 - features are as torch_geometric reads them, **not normalised**: GRAND applies no ``NormalizeFeatures``. Bag-of-words
   graphs hold 0 and 1, PubMed its tf-idf values. ``normalise=True`` divides each row by its sum;
-- splits are GRAND's, see :func:`neuralfde_experiments.data.splits.grand_split`.
+- splits are GRAND's, see :func:`neuralfde_experiments.data.splits.grand_split`; of Airport and the heterophilous graphs
+  they are those of :mod:`neuralfde_experiments.data.order_graphs`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from neuralfde.errors import InputError, nearest
 
 from .catalog import GRAPHS
 from .files import data_root, missing, read_checked
+from .order_graphs import ORDER_GRAPHS, load_order_graph, set_order_split
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from .raw_graphs import RawGraph
 
 OGB_GRAPHS = ("ogbn-arxiv", "ogbn-products")
-GRAPH_NAMES = (*GRAPHS, *OGB_GRAPHS)
+GRAPH_NAMES = (*GRAPHS, *OGB_GRAPHS, *ORDER_GRAPHS)
 """Every name :func:`load_graph` takes; case, ``-`` and ``_`` do not matter in it."""
 
 
@@ -51,7 +53,7 @@ def load_graph(
         root: the data folder; default: the environment variable ``NEURALFDE_DATA``.
         seed: of the random split. The ogbn graphs have one fixed split.
         development_seed: see :func:`neuralfde_experiments.data.splits.grand_split`.
-        largest_component: keep the largest connected component only. Not used by ogbn graphs.
+        largest_component: keep the largest connected component only; of Cora, CiteSeer, … alone.
         normalise: divide each node's features by their sum, as torch_geometric's ``NormalizeFeatures``.
 
     Shapes:
@@ -61,6 +63,9 @@ def load_graph(
     key = _canonical(name)
     if key in OGB_GRAPHS:
         data = _load_ogb(key, data_root(root))
+    elif key in ORDER_GRAPHS:
+        data = load_order_graph(key, data_root(root))
+        set_order_split(data, seed)
     else:
         data = _load_raw(key, data_root(root), largest_component)
         set_random_split(data, seed, development_seed=development_seed)
@@ -73,6 +78,9 @@ def set_random_split(data: Data, seed: int, *, development_seed: int | None = No
     """Replace the split of a loaded graph by that of another seed; only the masks change."""
     from .splits import grand_split
 
+    if data.name in ORDER_GRAPHS:
+        set_order_split(data, seed)
+        return data
     size = GRAPHS[data.name].development if data.name in GRAPHS else 1500
     split = grand_split(data.y, seed, development=size, development_seed=development_seed)
     data.train_mask, data.val_mask, data.test_mask = split.train, split.val, split.test
