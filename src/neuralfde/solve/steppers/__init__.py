@@ -62,9 +62,11 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     """What ``stepper="auto"`` takes, and why."""
     if backward and run.stepper == "single":
         return Single(), run.why
-    if like.device.type == "cuda":
-        wanted: Stepper = CudaGraph(always=False)
-        why = "a step on a GPU is bound by the launches of its kernels"
+    if like.device.type == "cuda" and plan.scheme.implicit:
+        wanted: Stepper = Picard(always=False)
+        why = "an implicit stage waits for the host, many of them at once wait no longer"
+    elif like.device.type == "cuda":
+        wanted, why = CudaGraph(always=False), "a step on a GPU is bound by the launches of its kernels"
     else:
         wanted, why = Picard(always=False), "a small state, whose steps cost as much as their calls"
     refusal = wanted.refusal(plan, like)
