@@ -62,12 +62,10 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     """What ``stepper="auto"`` takes, and why."""
     if backward and run.stepper == "single":
         return Single(), run.why
-    if like.device.type == "cuda" and plan.scheme.implicit:
-        wanted: Stepper = Picard(always=False)
-        why = "an implicit stage waits for the host, many of them at once wait no longer"
-    elif like.device.type == "cuda":
-        wanted, why = CudaGraph(always=False), "a step on a GPU is bound by the launches of its kernels"
-    else:
-        wanted, why = Picard(always=False), "a small state, whose steps cost as much as their calls"
-    refusal = wanted.refusal(plan, like)
-    return (wanted, why) if refusal is None else (Single(), refusal)
+    picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
+    ways: list[tuple[Stepper, str]] = [(picard, "a small state, whose steps cost as much as their calls")]
+    if like.device.type == "cuda":
+        ways = [(CudaGraph(always=False), launches), (picard, f"{launches}, and many steps have as many as one")]
+    refusals = [wanted.refusal(plan, like) for wanted, _ in ways]
+    taken = next((way for way, refusal in zip(ways, refusals, strict=True) if refusal is None), None)
+    return taken or (Single(), refusals[0] or "")

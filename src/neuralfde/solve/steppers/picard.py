@@ -30,7 +30,6 @@ from ...base.policy import (
     PICARD_FEWEST,
     PICARD_NUMBERS,
     PICARD_NUMBERS_GPU,
-    PICARD_NUMBERS_IMPLICIT,
     PICARD_PARAMETERS,
     PICARD_STIFF,
     PICARD_TOGETHER,
@@ -64,9 +63,8 @@ class Picard(Stepper):
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """See :class:`Stepper`."""
-        scheme, func, most = plan.scheme, plan.field.func, PICARD_NUMBERS
-        if scheme.implicit:
-            most = PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS_IMPLICIT
+        scheme, func = plan.scheme, plan.field.func
+        most = (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[scheme.implicit]
         if scheme.stages == 0:
             return f"{type(scheme).__name__} does not say how its stages are iterated (relax)"
         if not self.always and like.numel() > most:
@@ -78,7 +76,7 @@ class Picard(Stepper):
 
     def longer(self, like: Tensor) -> int:
         """See :class:`Stepper`."""
-        return PICARD_BLOCKS if like.numel() <= PICARD_NUMBERS else 1
+        return PICARD_BLOCKS if like.numel() <= (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[0] else 1
 
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
         """See :class:`Stepper`."""
