@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jvp, stack_module_state, vmap
 
 from neuralfde import fdeint
-from neuralfde.cli.measuring import least_seconds
+from neuralfde.cli.measuring import clock, least_seconds
 
-F64 = torch.float64
+F64, CPU = torch.float64, torch.device("cpu")
 Row = dict[str, Any]
 
 
@@ -56,9 +56,11 @@ def row(what: str, figure: float, target: str, **times: float) -> Row:
     return {"what": what, "figure": figure, "target": target, **{k: 1000 * t for k, t in times.items()}}
 
 
-def timed(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def timed(
+    calls: dict[str, Callable[[], object]], repeats: int, now: Callable[[], float] = time.process_time
+) -> dict[str, float]:
     """Processor seconds of each call."""
-    return least_seconds(calls, repeats, time.process_time)
+    return least_seconds(calls, repeats, now)
 
 
 def rectangles(rate: Any, order: Any, steps: int = 12) -> Any:
@@ -116,9 +118,10 @@ def derivatives(repeats: int, steps: int = 500) -> list[Row]:
     ]
 
 
-def ensemble(repeats: int, steps: int = 200, members: int = 64) -> list[Row]:
+def ensemble(repeats: int, steps: int = 200, members: int = 64, device: torch.device = CPU) -> list[Row]:
     """Networks 8-32-8 with one trajectory each, all at once and one after the other."""
-    blocks, z0 = [Block(MLP(8, 32), steps) for _ in range(members)], torch.randn(8)
+    blocks = [Block(MLP(8, 32), steps).to(device) for _ in range(members)]
+    z0, now = torch.randn(8, device=device), time.process_time if device.type == "cpu" else partial(clock, device)
     stacked = {k: p.detach() for k, p in stack_module_state(blocks)[0].items()}
     one = partial(functional_call, blocks[0])
     s = timed(
@@ -129,6 +132,7 @@ def ensemble(repeats: int, steps: int = 200, members: int = 64) -> list[Row]:
             "loop of gradients": lambda: [torch.autograd.grad(b(z0).sum(), list(b.parameters())) for b in blocks],
         },
         repeats,
+        now,
     )
     given = f"{members} solves in a loop / by vmap"
     return [

@@ -100,8 +100,8 @@ def cases(quick: bool) -> list[Case]:
         Case("4-64-4 with time", partial(Network, 4, 64, True), 256, 4, n),
         Case("Lotka–Volterra, own rates and orders", LotkaVolterra, many, 2, n // 2, own=True),
         Case("32-64-32, T = 1", small, 64, 32, 10),
-        Case("256-256-256", partial(Network, 256, 256), 64, 256, n),
         Case("8-64-8", partial(Network, 8, 64), 64, 8, million, storage="host"),
+        Case("256-256-256", partial(Network, 256, 256), 64, 256, n),
     ]
 
 

@@ -261,7 +261,7 @@ def test_the_initial_state_is_not_a_part_of_the_graph(func):
 def test_auto_takes_graphs_and_says_so(func):
     z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
     assert nf.solve(func, z0, 1.0, 0.6, steps=100).stats.stepper == "cuda-graph"
-    assert nf.solve(func, z0, 1.0, 0.6, steps=100, method="trapezoid").stats.stepper == "single"
+    assert nf.solve(func, z0, 1.0, 0.6, steps=100, method="trapezoid").stats.stepper == "picard"
 
 
 def test_an_exception_in_the_middle_gives_the_graphs_back(func):

@@ -63,6 +63,11 @@ QUESTIONS = {
         "`python benchmarks/stiff.py`",
         "performance.md#stiff-problems",
     ),
+    "pde": Question(
+        "What do fields found from data, large linear problems and reactions on a plane take?",
+        f"`python benchmarks/calibration.py`, `linear_exact.py`, `allen_cahn.py --out OUT`{TAKE}",
+        "pde.md#what-it-takes",
+    ),
     "horizons": Question(
         "What do time, memory and gradient error grow to over long horizons?",
         f"`python benchmarks/horizons.py --out OUT`{TAKE}",

@@ -494,3 +494,52 @@ def test_a_loss_that_does_not_settle_backward_is_pulled_step_by_step(pulled):
         return torch.autograd.grad(y.square().sum(), rate)[0]
 
     assert relative(gradient("auto"), gradient("single")) < 1e-11
+
+
+# ---- a func that is rougher than its states, and one that is stiff at first ------------------------------------------
+
+
+class Rounded(torch.autograd.Function):
+    """Numbers with ten bits, as products on a GPU may have them, forward and backward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output): ...
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Rounded.apply(grad)
+
+
+def test_steps_settle_as_far_as_a_rough_func_lets_them(together, pulled):
+    torch.manual_seed(0)
+    net, z0 = nn.Sequential(nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 40)), torch.randn(40)
+
+    def run(around):
+        together.clear()
+        x = z0.clone().requires_grad_()
+        y = nf.fdeint(lambda t, z: around(net(around(z))), x, 3.0, 0.7, steps=60, method="trapezoid", stepper="picard",
+                      params=list(net.parameters()))  # fmt: skip
+        assert together == [60]
+        return y.detach(), *torch.autograd.grad(y.square().sum(), [x, *net.parameters()])
+
+    for found, smooth in zip(run(Rounded.apply), run(lambda x: x), strict=True):
+        assert relative(found, smooth) < 5e-3
+    assert 0 not in pulled
+
+
+def test_steps_that_are_stiff_at_first_are_taken_together_later(together):
+    def run(stepper):
+        fading = lambda t, z: -80 * torch.exp(-20 * t) * z + torch.sin(t)
+        z0 = torch.linspace(1, 2, 80, dtype=F64)
+        return nf.fdeint(fading, z0, 2.0, 0.7, steps=200, method="trapezoid", stepper=stepper)
+
+    found = run("auto")
+    assert together[0] == 0
+    assert sum(together) > 100
+    assert relative(found, run("single")) < 1e-11

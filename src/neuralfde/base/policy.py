@@ -9,12 +9,13 @@ from __future__ import annotations
 
 # ---- which stepper `auto` takes -------------------------------------------------------------------------------------
 
-#: States up to this many numbers are stepped by Picard's iteration on the CPU: a step is then mostly calls, and one
-#: vectorised call replaces many. Measured: benchmarks/small_states.py, where 64 numbers gain 2 to 10 times, 256
-#: nothing.
-PICARD_NUMBERS = 64
-#: The same for implicit schemes, whose steps evaluate func some eight times anyway (benchmarks/small_states.py).
-PICARD_NUMBERS_IMPLICIT = 2048
+#: States up to this many numbers are stepped by Picard's iteration on the CPU, by explicit and by implicit schemes: a
+#: step is then mostly calls, and one vectorised call replaces many. Measured: benchmarks/small_states.py, where 64
+#: numbers gain 2 to 10 times, 256 nothing; implicit steps evaluate func some eight times anyway.
+PICARD_NUMBERS = 64, 2048
+#: The same on a GPU, for explicit steps that cannot be captured. A single implicit step waits for the host some ten
+#: times; 16 steps of the paper's image block, 294,912 numbers each, take 27 µs a step at once, 93 µs one by one (H200).
+PICARD_NUMBERS_GPU = 1 << 13, 1 << 19
 #: A func with more parameters than this costs more than its calls (a layer of 180 × 180 takes about 10 µs).
 PICARD_PARAMETERS = 1 << 15
 #: CUDA graphs are captured at once from this many steps on: a capture costs about three eager passes over a block.
@@ -32,6 +33,10 @@ GRAPHS_SHORTEST = 2
 PICARD_BLOCKS = 2
 #: Numbers in all steps that are iterated together; more of them take longer than the calls that they save.
 PICARD_TOGETHER = 1 << 14
+#: The same on a GPU, which only many of them fill.
+PICARD_TOGETHER_GPU = 1 << 23
+#: A stage whose changes grow by less than this factor in two iterations may soon contract: later steps are tried again.
+PICARD_STIFF = 16.0
 #: Calls of func in an implicit step, about.
 IMPLICIT_CALLS = 8
 #: Calls that a set of steps must save for an iteration of some twenty to pay.

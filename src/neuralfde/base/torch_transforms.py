@@ -65,6 +65,7 @@ class Duals:
         self._of: tuple[Tensor, ...] = ()
         self._followed = False
         self._made: list[Tensor] = []
+        self._still: Tensor | None = None
 
     def __enter__(self) -> Duals:
         _ONE_THREAD.acquire()
@@ -106,7 +107,9 @@ class Duals:
                 self._of, self._followed = tensors, followed
             # copies: a view hands its tangent on to all that it is a view of, here a block of rows
             # time has a tangent of zeros: PyTorch takes 0.25 ms to multiply by a tensor that has none
-            time = torch._make_dual(t.clone(), torch.zeros_like(t), level=level)
+            if self._still is None or self._still.shape != t.shape:
+                self._still = torch.zeros_like(t)
+            time = torch._make_dual(t.clone(), self._still, level=level)
             out = func(time, torch._make_dual(z.clone(), tangent, level=level), *self._made)
             value, moved = torch._unpack_dual(out, level=level)
         finally:

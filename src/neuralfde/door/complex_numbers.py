@@ -39,10 +39,10 @@ class InRealNumbers(nn.Module):
 
     def forward(self, t: Any, z: Any, *args: Any) -> Any:
         """The derivative as pairs."""
-        t = pytree.tree_map(lambda x: x.squeeze(-1) if x.ndim else x, t)
+        t = _each(lambda x: x.squeeze(-1) if x.ndim else x, t)
         args = (again_complex(args[0]), *args[1:]) if self.lagged else args
         out = self.func(t, again_complex(z), *args)
-        return pytree.tree_map(lambda x: torch.view_as_real(x if x.is_complex() else torch.complex(x, 0 * x)), out)
+        return _each(lambda x: torch.view_as_real(x if x.is_complex() else torch.complex(x, 0 * x)), out)
 
 
 def in_real_numbers(
@@ -91,4 +91,9 @@ def _beside_pairs(x: Any) -> Any:
 
 def again_complex(tree: Any) -> Any:
     """Pairs as complex numbers."""
-    return pytree.tree_map(lambda x: torch.view_as_complex(x.contiguous()), tree)
+    return _each(lambda x: torch.view_as_complex(x.contiguous()), tree)
+
+
+def _each(of: Callable[[Any], Any], tree: Any) -> Any:
+    """``of`` each tensor; walking through a tree takes as long as a small func, and most states are none."""
+    return of(tree) if isinstance(tree, Tensor) else pytree.tree_map(of, tree)

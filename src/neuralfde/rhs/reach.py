@@ -55,19 +55,25 @@ class OfTensors:
 
     def __call__(self, t: Tensor, row: Tensor, *tensors: Tensor) -> Tensor:
         """The slope of a row."""
-        leaves = list(self._leaves)
-        for k, x in zip(self._moving, tensors[len(self.kept) :], strict=True):
-            leaves[k] = x
-        args = tuple(leaves) if self._flat else pytree.tree_unflatten(leaves, self._spec)
-        before = [(held, key, held[key]) for places in self.places for held, key in places]
+        args = self._arguments(tensors[len(self.kept) :]) if self._moving else self.field.args
+        before = [held[key] for places in self.places for held, key in places]
         try:
             for places, x in zip(self.places, tensors, strict=False):
                 for held, key in places:
                     held[key] = x
             return self.field.slope(t, row, args)
         finally:
-            for held, key, x in before:
-                held[key] = x
+            supply = iter(before)
+            for places in self.places:
+                for held, key in places:
+                    held[key] = next(supply)
+
+    def _arguments(self, tensors: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        """The arguments of ``func`` with these tensors."""
+        leaves = list(self._leaves)
+        for k, x in zip(self._moving, tensors, strict=True):
+            leaves[k] = x
+        return tuple(leaves) if self._flat else pytree.tree_unflatten(leaves, self._spec)
 
     def uses_no_other(self, row: Tensor, needed: Collection[int]) -> bool:
         """Whether nothing else that ``func`` uses has a derivative or an axis of vmap; evaluates it once.

@@ -65,10 +65,10 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
         return Single(), run.why
     if Kernel.pays(plan, like) and Kernel().refusal(plan, like) is None and Kernel().yields(plan, run, like) is None:
         return Kernel(), "a small function: its steps are one launch"
+    picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
+    ways: list[tuple[Stepper, str]] = [(picard, "a small state, whose steps cost as much as their calls")]
     if like.device.type == "cuda":
-        wanted: Stepper = CudaGraph(always=False)
-        why = "a step on a GPU is bound by the launches of its kernels"
-    else:
-        wanted, why = Picard(always=False), "a small state, whose steps cost as much as their calls"
-    refusal = wanted.refusal(plan, like)
-    return (wanted, why) if refusal is None else (Single(), refusal)
+        ways = [(CudaGraph(always=False), launches), (picard, f"{launches}, and many steps have as many as one")]
+    refusals = [wanted.refusal(plan, like) for wanted, _ in ways]
+    taken = next((way for way, refusal in zip(ways, refusals, strict=True) if refusal is None), None)
+    return taken or (Single(), refusals[0] or "")

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from ...base.policy import IMPLICIT_CALLS, PICARD_BLIND, PICARD_EXTRA, STANDSTILL
 from ...base.torch_private import vjp
-from ...history import Block
+from ...history import Block, ieee
 from ...schemes import Scheme
+from ...schemes.stage_solvers import rounding_of
 from ..plan import Plan
 from .base import Filled, Pull, Task
+from .stacked import largest
 
 
 class BlockOfSteps:
@@ -27,7 +29,6 @@ class BlockOfSteps:
         count, self.outs, groups, width = task.sums.shape
         self.task, self.field, self.one = task, plan.field, groups == 1
         self.lead = () if self.one else (groups,)
-        self.product = torch.addmm if self.one else torch.baddbmm
         inner = task.inner[..., 0].transpose(1, 2)  # (groups, outputs, row, earlier)
         if self.one:
             self.sums, self.inner, self.w0 = task.sums[:, :, 0].transpose(0, 1), inner[0], task.local
@@ -61,6 +62,11 @@ class BlockOfSteps:
         if a == 0:
             return sums
         return self.product(sums, self.inner[..., a:b, :a].flatten(-3, -2), self.slopes[..., :a, :])
+
+    def product(self, sums: Tensor, weights: Tensor, slopes: Tensor) -> Tensor:
+        """``sums + weights @ slopes``, in full precision."""
+        with ieee(sums):
+            return (torch.addmm if self.one else torch.baddbmm)(sums, weights, slopes)
 
     def weights(self, a: int, b: int) -> Tensor:
         """What these steps weigh in each other, (…, outputs · steps, steps)."""
@@ -104,16 +110,15 @@ class BlockOfSteps:
             parts = rows.permute(1, 2, 0, 3), states.transpose(0, 1), slopes.transpose(0, 1)
         self.keep(a, states.shape[0], *parts)
 
-    def rest(self, a: int) -> Task:
-        """The steps from ``a`` on as a task of their own."""
-        task = self.task
-        count = task.block.count - a
-        sums = self.base(a, task.block.count).view(*self.lead, self.outs, count, -1)
+    def part(self, a: int, b: int) -> Task:
+        """Steps a … b-1 as a task of their own."""
+        task, count = self.task, b - a
+        sums = self.base(a, b).view(*self.lead, self.outs, count, -1)
         sums = sums.transpose(0, 1).unsqueeze(2) if self.one else sums.permute(2, 1, 0, 3)
-        idle = frozenset(k - a for k in task.idle if k >= a)
+        idle = frozenset(k - a for k in task.idle if a <= k < b)
         return replace(
-            task, block=Block(task.block.start + a, count), steps=task.steps[a:], sums=sums.contiguous(),
-            inner=task.inner[:, a:, :, a:], local=task.local[a:], origin=None, idle=idle, before=self.state(a - 1),
+            task, block=Block(task.block.start + a, count), steps=task.steps[a:b], sums=sums.contiguous(),
+            inner=task.inner[:, a:b, :, a:b], local=task.local[a:b], origin=None, idle=idle, before=self.state(a - 1),
         )  # fmt: skip
 
     def state(self, k: int) -> Tensor | None:
@@ -174,20 +179,29 @@ class BlockBackward:
     def solve(self) -> tuple[Tensor, Tensor] | None:
         """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle."""
         far, weights = self._system()
-        bars, before, last, shape = far, None, math.inf, (self.count, self.groups, self.width)
+        bars, before, last, eps = far, None, math.inf, torch.finfo(far.dtype).eps
         for k in range(2 * most_iterations(self.scheme, self.count)):
-            found = self.products(bars.transpose(0, 1).reshape(self.v.shape), self.x, keep=True)
-            parts = [far.new_zeros(shape) if g is None else g.reshape(shape) for g in found]
-            mu = parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
-            by_groups = mu.permute(2, 0, 1, 3).reshape(self.groups, -1, self.width)
+            mu, by_groups = self._pulled(bars)
             if before is not None and k > PICARD_BLIND and k % 2:
-                change = _change(before, by_groups) / torch.finfo(far.dtype).eps
-                # a small number beside large ones may go on changing by their rounding
-                if change <= 4 or (last <= change <= STANDSTILL):
+                change = _change(before, by_groups)
+                # a small number beside large ones may go on changing by their rounding, and func may be rougher still
+                still = last <= change <= STANDSTILL * eps
+                if change > last / 2 and largest(by_groups - before) <= 1e-3 * largest(by_groups):
+                    still |= change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
+                if still or change <= 4 * eps:
                     return mu, bars.transpose(0, 1).reshape(self.v.shape)
                 last = change
-            before, bars = by_groups, torch.baddbmm(far, weights, by_groups)
+            with ieee(far):
+                before, bars = by_groups, torch.baddbmm(far, weights, by_groups)
         return None
+
+    def _pulled(self, bars: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows μ for these gradients of the slopes, as they are returned and by groups."""
+        shape = (self.count, self.groups, self.width)
+        found = self.products(bars.transpose(0, 1).reshape(self.v.shape), self.x, keep=True)
+        parts = [bars.new_zeros(shape) if g is None else g.reshape(shape) for g in found]
+        mu = parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
+        return mu, mu.permute(2, 0, 1, 3).reshape(self.groups, -1, self.width)
 
     def _system(self) -> tuple[Tensor, Tensor]:
         """``c`` and ``Wᵀ`` of ``v̄ = c + Wᵀ μ``: (groups, count, width) and (groups, count, count · sums)."""

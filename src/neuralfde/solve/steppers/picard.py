@@ -29,13 +29,17 @@ from ...base.policy import (
     PICARD_BLOCKS,
     PICARD_FEWEST,
     PICARD_NUMBERS,
-    PICARD_NUMBERS_IMPLICIT,
+    PICARD_NUMBERS_GPU,
     PICARD_PARAMETERS,
+    PICARD_STIFF,
     PICARD_TOGETHER,
+    PICARD_TOGETHER_GPU,
     STAGE_GROWTH,
+    STAGE_ROUNDING,
 )
 from ...errors import InputError
 from ...schemes import Jacobian, Newton
+from ...schemes.stage_solvers import rounding_of
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
 from .block import BlockBackward, BlockOfSteps, most_iterations
@@ -60,18 +64,19 @@ class Picard(Stepper):
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """See :class:`Stepper`."""
         scheme, func = plan.scheme, plan.field.func
+        most = (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[scheme.implicit]
         if scheme.stages == 0:
             return f"{type(scheme).__name__} does not say how its stages are iterated (relax)"
-        if not self.always and like.numel() > (PICARD_NUMBERS_IMPLICIT if scheme.implicit else PICARD_NUMBERS):
+        if not self.always and like.numel() > most:
             return f"a state of {like.numel()} numbers"
-        own = func.parameters() if isinstance(func, nn.Module) and not self.always else ()
+        own = func.parameters() if isinstance(func, nn.Module) and not (self.always or like.is_cuda) else ()
         if sum(p.numel() for p in own) > PICARD_PARAMETERS:
             return "func has many parameters"
         return why_single(plan.field)
 
     def longer(self, like: Tensor) -> int:
         """See :class:`Stepper`."""
-        return PICARD_BLOCKS if like.numel() <= PICARD_NUMBERS else 1
+        return PICARD_BLOCKS if like.numel() <= (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[0] else 1
 
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
         """See :class:`Stepper`."""
@@ -87,12 +92,14 @@ class PicardSteps(Steps):
         self.plan, self.run, self.scheme, self.always = plan, run, plan.scheme, always
         self.single = SingleSteps(plan, run)
         eps = torch.finfo(like.dtype).eps
-        self.most = max(1, PICARD_TOGETHER // like.numel())  # steps that may be iterated together
+        self.longest = max(1, (PICARD_TOGETHER_GPU if like.is_cuda else PICARD_TOGETHER) // like.numel())
+        self.most = self.longest  # steps that may be iterated together
+        self.alone, self.pause = 0, 1  # steps to be taken singly now, and after the next failure
         self.calls = IMPLICIT_CALLS if plan.scheme.implicit else plan.scheme.stages
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
-        self.fewest = 1 if always else PICARD_FEWEST
+        self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
         self.vectorises = Verdicts.of(plan.field.func)
         self.kind = (plan.field.structure, plan.field.known_by)
@@ -116,21 +123,29 @@ class PicardSteps(Steps):
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
         while k < count:
             size = min(self.most, count - k)
-            if size * self.calls < self.fewest:
-                self._singly(block, k)
-                break
+            if self.alone or size * self.calls < self.fewest:
+                k += self._singly(block, k, min(self.alone or count, count - k))
+                continue
             self.iterated = True
             done = self._iterate(block, k, k + size)
-            if done < size:
-                self.most = min(self.most, size // 2)
+            if done < size and self.most and not self.alone:
+                self.most = size // 2
+                if self.scheme.implicit and self.most * self.calls < self.fewest:
+                    self._later()
             k += done
         self.latest = block.latest.clone()
         return block.filled()
 
-    def _singly(self, block: BlockOfSteps, a: int) -> None:
-        """The rest of the block, step by step."""
-        filled = self.single.forward(block.rest(a))
+    def _singly(self, block: BlockOfSteps, a: int, count: int) -> int:
+        """So many steps from ``a`` on, step by step."""
+        filled = self.single.forward(block.part(a, a + count))
         block.keep_rows(a, filled.rows, filled.states, filled.slopes)
+        self.alone = max(0, self.alone - count)
+        return count
+
+    def _later(self) -> None:
+        """Try again after some steps that are taken singly, each time after four times as many."""
+        self.most, self.alone, self.pause = self.longest, self.pause, 4 * self.pause
 
     def _iterate(self, block: BlockOfSteps, a: int, b: int) -> int:
         """Steps a … b-1 together; returns how many of them have settled: all, the first half, or none."""
@@ -140,7 +155,7 @@ class PicardSteps(Steps):
         scheme, w0, times = self.scheme, block.w0[..., a:b, :], block.times(a, b, self.scheme.stages)
         slopes = block.latest.expand(scheme.stages, *block.lead, b - a, -1)
         states = before = slopes[-1]
-        moved = math.inf
+        moved = change = math.inf
         for k in range(most_iterations(scheme, b - a)):
             sums = block.by_sums(block.product(base, weights, slopes[-1]))
             stages = scheme.relax(sums, slopes, w0)
@@ -153,10 +168,13 @@ class PicardSteps(Steps):
                 if scheme.implicit:
                     last, moved = moved, largest(before[..., 0, :] - states[..., 0, :])
                     if not (moved <= last or moved <= 1e-3 * largest(states[..., 0, :])):
-                        return self._stiff()
+                        return self._stiff(moved / last)
                 settled = self._settled(before, states)
                 if settled is None:
                     return 0
+                if not settled:
+                    last, change = change, largest(states - before)
+                    settled = change > last / 2 and self._rough(block, (a, b), stages, slopes, states - before)
                 if settled:
                     return self._take(block, a, b - a, sums, states, slopes[-1], states, slopes[-1])
         half = (b - a) // 2
@@ -185,6 +203,23 @@ class PicardSteps(Steps):
         size = torch.maximum(now.abs().cummax(-2).values, self.scale)
         excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
         return excess <= 0 if math.isfinite(excess) else None
+
+    def _rough(
+        self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor
+    ) -> bool:
+        """Whether no sample moves by more than the rounding of states makes it: ``func`` may be rougher than they are.
+
+        On a GPU products of matrices and convolutions may have ten bits.
+        """
+        a, b = steps
+        if not largest(moved) <= 1e-3 * largest(stages[-1]):
+            return False
+        times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
+        noise = (block.evaluate(times, stages + rounding_of(stages)) - slopes)[-1] * weights
+        m = self._sample(block.task.steps[a], block.row(stages[-1], 0))
+        size, noise = (x.abs() if block.one else x.abs().transpose(0, 1) for x in (moved, noise))
+        size, noise = (x.reshape(b - a, -1, m).amax((0, 2)) for x in (size, noise))
+        return bool((size <= STAGE_ROUNDING * noise).all())
 
     def _take(
         self,
@@ -243,8 +278,11 @@ class PicardSteps(Steps):
             self.vectorises.add((self.kind, known))
         return known
 
-    def _stiff(self) -> int:
-        """Take all further steps one by one: a stage by itself does not contract."""
+    def _stiff(self, growth: float) -> int:
+        """Take further steps one by one: a stage by itself does not contract; later ones may, where it nearly does."""
+        if growth < PICARD_STIFF:
+            self._later()
+            return 0
         self.most = 0
         self.run.stepper, self.run.why = "single", "func is too stiff for Picard's iteration"
         return 0

@@ -79,6 +79,8 @@ def means_the_same(plan: Plan, times: Tensor, states: Tensor, slopes: Tensor) ->
 def same(found: Tensor, slopes: Tensor) -> bool:
     """Whether vectorised slopes are those of single steps, up to rounding that may have grown."""
     tol = 1e-4 if slopes.dtype == torch.float32 else 1e-9
+    if slopes.is_cuda and slopes.dtype == torch.float32:
+        tol = 5e-3  # products may be rounded to ten bits, and otherwise for other sizes
     return found.shape == slopes.shape and largest(found - slopes) <= tol * largest(slopes)
 
 
