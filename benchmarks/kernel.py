@@ -128,6 +128,10 @@ class Seen:
 
         return launch
 
+    def warmup(self, *args: Any, **options: Any) -> Any:
+        """Compile it."""
+        return self.function.warmup(*args, **options)
+
 
 def watch() -> None:
     """Look at every kernel that is compiled from here on."""

@@ -54,9 +54,10 @@ NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 
 # ---- steps in one kernel --------------------------------------------------------------------------------------------
 
-#: Steps from which, and numbers of the state up to which, ``auto`` takes a kernel for a training with exponentials:
-#: compiling takes seconds, and then a step of 2000 is 3 to 6 times faster than by CUDA graphs (H200, small networks).
-KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 18
+#: Steps from which, and numbers of the state up to which, ``auto`` takes a kernel for a training with exponentials and
+#: rows on the device: compiling takes seconds, then a training step of 2000 is 3 to 6 times faster than by CUDA graphs
+#: (H200, small networks), at the price of what is kept for a block.
+KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 15
 #: Samples of a program where features are single numbers, one a thread, and where they are tiles: of 32 samples tiles
 #: spill registers and are 10 to 50 times slower (H200, networks 32-64-32).
 KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, 16
@@ -75,7 +76,7 @@ KERNEL_ROWS = 8
 KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps and numbers in its rows: what matrices take and give is kept for
 #: a block, some ten times its rows, and so are inner products of all its pairs of rows.
-KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 24
+KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 23
 #: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
 HELD_LAGS = 32
 #: Rows of such a block whose inner products are taken at once for the gradient of the weights: those of all 4096 would

@@ -37,6 +37,7 @@ from ...base.policy import (
     STAGE_GROWTH,
     STAGE_ROUNDING,
 )
+from ...base.transfer import capturing
 from ...errors import InputError
 from ...schemes import Jacobian, Newton
 from ...schemes.stage_solvers import rounding_of
@@ -67,6 +68,8 @@ class Picard(Stepper):
         most = (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[scheme.implicit]
         if scheme.stages == 0:
             return f"{type(scheme).__name__} does not say how its stages are iterated (relax)"
+        if capturing():
+            return "the solve itself is being captured, and whether a block has settled is looked at"
         if not self.always and like.numel() > most:
             return f"a state of {like.numel()} numbers"
         own = func.parameters() if isinstance(func, nn.Module) and not (self.always or like.is_cuda) else ()

@@ -20,6 +20,7 @@ from ....base.policy import (
 )
 from ....base.transfer import capturing
 from ....history import Exponentials
+from ....storage import Device
 from ...plan import Plan, Run
 from ..base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded, why_single
 from .launch import Launcher, why_not_here
@@ -37,7 +38,7 @@ class Kernel(Stepper):
     @staticmethod
     def pays(plan: Plan, like: Tensor) -> bool:
         """Whether a kernel is worth being compiled: where it was measured to be several times faster."""
-        small = like.numel() <= KERNEL_AUTO_NUMBERS and like.device.type == "cuda"
+        small = like.numel() <= KERNEL_AUTO_NUMBERS and like.device.type == "cuda" and isinstance(plan.storage, Device)
         return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
 
     def longer(self, like: Tensor) -> int:
