@@ -34,7 +34,7 @@ class FakeStream:
 def pretend_a_gpu(patch: pytest.MonkeyPatch) -> list[int]:
     """States on the CPU are taken for states on a GPU; returns a list that grows with every capture."""
     captures: list[int] = []
-    on_gpu = SimpleNamespace(device=torch.device("cuda"))
+    on_gpu = SimpleNamespace(device=torch.device("cuda"), is_cuda=True, numel=lambda: 1 << 30)  # too large for a kernel
     refusal, automatic, first = steppers.CudaGraph.refusal, steppers._automatic, Field.first_evaluation
 
     def capture(call, func, like, pool):
