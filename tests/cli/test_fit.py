@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from neuralfde import InputError, fdeint
 from neuralfde.cli import fit_data, fit_file, fit_models
-from neuralfde.cli.app import app
 from neuralfde.cli.report import Report
 from neuralfde.special import mittag_leffler
+from neuralfde_command.app import app
 
 
 def invoke(*args):
