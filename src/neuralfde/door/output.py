@@ -6,7 +6,6 @@ and one group; positions and weights have one column for each part, or one for a
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import torch
@@ -123,8 +122,9 @@ def assembled(
         here = _moved(wanted, structure, nodes, at_nodes, between) if len(wanted.between) else at_nodes[:0]
     if wanted.series:
         return here
-    later, places = itertools.count(len(nodes)), {n: k for k, n in enumerate(nodes)}
-    order = torch.tensor([places[n] if n >= 0 else next(later) for n in wanted.nodes])
+    asked = torch.tensor(wanted.nodes)
+    later = (asked < 0).cumsum(0) + (len(nodes) - 1)
+    order = torch.where(asked < 0, later, torch.searchsorted(torch.tensor(nodes), asked))
     return _pick(torch.cat([at_nodes, here]), order[:, None]).view(-1, *at_nodes.shape[1:])
 
 
