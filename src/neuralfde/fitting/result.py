@@ -170,6 +170,10 @@ class Fit:
         lines += self.diagnostics.lines()
         return "\n".join(lines)
 
+    def __str__(self) -> str:
+        """What ``print`` shows."""
+        return self.summary()
+
     def _range(self) -> str:
         if self.profile is None:
             return ""
