@@ -6,10 +6,11 @@ and one group; positions and weights have one column for each part, or one for a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..base.grid import Request
 from ..base.policy import OUTPUT_NUMBERS
@@ -19,6 +20,14 @@ from ..errors import InputError
 from ..history import History, Window
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
+
+
+def in_rows(t: Any) -> Any:
+    """Times of each sample, as a nested tensor or a list, in rows: (batch, times), NaN at the ends; others as given."""
+    rows = list(t.unbind()) if isinstance(t, Tensor) and t.is_nested else t
+    if not isinstance(rows, list | tuple) or not rows or any(getattr(x, "ndim", 0) != 1 for x in rows):
+        return t
+    return pad_sequence([torch.as_tensor(x, dtype=torch.float64) for x in rows], True, torch.nan)
 
 
 class Output(NamedTuple):
