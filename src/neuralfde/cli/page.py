@@ -22,7 +22,8 @@ th:first-child,td:first-child{text-align:left}td{white-space:nowrap}
 svg,img{max-width:100%;height:auto}h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.5rem}p.note{opacity:.7}
 section{display:grid;gap:0 2rem;align-items:start}section h2,section p,section.wide>*{grid-column:1/-1}
 p{max-width:54rem}
-@media(min-width:60rem){section{grid-template-columns:auto minmax(24rem,34rem)}}
+@media(min-width:60rem){section{grid-template-columns:minmax(min-content,max-content) minmax(20rem,34rem)}}
+@media(max-width:40rem){td,th{padding:.3rem .35rem;font-size:.8rem}}
 @media(prefers-color-scheme:dark){body{color:#d8dbe2;background:#1e2129}img{background:#fff}}"""
 
 
