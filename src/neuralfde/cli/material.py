@@ -16,7 +16,7 @@ from torch import Tensor
 from ..fitting import CurveFit, fit_curve
 from ..special import mittag_leffler
 
-SEEN, AHEAD, REPEATS = 10.0, 100.0, 5
+SEEN, AHEAD, REPEATS = 10.0, 100.0, 3
 
 
 def measure(seed: int, noise: float = 0.01) -> tuple[Tensor, Tensor]:
