@@ -31,9 +31,10 @@ import torch
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from neuralfde.cli import app, execution
+from neuralfde.cli import execution
 from neuralfde.cli.folder import FolderReport
 from neuralfde.cli.installed import available, load
+from neuralfde_command import app
 from neuralfde_experiments import graph_training
 from neuralfde_experiments.graph_synthetic import GraphSize, synthetic_graph
 

@@ -10,8 +10,15 @@ the same package when autograd goes back through every step. Writes results/peer
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
+import subprocess
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from types import ModuleType
 
 import torch
 import torchdiffeq
@@ -75,9 +82,21 @@ def measure() -> list[dict]:
     return rows
 
 
+def revision(package: ModuleType) -> str:
+    """The commit that a package was installed from, or of the clone that holds it."""
+    with contextlib.suppress(PackageNotFoundError):
+        told = json.loads(distribution(package.__name__).read_text("direct_url.json") or "{}")
+        if "vcs_info" in told:
+            return str(told["vcs_info"]["commit_id"][:7])
+    path = Path(str(package.__file__)).resolve()
+    ask = functools.partial(subprocess.run, check=True, capture_output=True, text=True, cwd=path.parent)
+    ask(["git", "ls-files", "--error-unmatch", path.name])
+    return str(ask(["git", "rev-parse", "--short=7", "HEAD"]).stdout.strip())
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    about = {"torchdiffeq": torchdiffeq.__version__, "torchfde": "main, 8cd5434"}
+    about = {"torchdiffeq": torchdiffeq.__version__, "torchfde": revision(torchfde)}
     put("peers", "perceptron, CPU", measure(), **here(), **about, command="python benchmarks/peers.py")
     print(peers())
 

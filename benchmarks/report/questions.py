@@ -53,6 +53,11 @@ QUESTIONS = {
         "`python benchmarks/irregular.py`",
         "performance.md#times-between-grid-points",
     ),
+    "practice": Question(
+        "What do a small fit and an epoch over ragged series take, and how long is a model of series?",
+        "`python benchmarks/practice.py`",
+        "performance.md#everyday-work",
+    ),
     "composing": Question(
         "What do forward mode, second derivatives, vmap and complex states cost beside a plain solve?",
         "`python benchmarks/composing.py`",

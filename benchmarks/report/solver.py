@@ -108,6 +108,19 @@ def irregular() -> str:
     return f"{table(head, lines, right=1)}\n\n{measured(found)}"
 
 
+def practice() -> str:
+    """What everyday work takes."""
+    found = run("practice", "everyday")
+    got = {r["what"]: r for r in found["rows"]}
+    lines = [
+        ["`fit`, 60 points, three parameters and the order, with intervals", f"{got['fit']['seconds']:.2f} s", "0.7 s"],
+        ["the same where the order is barely determined and is profiled", f"{got['profiled']['seconds']:.2f} s", ""],
+        ["`fit`, a network, 64 ragged series, one epoch", f"{got['epoch']['seconds']:.2f} s", "0.5 s"],
+        ["a model of 64 ragged series, its training and forecast", f"{got['lines']['count']} lines", "15 lines"],
+    ]
+    return f"{table(['', 'measured', 'at most'], lines, right=1)}\n\n{measured(found)}"
+
+
 def composing() -> str:
     """Derivatives and transforms beside a plain solve."""
     found = run("composing", "cost")
@@ -164,6 +177,7 @@ PLACES = {
     "accuracy-gradients": gradients,
     "small-states": small_states,
     "irregular": irregular,
+    "practice": practice,
     "composing": composing,
     "stiff": stiff,
     "scaling": scaling,

@@ -57,7 +57,7 @@ def _command(line: str) -> str:
     """The command in this process, as the entry point runs it."""
     from typer.testing import CliRunner
 
-    from neuralfde.cli.app import app
+    from neuralfde_command.app import app
 
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, shlex.split(line))
     if isinstance(done.exception, Failed):  # the time was up

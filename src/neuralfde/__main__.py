@@ -1,6 +1,6 @@
 """``python -m neuralfde`` is the command ``neuralfde``."""
 
-from .cli.app import main
+from neuralfde_command.app import main
 
 if __name__ == "__main__":
     main()

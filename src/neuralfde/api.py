@@ -17,6 +17,7 @@ from .door.complex_numbers import again_complex, in_real_numbers, is_complex
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.observed import initial_state
+from .door.output import in_rows
 from .door.resume import State
 from .door.semilinear import joined
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
@@ -93,7 +94,7 @@ def fdeint(
             continuous output, all of them in one product. A 2-D tensor (batch, times) has the times of each sample,
             for one tensor ``z0`` with the batch along its first axis: rows begin with the one initial time, do not
             decrease, and NaN fills those of shorter series, whose last state is then repeated; state ``k`` of sample
-            ``b`` is ``result[k, b]``.
+            ``b`` is ``result[k, b]``. A list of tensors or a nested tensor is the same.
         order: β in (0, 2], a number, a tensor that broadcasts to the state (one order per channel, or per sample as
             ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
@@ -167,7 +168,7 @@ def fdeint(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
         horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags, linear,
     )  # fmt: skip
-    z0 = initial_state(z0, past)
+    z0, t = initial_state(z0, past), in_rows(t)
     if needs_no_steps(func, given):
         _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
         return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
@@ -203,7 +204,7 @@ def solve(
             past is cut off from gradients, as truncated training wants it.
     """
     given = _options("solve", options)
-    z0 = initial_state(z0, given.past)
+    z0, t = initial_state(z0, given.past), in_rows(t)
     if needs_no_steps(func, given) and not resume:
         instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
         some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
@@ -247,7 +248,7 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
     """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
     given = _options("plan", options)
-    z0 = initial_state(z0, given.past)
+    z0, t = initial_state(z0, given.past), in_rows(t)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
     func, given = joined(func, z0, given)

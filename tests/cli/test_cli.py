@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from neuralfde import __version__
 from neuralfde.cli import demo
-from neuralfde.cli.app import app
 from neuralfde.cli.console import ConsoleReport
 from neuralfde.cli.installed import available, load
 from neuralfde.cli.report import Report
+from neuralfde_command.app import app
 from neuralfde_experiments import lotka_volterra as lv
 
 FAST = ["--optimiser", "lm", "--trajectories", "4", "--samples", "5", "--steps", "5"]

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import neuralfde_experiments
 from neuralfde import InputError
 from neuralfde.cli import installed
-from neuralfde.cli.app import app
 from neuralfde_command import experiments
+from neuralfde_command.app import app
 
 ROOT = Path(__file__).parents[2]
 COUNTING = '''"""Count."""

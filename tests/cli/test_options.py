@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from neuralfde import InputError, InputTypeError
 from neuralfde.cli import bench, demo, fit_file, options
-from neuralfde.cli.app import app
 from neuralfde.cli.experiment import Options, option, read
 from neuralfde.cli.installed import available, load
+from neuralfde_command.app import app
 
 OWN = {"demo": demo, "bench": bench, "fit": fit_file}
 EVERY = {name: load(name) for name in available()} | {name: read(name, module) for name, module in OWN.items()}

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("typer")
 from typer.testing import CliRunner
 
-from neuralfde.cli.app import app
+from neuralfde_command.app import app
 
 MODEL = """
 import torch

@@ -40,6 +40,11 @@ def test_several_trajectories_in_every_layout():
     same(read_data(times, list(values), list(values), None), cube)
     same(read_data([times] * 3, list(values), values.tolist(), None), cube)
     same(read_data([times.tolist()] * 3, values.tolist(), list(values), None), cube)
+    whole = [torch.nested.nested_tensor(list(x), layout=torch.jagged) for x in (times.expand(3, 3), values)]
+    same(read_data(whole[0], whole[1], whole[1], None), cube)
+    padded = torch.nn.functional.pad(values, (0, 1), value=math.nan)
+    rows = torch.nn.functional.pad(times.expand(3, 3), (0, 1), value=math.nan)
+    same(read_data(rows, padded, padded, None), cube)
     with pytest.raises(InputError, match="need a list of times for each"):
         read_data(times, values[:2].tolist(), None, None)
 

@@ -9,6 +9,7 @@ from neuralfde import InputError
 from neuralfde.fitting import fit, load, save
 from neuralfde.fitting.starts import all_starts
 from neuralfde.fitting.unknowns import unknowns_from
+from neuralfde.special import mittag_leffler
 
 DOUBLE = torch.float64
 TIMES = torch.linspace(0, 4, 21, dtype=DOUBLE)
@@ -168,3 +169,21 @@ def test_files_that_hold_no_fit_and_fits_that_no_file_holds(tmp_path):
 def test_refusals(changes, words):
     with pytest.raises(InputError, match=words):
         fit(decay, TIMES, measured(), **GUESS, **changes)
+
+
+def test_a_fit_steps_on_any_mesh(tmp_path):
+    relax = lambda t, z, rate: -rate * z
+    times = torch.cat([torch.zeros(1), torch.logspace(-3, 1, 20)]).double()
+    noise = torch.randn(21, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    noise[0] = 0
+    values = mittag_leffler(-1.3 * times**0.6, 0.6) + 0.003 * noise
+    mesh = torch.cat([torch.zeros(1), torch.logspace(-5, 0.9, 60), times[-1:]]).double()
+    found = fit(relax, times, values, params={"rate": 1.0}, order=0.6, noise=0.003, grid=mesh, method="trapezoid")
+    assert abs(found.estimates["rate"] - 1.3) < 0.01
+    assert torch.equal(found.grid(), mesh)
+    later = torch.tensor([5.0, 20.0]).double()
+    assert (found.predict(later).flatten() - mittag_leffler(-1.3 * later**0.6, 0.6)).abs().max() < 1e-2
+    low, high = found.band(later)
+    assert bool((low < high).all())
+    save(found, tmp_path / "mesh.pt")
+    assert str(load(tmp_path / "mesh.pt", relax)) == found.summary()

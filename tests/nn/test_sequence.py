@@ -31,6 +31,9 @@ def test_series_stand_side_by_side():
     assert batch.observed[..., 0].tolist() == [[True, False, True], [True, True, False]]
     assert batch.elapsed[1, :2].tolist() == [0.0, 1.0]
     assert collate(batch) is batch
+    nested = [[torch.tensor([0.0, 1, 2]), torch.tensor([5.0, 6])], [torch.tensor([1, NAN, 3]), torch.tensor([4.0, 5])]]
+    found = collate([torch.nested.nested_tensor(x, layout=torch.jagged) for x in nested])
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found[:2], batch[:2], strict=True))
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,16 @@ def test_derivatives_of_series_compose(method, moved):
     torch.testing.assert_close(mapped[1], solve(2 * z0, 0.0))
 
 
+def test_times_of_each_series_in_every_layout():
+    rows = [torch.tensor([0.0, 0.3, 1.0]).double(), torch.tensor([0.0, 0.7]).double()]
+    padded = torch.nn.utils.rnn.pad_sequence(rows, True, torch.nan)
+    start = torch.ones(2, 1, dtype=torch.float64)
+    block = nf.FDEBlock(lambda t, z: -z, 0.6, steps=8)
+    wanted = block(start, t=padded)
+    for same in (rows, torch.nested.nested_tensor(rows, layout=torch.jagged)):
+        assert torch.equal(block(start, t=same), wanted)
+
+
 def test_a_layer_takes_times_with_every_call():
     block = nf.FDEBlock(torch.nn.Linear(2, 2), learn_order=True, t=1.0, steps=10)
     block.func.forward = lambda s, z: -z

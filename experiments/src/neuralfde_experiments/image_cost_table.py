@@ -102,7 +102,7 @@ def figure(rows: Sequence[Row], dataset: str) -> Any:
     """Memory and time of a training step over T, with the paper's memory as dashed lines."""
     from matplotlib.figure import Figure
 
-    picture = Figure(figsize=(9.5, 4), layout="constrained")
+    picture = Figure(figsize=(9.5, 4.4), layout="constrained")
     left, right = picture.subplots(1, 2)
     for k, name in enumerate(dict.fromkeys(r["variant"] for r in rows)):
         for axis, field in ((left, "train_mib"), (right, "train_seconds")):
@@ -110,12 +110,12 @@ def figure(rows: Sequence[Row], dataset: str) -> Any:
             if line:
                 axis.plot(*zip(*line, strict=True), marker="o", markersize=4, color=f"C{k}", label=name)
     last = max((r["T"] for r in rows), default=0)
-    for name, shade in (("direct", "0.2"), ("adjoint", "0.6")):
+    for name, dashes in (("direct", ":"), ("adjoint", "--")):
         line = sorted((t, m) for t, m in PAPER_MEMORY[dataset][name].items() if t <= last)
-        left.plot(*zip(*line, strict=True), "--", color=shade, label=f"paper's table, {name} (another GPU)")
+        left.plot(*zip(*line, strict=True), dashes, color="0.5", label=f"paper's table, {name} (another GPU)")
     for axis, label in ((left, "training memory, MiB"), (right, "training step, s")):
         axis.set(xscale="log", yscale="log", xlabel="T (h = 0.1)", ylabel=label)
         axis.grid(alpha=0.3, which="both", linewidth=0.5)
-        axis.legend(fontsize=8, frameon=False)
+    picture.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     picture.suptitle(f"Image model, {dataset}, {rows[0]['device'] if rows else ''}", fontsize=11)
     return picture

@@ -66,7 +66,8 @@ class Grid:
     def positions(self, times: list[float]) -> tuple[float, ...]:
         """Where these times lie: the index of the cell plus the part of it that has passed."""
         if self.uniform:
-            return tuple((x - self.start) / self.step for x in times)
+            start, step = self.start, self.step
+            return tuple([(x - start) / step for x in times])
         points = self.elapsed.tolist()
         found = []
         for x in times:
@@ -149,15 +150,18 @@ class Request:
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """The grid index of each output time that lies on the grid, -1 where it does not."""
-        return tuple(round(p) if _is_whole(p) else -1 for p in self.positions)
+        found = torch.tensor(self.positions, dtype=torch.float64)
+        near = found.round()
+        whole = (found - near).abs() <= WHOLE_SLACK * found.abs().clamp(1, 1e3)
+        return tuple(torch.where(whole, near, -1.0).long().tolist())
 
     @cached_property
     def between(self) -> Tensor:
         """The output times between grid points, in steps: float64 (times, 1 or samples); of samples, all times."""
         if self.own is not None:
             return self.own
-        found = [p for p, node in zip(self.positions, self.nodes, strict=True) if node < 0]
-        return torch.tensor(found, dtype=torch.float64)[:, None]
+        found = torch.tensor(self.positions, dtype=torch.float64)
+        return found[torch.tensor(self.nodes) < 0, None]
 
     @property
     def cells(self) -> Tensor:
@@ -250,7 +254,7 @@ def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
                 f"{name} must be a number, a 1-D tensor of times or (batch, times), got a tensor of shape "
                 f"{tuple(t.shape)}."
             )
-        values = [float(x) for x in t.detach().double().cpu().reshape(-1).tolist()]
+        values = t.detach().double().cpu().reshape(-1).tolist()
     elif isinstance(t, int | float) and not isinstance(t, bool):
         values = [float(t)]
     else:

@@ -161,8 +161,8 @@ def _material(rows: list[Row], fits: Fits, seed: int) -> str:
     text = (
         "The stress of a material that relaxes with sixty times spread over eight decades (a simulation; none of the "
         "models is its own). Each model sees three decades and forecasts the next one. An exponential forgets at one "
-        "pace, two exponentials at two; an order below 1 forgets at all of them, with fewer numbers. Errors are of the "
-        "logarithm."
+        "pace until a rest is left, two exponentials at two; an order below 1 forgets at all of them, with no more "
+        "numbers. Errors are of the logarithm, means over three sets of noise."
     )
     known = {name: fits[f"material: {name}"] for name in material.MODELS if f"material: {name}" in fits}
     figure = material.draw(known, seed) if known else None

@@ -77,7 +77,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     if report.folder is not None:
         figure = draw(found, config.log)
         report.figure("fit", figure)
-        write_page(report.folder, config.file, found, whole, figure)
+        write_page(report.folder, config.file, found, whole, config.log)
     return report.rows
 
 

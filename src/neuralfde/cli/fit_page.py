@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..fitting.plotting import COLOURS
 from .fit_data import Measured
-from .page import html_table, inline, write_html
+from .page import drawn, figure_style, html_table, write_html
 from .report import Row
 
 
@@ -62,17 +62,19 @@ def draw(found: Found, log: bool) -> Any:
     return figure
 
 
-def write_page(folder: Path, source: str, found: Found, whole: Row, figure: Any) -> Path:
+def write_page(folder: Path, source: str, found: Found, whole: Row, log: bool) -> Path:
     """``report.html``: the model, the table of estimates and the figure."""
     lines = [
         [name, f"{value:.6g}", "[{:.6g}, {:.6g}]".format(*found.intervals[name]) if name in found.intervals else ""]
         for name, value in found.estimates.items()
     ]
+    with figure_style():
+        shown = drawn(draw(found, log), "measurements, fitted curve and differences")
     body = [
         f"<h1>{html.escape(str(whole['model']))}, fitted to {html.escape(source)}</h1>",
         f"<p>{html.escape(str(whole['formula']))}; {whole['points']} rows, R² {whole['r_squared']:.5f}.</p>",
         html_table(["parameter", "estimate", "95 % interval"], lines),
         *(f'<p class="note">{html.escape(text)}</p>' for text in whole["warnings"]),
-        f'<img alt="measurements, fitted curve and differences" src="{inline(figure)}">',
+        shown,
     ]
     return write_html(folder / "report.html", f"neuralfde fit {source}", body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 import re
@@ -19,11 +18,12 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:74rem;margin:2rem auto;padding
 table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto;font-variant-numeric:tabular-nums}
 td,th{padding:.3rem .8rem;text-align:right;border-bottom:1px solid #8884}
 th:first-child,td:first-child{text-align:left}td{white-space:nowrap}
-svg,img{max-width:100%;height:auto}h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.5rem}p.note{opacity:.7}
+svg{max-width:100%;height:auto}h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.5rem}p.note{opacity:.7}
 section{display:grid;gap:0 2rem;align-items:start}section h2,section p,section.wide>*{grid-column:1/-1}
 p{max-width:54rem}
-@media(min-width:60rem){section{grid-template-columns:auto minmax(24rem,34rem)}}
-@media(prefers-color-scheme:dark){body{color:#d8dbe2;background:#1e2129}img{background:#fff}}"""
+@media(min-width:60rem){section{grid-template-columns:minmax(min-content,max-content) minmax(20rem,34rem)}}
+@media(max-width:40rem){td,th{padding:.3rem .25rem;font-size:.75rem}td:first-child{white-space:normal}}
+@media(prefers-color-scheme:dark){body{color:#d8dbe2;background:#1e2129}}"""
 
 
 def write_html(path: Path, title: str, body: list[str]) -> Path:
@@ -74,10 +74,3 @@ def drawn(figure: Any, alt: str) -> str:
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # a page needs none
     svg = re.sub(r' id="([^"]+)"', lambda m: m[0] if f"#{m[1]}" in svg else "", svg)  # two figures would share them
     return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
-
-
-def inline(figure: Any) -> str:
-    """A picture as the address of itself."""
-    kept = io.BytesIO()
-    figure.savefig(kept, format="png", dpi=100)
-    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode()

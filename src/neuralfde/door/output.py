@@ -6,11 +6,11 @@ and one group; positions and weights have one column for each part, or one for a
 
 from __future__ import annotations
 
-import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..base.grid import Request
 from ..base.policy import OUTPUT_NUMBERS
@@ -20,6 +20,14 @@ from ..errors import InputError
 from ..history import History, Window
 from ..schemes import Scheme
 from ..weights.kernel import Kernel
+
+
+def in_rows(t: Any) -> Any:
+    """Times of each sample, as a nested tensor or a list, in rows: (batch, times), NaN at the ends; others as given."""
+    rows = list(t.unbind()) if isinstance(t, Tensor) and t.is_nested else t
+    if not isinstance(rows, list | tuple) or not rows or any(getattr(x, "ndim", 0) != 1 for x in rows):
+        return t
+    return pad_sequence([torch.as_tensor(x, dtype=torch.float64) for x in rows], True, torch.nan)
 
 
 class Output(NamedTuple):
@@ -123,8 +131,9 @@ def assembled(
         here = _moved(wanted, structure, nodes, at_nodes, between) if len(wanted.between) else at_nodes[:0]
     if wanted.series:
         return here
-    later, places = itertools.count(len(nodes)), {n: k for k, n in enumerate(nodes)}
-    order = torch.tensor([places[n] if n >= 0 else next(later) for n in wanted.nodes])
+    asked = torch.tensor(wanted.nodes)
+    later = (asked < 0).cumsum(0) + (len(nodes) - 1)
+    order = torch.where(asked < 0, later, torch.searchsorted(torch.tensor(nodes), asked))
     return _pick(torch.cat([at_nodes, here]), order[:, None]).view(-1, *at_nodes.shape[1:])
 
 

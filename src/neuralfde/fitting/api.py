@@ -65,7 +65,8 @@ def fit(
         model: the right-hand side: an ``nn.Module`` called as ``model(t, z)``, whose parameters that require grad are
             the unknowns and receive the estimates; or a function ``model(t, z, **params)``. The last axis of ``z``
             holds the variables; a leading axis holds the trajectories, so write ``z[..., 0]``.
-        times: increasing, equally spaced or not; the first is the initial time. A list for several trajectories.
+        times: increasing, equally spaced or not; the first is the initial time. A list for several trajectories, a
+            nested tensor, or (trajectories, times) with NaN at the ends of shorter ones.
         observations: (times,), (times, variables) or (times, trajectories, variables), or a list of such arrays, one
             for each trajectory. Nested lists of numbers are arrays; they are one for each trajectory if ``times`` is a
             list of lists. NaN marks a missing value.
@@ -97,7 +98,7 @@ def fit(
         callback: called with a ``Progress`` after every iteration; a true answer stops the fit.
         seed: of everything random.
         resume: the ``state`` of a ``Progress``, to go on from there.
-        options: as in ``fdeint``: ``step`` or ``steps``, ``method`` (here ``'abm'`` by default), ``adjoint``, …
+        options: as in ``fdeint``: ``step``, ``steps`` or ``grid``, ``method`` (here ``'abm'`` by default), …
             ``linear=`` may be a function of the unknowns that it names, ``linear=lambda k: diffusion(k, dx)`` with
             ``params={"k": ...}``; ``model`` gets those that it names, or is None.
 

@@ -54,6 +54,7 @@ class _Series:
 
 def read_data(times: Any, observations: Any, noise: Any, weights: Any) -> Data:
     """One trajectory, a batch sharing its times, or lists of both; NaN marks a missing value."""
+    times, observations, noise, weights = _listed(times, observations, noise, weights)
     series = _all_series(times, observations)
     start = float(series[0].times[0])
     for k, one in enumerate(series):
@@ -101,6 +102,18 @@ def _even(t: Tensor) -> Tensor:
     even = torch.linspace(float(t[0]), float(t[-1]), len(t), dtype=torch.float64)
     rounding = torch.finfo(torch.float32).eps * float(t.abs().max())
     return even if torch.equal(t.float().double(), t) and bool(((even - t).abs() <= rounding).all()) else t
+
+
+def _listed(times: Any, *others: Any) -> tuple[Any, ...]:
+    """Nested tensors as lists, and likewise times (trajectories, times) with NaN at the ends of shorter ones."""
+    given = tuple(list(x.unbind()) if isinstance(x, Tensor) and x.is_nested else x for x in (times, *others))
+    if not isinstance(times, Tensor) or times.is_nested or times.ndim != 2:
+        return given
+    ends = times.isfinite().sum(1).tolist()
+    return tuple(
+        [row[:n] for row, n in zip(x, ends, strict=True)] if getattr(x, "shape", ())[:2] == times.shape else x
+        for x in given
+    )
 
 
 def _nested(given: Any) -> bool:

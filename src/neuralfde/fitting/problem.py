@@ -19,6 +19,7 @@ from .differences import columns_by_differences
 from .modules import Named, call, names_at
 from .own_times import OwnTimes, own_times
 from .semilinear import Unknown
+from .steps import halved
 from .tangents import tangents
 from .unknowns import INITIAL, ORDER, Unknowns
 
@@ -109,9 +110,7 @@ class Problem:
 
     def finer(self) -> Problem:
         """The same with half the step."""
-        steps, step = self.options.get("steps"), self.options.get("step")
-        halved = {"steps": None if steps is None else 2 * steps, "step": None if step is None else step / 2}
-        return replace(self, options={**self.options, **halved})
+        return replace(self, options=halved(self.options))
 
     def loss(self, flat: Tensor, rows: Tensor | None = None, among: Tensor | None = None) -> Tensor:
         """The mean of the squared residuals, or the share of ``rows`` in the mean ``among`` more of them."""

@@ -16,6 +16,7 @@ from .diagnostics import Diagnostics
 from .population import Population, population
 from .problem import Problem
 from .profile import Profile
+from .steps import mean_step, points, until
 from .unknowns import ORDER
 
 
@@ -77,7 +78,7 @@ class Fit:
         The first of ``times`` may lie after the initial time of the data; the step is at most that of the fit.
         """
         times = torch.as_tensor(times, dtype=torch.float64)
-        start, h = float(self.times[0]), self._step()
+        start = float(self.times[0])
         if times.ndim != 1 or float(times[0]) < start:
             raise InputError(f"times must be one row that does not begin before the initial time {start:g}.")
         late = float(times[0]) > start
@@ -86,9 +87,8 @@ class Fit:
         if initial is not None:
             given = torch.as_tensor(initial, dtype=torch.float64)
             named = {**named, "initial": given[None] if given.ndim == 1 else given}
-        steps = max(1, math.ceil((float(asked[-1]) - start) / h - 1e-9))
         with torch.no_grad():
-            found = self.problem.solve(named, asked, step=None, steps=steps)
+            found = self.problem.solve(named, asked, **until(self.problem.options, self.times, float(asked[-1])))
             found = found if states else self.problem.observe(found)
         return found[1:] if late else found
 
@@ -105,8 +105,7 @@ class Fit:
         late = float(times[0]) > float(self.times[0])
         asked = torch.cat([self.times[:1], times]) if late else times
         ones = torch.ones(len(asked), *middle.shape[1:], dtype=torch.float64)
-        steps = max(1, math.ceil((float(asked[-1]) - float(self.times[0])) / self._step() - 1e-9))
-        options = {**self.problem.options, "step": None, "steps": steps}
+        options = until(self.problem.options, self.times, float(asked[-1]))
         there = replace(self.problem, data=Data(asked, 0 * ones, ones, True), options=options, robust=None)
         matrix = there.jacobian(self.flat)[1]
         variance = ((matrix @ self.covariance) * matrix).sum(-1).clamp(min=0).reshape(ones.shape)[int(late) :]
@@ -137,18 +136,12 @@ class Fit:
 
     def grid(self, end: float | None = None) -> Tensor:
         """The points the solver stepped on, up to ``end`` (default: the last time of the data)."""
-        start, last = float(self.times[0]), float(self.times[-1] if end is None else end)
-        steps = max(1, math.floor((last - start) / self._step() + 1e-9))
-        return start + self._step() * torch.arange(steps + 1, dtype=torch.float64)
+        return points(self.problem.options, self.times, float(self.times[-1] if end is None else end))
 
     @property
     def steps(self) -> int:
         """How many steps the solver took over the times of the data."""
-        return round(float(self.times[-1] - self.times[0]) / self._step())
-
-    def _step(self) -> float:
-        options, span = self.problem.options, float(self.times[-1] - self.times[0])
-        return float(options["step"]) if options.get("step") is not None else span / options["steps"]
+        return round(float(self.times[-1] - self.times[0]) / mean_step(self.problem.options, self.times))
 
     def summary(self) -> str:
         """A table of the estimates and a few lines on how the fit went, as text."""
@@ -169,6 +162,10 @@ class Fit:
             lines.append("the order is identifiable from these data" + self._range())
         lines += self.diagnostics.lines()
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """What ``print`` shows."""
+        return self.summary()
 
     def _range(self) -> str:
         if self.profile is None:

@@ -29,7 +29,7 @@ def save(found: Fit, path: str | Path) -> None:
     """Write a fit to a file. The model's code and ``observe=`` are not in it: ``load`` is given them again."""
     problem = found.problem
     for key, value in problem.options.items():
-        if not (value is None or isinstance(value, bool | int | float | str)):
+        if not (value is None or isinstance(value, bool | int | float | str | Tensor)):
             raise InputError(f"{key}={value!r} is an object, and a file holds numbers and names: fit with a name.")
     plain = {f.name: getattr(found, f.name) for f in fields(found) if f.name not in _SPECIAL}
     torch.save(

@@ -14,6 +14,7 @@ from ..errors import InputError, InputTypeError, NonFiniteError, nearest
 from .data import Data
 from .optimisers import OPTIMISERS, Optimiser, Path, Progress
 from .problem import Problem
+from .steps import until
 
 #: Up to this many unknowns the exact Jacobian is cheap: Levenberg-Marquardt is the default and intervals are given.
 SMALL = 60
@@ -91,15 +92,14 @@ def _early(problem: Problem, stages: Sequence[float]) -> list[Problem]:
         raise InputError(f"stages={tuple(stages)} must be increasing fractions that end with 1.")
     data, found = problem.data, []
     start, span = float(data.times[0]), float(data.times[-1] - data.times[0])
-    h = problem.options["step"] if problem.options.get("step") is not None else span / problem.options["steps"]
     for fraction in stages[:-1]:
         count = int((data.times <= start + fraction * span * (1 + 1e-9)).sum())
         if count < 2:
             continue
         cut = Data(data.times[:count], data.values[:count], data.scale[:count], data.calibrated)
-        steps = max(1, round(float(cut.times[-1] - start) / h))
         if cut.count:
-            found.append(replace(problem, data=cut, options={**problem.options, "step": None, "steps": steps}))
+            options = until(problem.options, data.times, float(cut.times[-1]))
+            found.append(replace(problem, data=cut, options=options))
     return found
 
 

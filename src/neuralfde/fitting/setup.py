@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..api import fdeint
 from ..base.checks import function, real, whole
+from ..base.grid import request
 from ..door.migration import refuse
 from ..errors import InputError, InputTypeError, nearest
 from .data import Data, doubles
@@ -137,7 +138,6 @@ def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         "args",
         "params",
         "callback",
-        "grid",
         "rtol",
         "atol",
         "max_steps",
@@ -147,7 +147,12 @@ def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 
 
 def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:
-    if options.get("step") is None and options.get("steps") is None:
+    if options.get("grid") is not None:
+        given = [options.get(name) for name in ("step", "steps", "grading", "grid")]
+        mesh = request(data.times, given[0], given[1], given[2] or 1.0, given[3]).grid
+        points = {"steps": mesh.steps, "grid": None} if mesh.uniform else {"grid": mesh.start + mesh.elapsed}
+        options = {**options, **points}
+    elif options.get("step") is None and options.get("steps") is None:
         options = {**options, "steps": default_steps(data.times)}
     return {"method": "abm" if options.get("linear") is None else "imex", **options}
 

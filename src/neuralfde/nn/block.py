@@ -26,8 +26,8 @@ class FDEBlock(Ordered):
         order: β in (0, 1], a number or a tensor that broadcasts to the state, or an operator such as ``MultiTerm``;
             with ``learn_order`` its initial value, inside (0, 1). Parameters inside an operator belong to the block.
         learn_order: train the order too. It is kept inside (0, 1] as a sigmoid of an unconstrained parameter.
-        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times, (batch, times) for
-            series with times of their own. A call may give others: ``block(z0, t=times)``.
+        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times, (batch, times), a
+            list or a nested tensor for series with times of their own. A call may give others: ``block(z0, t=times)``.
         step: as in ``fdeint``; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise. A module
             as ``linear=`` is called at every solve for the linear part, and its parameters belong to the block.
 

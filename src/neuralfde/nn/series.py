@@ -43,10 +43,12 @@ def collate(items: Sequence[Any]) -> Series:
     """Series in one batch, for ``DataLoader(series, collate_fn=collate)``.
 
     Each is a pair (times, values) or a triple with inputs: times (time,) in their order, values (time,) or (time,
-    variables) with NaN where one is missing, inputs likewise but known at every time.
+    variables) with NaN where one is missing, inputs likewise but known at every time. Or two or three nested tensors.
     """
     if isinstance(items, Series):
         return items
+    if isinstance(items, list | tuple) and items and all(isinstance(x, Tensor) and x.is_nested for x in items):
+        items = list(zip(*(x.unbind() for x in items), strict=True))
     if not isinstance(items, list | tuple) or not items:
         raise InputTypeError("series are a list of pairs (times, values), or of triples with inputs.")
     read = [_read(k, item) for k, item in enumerate(items)]
