@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.grid import read_times
+from ..base.grid import Grid, read_times
 from ..base.structure import all_finite, structure_of
 from ..base.torch_private import derivatives_are_watched
 from ..errors import InputError, UnsupportedError
@@ -40,7 +40,7 @@ class Adapted(NamedTuple):
         """Why there is no solution: after all attempts the error is so many times too large."""
         return (
             f"the error at the end is still about {excess:.2g} times what rtol={self.tolerance.rtol:g}, "
-            f"atol={self.tolerance.atol:g} allow, with {len(self.found.halved) - 1} steps. The solution may depend on "
+            f"atol={self.tolerance.atol:g} allow, with {len(self.found.times) - 1} steps. The solution may depend on "
             "small errors as much as chaos does, or rounding is as large: use larger tolerances, or z0.double()."
         )
 
@@ -106,7 +106,8 @@ def adapted(
             "steps to a tolerance depend on values, which vmap cannot look at. Pass steps=, or grid= with the grid of "
             "an earlier solution; a batch axis of z0 needs no vmap."
         ) from error
-    steps = given._replace(grid=times[0] + found.halved, method=scheme, solver=None, rtol=None, atol=None)
+    mesh = Grid.through(times[0], found.times)
+    steps = given._replace(grid=mesh, method=scheme, solver=None, rtol=None, atol=None)
     return steps, Adapted(found, calls[0], tolerance, gain)
 
 

@@ -22,7 +22,7 @@ from ..schemes import Scheme, StageSolver
 from ..solve.steppers import Single, Stepper
 from ..storage import Device, Host, Storage
 from ..time import Jumps, read_jumps, with_jumps
-from ..weights.fading import Rates
+from ..weights.fading import Rates, newest
 from .cost import Size, choose, exponentials_for
 from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
 from .observed import Observed, read_past, refuse_past
@@ -50,7 +50,7 @@ class Options(NamedTuple):
     horizon: Any
     grading: float
     stepper: str | Stepper
-    grid: Tensor | Sequence[float] | None
+    grid: Tensor | Sequence[float] | Grid | None
     rtol: float | None
     atol: float | None
     max_steps: int
@@ -233,7 +233,7 @@ def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Expon
         )
     times = wanted.grid.elapsed
     rates = Rates.for_lags(float((times[1:] - times[:-1]).min()), float(times[-1]), past.tol)
-    mesh = FadingMesh(times, rates.values, scheme.cells)
+    mesh = FadingMesh(times, rates.values, scheme.cells, newest)
     return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 
 

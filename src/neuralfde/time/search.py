@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -49,18 +50,12 @@ class Equation:
 
 @dataclass(frozen=True)
 class Found:
-    """The times at which accepted steps end, float64, how many steps were rejected, and the last state."""
+    """The times at which steps of the solve end, half as long as those of the march, and how that went: how many steps
+    were rejected, and the last state."""
 
     times: Tensor
     rejected: int
     state: Tensor
-
-    @property
-    def halved(self) -> Tensor:
-        """The times with one in the middle of each step, but for the tiny ones that end in a jump."""
-        middle = (self.times[1:] + self.times[:-1]) / 2
-        wide = self.times[1:] - self.times[:-1] > 2 * JUMP_LENGTH * self.times[-1]
-        return torch.cat([self.times, middle[wide]]).sort()[0]
 
 
 @torch.no_grad()
@@ -84,7 +79,7 @@ def find_mesh(
     past.begin(slope)
     jumped = torch.zeros_like(state)
     ahead = [] if jumps is None else list(enumerate(jumps.times))
-    times, rejected, trial, stages = [0.0], 0, None, _roughly(scheme, tolerance).open_stages()
+    times, rejected, trial, stages = array("d", [0.0]), 0, None, _roughly(scheme, tolerance).open_stages()
     while time < end:
         stop = ahead[0][1] - JUMP_LENGTH * end if ahead else end
         jumping = bool(ahead) and time >= stop
@@ -112,7 +107,16 @@ def find_mesh(
             length = _first_length(equation, state, past.slopes[-1], tolerance)
         else:
             length = next_length(length, excess, power, 0.0 if trial is None else trial.stiffness, most)
-    return Found(torch.tensor(times, dtype=torch.float64), rejected, state)
+    return Found(_halved(torch.frombuffer(times, dtype=torch.float64)), rejected, state)
+
+
+def _halved(times: Tensor) -> Tensor:
+    """Times with one in the middle of each step, but for the tiny ones that end in a jump."""
+    found = torch.lerp(times[:-1], times[1:], 0.5).repeat_interleave(2)
+    found[::2] = times[:-1]
+    wide = (times[1:] - times[:-1] > 2 * JUMP_LENGTH * times[-1]).repeat_interleave(2)
+    wide[::2] = True
+    return torch.cat([found if bool(wide.all()) else found[wide], times[-1:]])
 
 
 def _tried(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.policy import OWN_WEIGHTS
 from .kernel import Kernel
 from .meshes import between
 from .uniform import power_or_zero
@@ -62,20 +63,20 @@ class Rates:
 def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor, rates: Rates) -> Kernel:
     """The numbers of a scheme whose sums integrate by these rules, on increasing times (steps + 1,).
 
-    ``weights`` are (sums, lags · (steps + 1) + rates, groups): what the newest interval of each row gives the slope one
-    step before (and two, where a rule looks that far), then the coefficients of the exponentials. As
+    ``weights`` are (sums, 3 + rates, groups): the order in two numbers, of which the first has few digits, so that a
+    state of any dtype knows it in full, a factor of all weights, and the coefficients of the exponentials. What the
+    newest interval of a row gives the slopes before it follows from these, see :func:`newest`. As
     ``D^β_t = T^{-β} D^β_s``, a horizon T is a factor T^β.
     """
     gain = torch.exp(order * torch.log(horizon))
+    rest = (order - order.to(torch.bfloat16).to(order)).detach()
+    weights = torch.cat([torch.stack([order - rest, rest, gain]), gain * rates.coefficients(order)])
     lengths = torch.cat([torch.zeros_like(times[:1]), times[1:] - times[:-1]])[:, None]
-    parts = [newest(cell, order, lengths) for cell in cells]
-    far, lags = rates.coefficients(order), 1 + ("ahead" in cells)
-    weights = torch.stack([gain * torch.cat([*before[:lags], far]) for _, *before in parts])
     return Kernel(
-        weights,
-        gain * parts[0][0],
+        weights.expand(len(cells), -1, -1),
+        torch.cat([gain * newest(cells[0], order, some)[0] for some in lengths.split(OWN_WEIGHTS)]),
         first=int(cells[0] == "right"),
-        dense=between(cells[0], order, times[:, None] * horizon),
+        dense=lambda positions: between(cells[0], order, times[:, None] * horizon)(positions),
     )
 
 
