@@ -27,10 +27,12 @@ def summary() -> str:
         ["gradients on the accepted mesh against autograd, order included", "≤ 1e-12",
          f"{max(r['relative difference'] for r in done['gradients']):.0e}"],
     ]  # fmt: skip
-    for kind in ("solve", "training step"):
-        few, many = (r for r in done["memory"] if r["kind"] == kind)
-        lines.append([f"memory of a process, {kind} with `checkpoint`: {few['steps']} steps; {many['steps']} steps",
-                      "within 10 %", f"{few['resident MiB']:.0f}; {many['resident MiB']:.0f} MiB"])  # fmt: skip
+    for kind, name in {"solve": "a solve", "training": "a training step"}.items():
+        own = [r for r in done["memory"] if r["kind"] == kind]
+        steps, resident = (", ".join(f"{r[k]:,.0f}" for r in own) for k in ("steps", "resident MiB"))
+        grown = own[-1]["resident MiB"] / own[0]["resident MiB"] - 1
+        lines.append([f"memory of a process, {name} with `checkpoint` of {steps} steps", "within 10 %",
+                      f"{resident} MiB: {100 * grown:+.0f} %"])  # fmt: skip
     return f"{table(['figure', 'target', 'measured'], lines)}\n\n{measured(*runs('adaptive'))}"
 
 

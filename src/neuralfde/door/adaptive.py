@@ -89,7 +89,7 @@ def adapted(
 
     def slope(time: float, z: Tensor) -> Tensor:
         calls[0] += 1
-        return field.at(torch.tensor([times[0] + time]).to(row0), field.args)(0, z)
+        return field.when(row0.new_tensor(times[0] + time), z)
 
     def ended(time: float, row: Tensor) -> bool:
         return until is not None and until(times[0] + time, structure.unpack(row))
