@@ -92,6 +92,11 @@ def test_a_logarithmic_mesh_over_decades_takes_few_steps_and_little_memory():
         lambda t, z: -z, torch.ones(1, dtype=F64), t, 0.5, grid=found.grid, method="trapezoid", history="full"
     )
     assert (again.ys - found.ys).abs().max() < 1e-10
+    options = {"method": "trapezoid", "history": found.stats.history}  # on another mesh, whose rates are others
+    other = nf.fdeint(
+        lambda t, z: -z, torch.ones(1, dtype=F64), t[300:] - t[300], 0.5, grid=t[300:] - t[300], **options
+    )
+    assert (other[-1] - found.ys[-1]).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize(

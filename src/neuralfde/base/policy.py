@@ -109,8 +109,8 @@ EXPONENTIALS_GUESS = 30
 #: with 2048; of 3 numbers 0.2 against 0.7 s with 2048, but 100 MB of weights.
 MESH_STEPS = 512
 #: Steps, and bytes, beyond which checkpoints take no more memory but compute rows more than once more: a million steps
-#: of 2048 numbers in single precision take 32 MiB and three more evaluations, in place of 140 MiB and one.
-CHECKPOINT_STEPS, CHECKPOINT_BYTES = 10_000, 32 << 20
+#: of 2048 numbers in single precision take 16 MiB and up to five more evaluations, in place of 140 MiB and one.
+CHECKPOINT_STEPS, CHECKPOINT_BYTES = 10_000, 16 << 20
 #: Rows of more numbers make a good matrix product with a quarter of the block, and a quarter of the memory.
 WIDE_ROW = 1 << 16
 #: Blocks of up to this many numbers are turned around in one copy; larger ones row by row, without a second block.

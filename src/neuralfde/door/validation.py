@@ -167,7 +167,7 @@ def _memory(
     left = past is None
     if not toeplitz and past is None:
         long = size.steps >= MESH_STEPS or (kept is not None and kept.recomputes)
-        past = exponentials_for(size) if fades and long else Full()
+        past = exponentials_for(size) if fades and long and given.lags is None else Full()
     if isinstance(past, Full) and past.keeps_slopes and kept in ((_HOST, _DEVICE) if past.host else (_HOST,)):
         past, kept = replace(past, host=True), _HOST
     past, kept, why = choose(past, kept, size, structure.device)
@@ -377,7 +377,9 @@ def read_history(history: str | History) -> History | None:
     """The history; None where it is left to ``auto``."""
     if history == "window":
         raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
-    return named("history", history, HISTORIES, History)
+    found = named("history", history, HISTORIES, History)
+    # the history of an earlier solve knows the mesh of that one
+    return replace(found, mesh=None, terms=None) if isinstance(found, Exponentials) and found.mesh else found
 
 
 def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:

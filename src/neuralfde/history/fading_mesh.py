@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..base.transfer import to_device
 from .base import Block, Memory
 
 
@@ -74,7 +75,8 @@ class FadingOnMesh(Memory):
 
     def __init__(self, mesh: Mesh, weights: Tensor, row: Tensor, block: int, backward: bool, weigh: bool) -> None:
         self.block, self.backward, self.lags = block, backward, mesh.lags
-        self.times, self.rates, self.cells = mesh.times.to(row.device), mesh.rates.to(row.device), mesh.cells
+        double = row.new_empty(0, dtype=torch.float64)
+        self.times, self.rates, self.cells = to_device(mesh.times, double), to_device(mesh.rates, double), mesh.cells
         self.steps, self.newest = self.times.shape[0] - 1, mesh.newest
         self.numbers, self.c = weights.permute(0, 2, 1).split([3, len(self.rates)], dim=-1)
         sums, groups = weights.shape[0], weights.shape[2]

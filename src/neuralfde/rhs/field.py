@@ -75,9 +75,9 @@ class Field:
         with self.noise.of_step(n):
             return self._unharmed(self.slope, self.instant(n), row)
 
-    def when(self, t: Tensor, row: Tensor) -> Tensor:
-        """Evaluate at any time, without noise, for a march that looks for steps; not counted."""
-        return self._unharmed(self.slope, t, row)
+    def when(self, t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
+        """Evaluate at any time with these arguments, without noise, for a march that looks for steps; not counted."""
+        return self._unharmed(partial(self.slope, args=args), t, row)
 
     def slope(self, t: Tensor, row: Tensor, args: tuple[Any, ...] | None = None) -> Tensor:
         """The slope of a row at a time, with other arguments where some are given."""

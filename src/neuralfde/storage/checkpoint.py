@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, takewhile
+from itertools import accumulate
 
 import torch
 
@@ -26,7 +26,7 @@ class Checkpoint(Storage):
 
     Args:
         budget: bytes for kept states and the rows of one segment, however many steps there are; default: as few as one
-            more evaluation needs, but from 10,000 steps and 32 MiB on no more.
+            more evaluation needs, but from 10,000 steps and 16 MiB on no more.
         every: one segment length for all, in steps, in place of ``budget``.
     """
 
@@ -59,10 +59,14 @@ class Checkpoint(Storage):
                 f"Checkpoint(budget={budget}): {sizes.rows - 1} steps need at least {sizes.state + unit} bytes (a kept "
                 f"state takes {sizes.state}, a row {sizes.row}). Raise the budget, or use storage='host'."
             )
+        fewer = reach
         while sum(reach) < blocks:  # with one more, a segment is as long as all that follow it were
-            reach = list(accumulate(reversed(reach)))[::-1]
-        ends = accumulate(reach, initial=0)
-        return [start * sizes.block for start in takewhile(lambda start: start < blocks, ends)]
+            fewer, reach = reach, list(accumulate(reversed(reach)))[::-1]
+        starts, rest = [0], blocks - sum(fewer)
+        for least, most in zip(fewer, reach, strict=True):  # as many steps as can be have one evaluation less
+            more = max(0, min(rest, most - least))
+            starts, rest = [*starts, starts[-1] + least + more], rest - more
+        return [start * sizes.block for start in starts if start < blocks]
 
     def bytes_for(self, sizes: Sizes) -> int:
         """What kept states and the rows of a segment may take."""

@@ -66,11 +66,12 @@ def find_mesh(
     tolerance: Tolerance,
     jumps: Jumps | None = None,
     until: Callable[[float, Tensor], bool] | None = None,
+    longest: float = math.inf,
 ) -> Found:
     """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten.
 
     A march stops just before each jump and goes on from behind it, as from a new start. It ends where ``until`` says so
-    of an accepted step's time and state.
+    of an accepted step's time and state. No step is longer than ``longest``.
     """
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
@@ -86,7 +87,7 @@ def find_mesh(
         if jumping and jumps is not None:
             k, stop = ahead.pop(0)
             jumped = jumped + jumps.by(k, state)
-        length = stop - time if jumping else _fitting(length, stop - time)
+        length = stop - time if jumping else _fitting(min(length, longest), stop - time)
         if 2 * len(times) > tolerance.max_steps + 1 or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
