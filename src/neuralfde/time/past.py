@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..history.fading_mesh import cell_integrals
+from ..base.cells import cell_integrals
 from ..weights.fading import Rates, newest
 
 

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.policy import OWN_WEIGHTS
+from ..base.cells import cell_integrals
+from ..base.policy import DENSE_CELLS, OWN_WEIGHTS
 from .kernel import Kernel
-from .meshes import between
+from .meshes import between, one_cell
 from .uniform import power_or_zero
 
 
@@ -76,8 +77,40 @@ def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor
         weights.expand(len(cells), -1, -1),
         torch.cat([gain * newest(cells[0], order, some)[0] for some in lengths.split(OWN_WEIGHTS)]),
         first=int(cells[0] == "right"),
-        dense=lambda positions: between(cells[0], order, times[:, None] * horizon)(positions),
+        dense=lambda positions: _dense(cells[0], order, times, horizon, rates, positions),
     )
+
+
+def _dense(cell: str, order: Tensor, times: Tensor, horizon: Tensor, rates: Rates, positions: Tensor) -> Tensor:
+    """See :func:`~.meshes.between`: the last two cells before each position as there, those before as exponentials."""
+    steps = times.shape[0] - 1
+    if positions.shape[1] > 1 or steps < DENSE_CELLS:
+        return between(cell, order, times[:, None] * horizon)(positions)
+    low = positions[:, 0].long().clamp(max=steps - 1)
+    here = torch.lerp(times[low], times[low + 1], positions[:, 0] - low)
+    found = torch.zeros(len(low), steps + 1, order.shape[0], dtype=torch.float64)
+    for k in (0, 1):  # the cell of each position, and the one before
+        n, part = low - k, (positions[:, 0] - low if k == 0 else torch.ones_like(here))
+        whole, left = one_cell(order, here, times[n.clamp(min=0)], times[n.clamp(min=0) + 1])
+        right = {"left": 0 * whole, "right": whole}.get(cell, (whole - left) * part[:, None]) * (n >= 0)[:, None]
+        rows = torch.arange(len(low))
+        for ends, share in ((n, whole * (n >= 0)[:, None] - right), (n + 1, right)):
+            found = found.index_put((rows, ends.clamp(min=0)), share, accumulate=True)
+    far, s = rates.coefficients(order), rates.values
+    for first in range(0, int(low.max()) - 1, DENSE_CELLS):
+        last = min(first + DENSE_CELLS, steps)
+        ends = times[first + 1 : last + 1]
+        p, q = (x[0] for x in cell_integrals((cell,), (ends - times[first:last])[:, None], s))  # (cells, K)
+        late = low - 1 >= last  # all cells of the block lie before: a product of factors
+        then = torch.exp(-(here[late] - ends[-1])[:, None] * s)[:, None] * far.T  # (times, groups, K)
+        fade = torch.exp(-(ends[-1] - ends)[:, None] * s)
+        amid = (low - 1 > first) & ~late
+        near = torch.exp(-(here[amid, None] - ends).clamp(min=0)[..., None] * s)  # (times, cells, K)
+        near = torch.where((torch.arange(first, last) < low[amid, None] - 1)[..., None], near, 0.0)
+        for x, place in ((p, slice(first, last)), (q, slice(first + 1, last + 1))):
+            found[late, place] += (then @ (fade * x).T).transpose(1, 2)
+            found[amid, place] += (near * x) @ far
+    return torch.exp(order * torch.log(horizon)) * found
 
 
 def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -67,6 +67,16 @@ def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Tensor], Tenso
     return rows
 
 
+def one_cell(order: Tensor, here: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The integral of ``(here - s)^{β-1}/Γ(β)`` over [start, end], or up to ``here``, and that times the share of the
+    start: (times, groups) each, for one cell of each time."""
+    near, far = (here - end).clamp(min=0)[:, None], (here - start)[:, None]
+    length = torch.minimum(end, here)[:, None] - start[:, None]
+    whole, left = _integrals(order[None], (length > 0)[:, None], far[:, None], near[:, None], length[:, None])
+    gain = torch.exp(-torch.lgamma(order + 1))
+    return gain * whole[:, 0], gain * left[:, 0]
+
+
 def rectangle(order: Tensor, times: Tensor, implicit: bool) -> Tensor:
     """``[(t_n - t_j)^β - (t_n - t_{j+1})^β] / Γ(β+1)``, for the slope at the left or (implicit) right end of a cell."""
     cells = _on_points(order, times)[0] / torch.exp(torch.lgamma(order + 1))[:, None]
