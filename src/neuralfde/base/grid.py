@@ -63,9 +63,15 @@ class Grid:
             return n * self.step
         return self.steps * self.step * (n / self.steps) ** self.grading
 
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The lengths of the shortest and of the longest step; some at a time, without a table of all."""
+        parts = [self.elapsed[k : k + (1 << 16) + 1].diff().aminmax() for k in range(0, self.steps, 1 << 16)]
+        return min(float(x.min) for x in parts), max(float(x.max) for x in parts)
+
     def times(self, like: Tensor) -> Tensor:
         """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,)."""
-        return to_device(self.start + self.elapsed, like)
+        return to_device(self.start + self.elapsed if self.start else self.elapsed, like)
 
     def positions(self, times: list[float]) -> tuple[float, ...]:
         """Where these times lie: the index of the cell plus the part of it that has passed."""

@@ -24,7 +24,7 @@ def read_lags(given: Options, problem: Problem, more: bool) -> Delays | None:
         return None
     lags, single = lags_of(given.lags)
     grid, shortest = problem.request.grid, min(float(x.detach()) for x in lags)
-    longest = float((grid.elapsed[1:] - grid.elapsed[:-1]).max())
+    longest = grid.extremes[1]
     if shortest < longest * (1 - 1e-9):
         raise InputError(
             f"a lag of {shortest:g} is shorter than the longest step, {longest:g}: the state of then is not known when "

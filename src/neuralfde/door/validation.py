@@ -232,7 +232,7 @@ def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Expon
             "number follows from tol=. Leave terms= out."
         )
     times = wanted.grid.elapsed
-    rates = Rates.for_lags(float((times[1:] - times[:-1]).min()), float(times[-1]), past.tol)
+    rates = Rates.for_lags(wanted.grid.extremes[0], float(times[-1]), past.tol)
     mesh = FadingMesh(times, rates.values, scheme.cells, newest)
     return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 

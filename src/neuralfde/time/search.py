@@ -113,11 +113,14 @@ def find_mesh(
 
 def _halved(times: Tensor) -> Tensor:
     """Times with one in the middle of each step, but for the tiny ones that end in a jump."""
-    found = torch.lerp(times[:-1], times[1:], 0.5).repeat_interleave(2)
-    found[::2] = times[:-1]
-    wide = (times[1:] - times[:-1] > 2 * JUMP_LENGTH * times[-1]).repeat_interleave(2)
-    wide[::2] = True
-    return torch.cat([found if bool(wide.all()) else found[wide], times[-1:]])
+    found = times.repeat_interleave(2)[:-1]
+    found[1::2] = torch.lerp(times[:-1], times[1:], 0.5)
+    wide = times.diff() > 2 * JUMP_LENGTH * times[-1]
+    if bool(wide.all()):
+        return found
+    kept = torch.ones_like(found, dtype=torch.bool)
+    kept[1::2] = wide
+    return found[kept]
 
 
 def _tried(

@@ -72,10 +72,11 @@ def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor
     gain = torch.exp(order * torch.log(horizon))
     rest = (order - order.to(torch.bfloat16).to(order)).detach()
     weights = torch.cat([torch.stack([order - rest, rest, gain]), gain * rates.coefficients(order)])
-    lengths = torch.cat([torch.zeros_like(times[:1]), times[1:] - times[:-1]])[:, None]
+    pieces = (times[k : k + OWN_WEIGHTS + 1].diff()[:, None] for k in range(0, len(times) - 1, OWN_WEIGHTS))
+    own = [gain * newest(cells[0], order, lengths)[0] for lengths in pieces]
     return Kernel(
         weights.expand(len(cells), -1, -1),
-        torch.cat([gain * newest(cells[0], order, some)[0] for some in lengths.split(OWN_WEIGHTS)]),
+        torch.cat([torch.zeros_like(own[0][:1]), *own]),
         first=int(cells[0] == "right"),
         dense=lambda positions: _dense(cells[0], order, times, horizon, rates, positions),
     )
