@@ -161,6 +161,9 @@ JUMP_LENGTH = 1e-12
 #: A point less than this share of its step after a jump is left out: how it moves with the jump's time is not smooth.
 JUMP_CLEARANCE = 0.1
 
+#: A slope is predicted from the change over the cell before unless that is shorter than this share of the new one.
+AHEAD_SHORTEST = 1e-6
+
 #: The share of the steps over which an event that ends a solve is looked for first; then over twice as many.
 EVENT_FIRST_SHARE = 1 / 16
 #: How often the state of a sample may be reset: each time takes a solve.

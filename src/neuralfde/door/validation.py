@@ -217,10 +217,10 @@ def _refuse_history(past: History, operator: Operator, wanted: Request, against:
 
 def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None) -> None:
     """Raise where a state cannot jump."""
-    if not scheme.cells or "ahead" in scheme.cells or not isinstance(operator, Caputo) or before is not None:
+    if not scheme.cells or not isinstance(operator, Caputo) or before is not None:
         raise InputError(
             "jumps= put a short step before each jump: they take method='predictor', 'predictor-implicit', 'trapezoid' "
-            "or 'abm', orders of Caputo's derivative, and no resume=."
+            "or 'abm', ABM(ahead=True), orders of Caputo's derivative, and no resume=."
         )
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..base.cells import cell_integrals
 from ..base.policy import DENSE_CELLS, OWN_WEIGHTS
 from .kernel import Kernel
-from .meshes import between, one_cell
+from .meshes import between, one_cell, share_ahead
 from .uniform import power_or_zero
 
 
@@ -125,7 +125,7 @@ def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, T
         return end, order * end, none
     if cell == "ahead":
         before = torch.cat([lengths[:1], lengths[:-1]])
-        share = torch.where(before > 0, lengths / torch.where(before > 0, before, 1.0), 0.0)
+        share = share_ahead(lengths, before)
         return none, (1 + order + share) * end, -share * end
     whole = power * torch.exp(-torch.lgamma(order + 1))
     return (none, whole, none) if cell == "left" else (whole, none, none)
