@@ -41,6 +41,28 @@ def test_lags_and_all_else_have_exact_gradients(options):
     assert torch.autograd.gradcheck(solve, given, fast_mode=True)
 
 
+@pytest.mark.parametrize("method", [nf.Trapezoid(), nf.ABM(ahead=True)], ids=str)
+def test_a_tolerance_chooses_steps_up_to_the_lag(method):
+    """The delayed integral of a known forcing, over three decades; lags are learned on the mesh that was found."""
+    t, lag = torch.tensor([0.0, 0.01, 0.5, 1.0, 10.0], dtype=F64), leaf(1.0)
+    found = nf.solve(lambda t, z, ago: -ago, torch.ones(1, dtype=F64), t, 0.6, lags=lag, rtol=1e-4, method=method)
+    terms = torch.arange(12, dtype=F64)
+    late = (t[:, None] - terms + 1).clamp(min=0) * (terms > 0)
+    exact = 1 + ((-1) ** terms * late ** (0.6 * terms) / torch.lgamma(0.6 * terms + 1).exp() * (late > 0)).sum(1)
+    assert ((found.ys[:, 0] - exact).abs() < 2e-4 * (1 + exact.abs())).all()
+    assert found.stats.largest_step <= 0.5
+    (grad,) = torch.autograd.grad(found.ys[-1].sum(), lag)
+    shift = 1e-4
+    with torch.no_grad():
+        ends = [
+            nf.fdeint(
+                lambda t, z, ago: -ago, torch.ones(1, dtype=F64), t, 0.6, lags=1 + by, grid=found.grid, method=method
+            )[-1]
+            for by in (shift, -shift)
+        ]
+    torch.testing.assert_close(grad, ((ends[0] - ends[1]) / (2 * shift)).squeeze(), rtol=1e-2, atol=1e-4)
+
+
 def test_several_lags_behind_a_window_and_a_jump():
     times, states = torch.tensor([-0.6, -0.5, -0.2, 0.0], dtype=F64), leaf([[0.3], [0.7], [0.2], [0.9]])
 
@@ -75,7 +97,7 @@ def test_structures_complex_numbers_and_events():
         ({"adjoint": "paper"}, "adjoint='exact'"),
         ({"storage": "checkpoint", "history": "exponentials"}, "storage='device'"),
         ({"stepper": "picard"}, "stepper='single'"),
-        ({"steps": None}, "lags="),
+        ({"steps": None, "horizon": 2.0}, "no horizon="),
         ({"resume": True}, "resume="),
     ],
     ids=itertools.count(),

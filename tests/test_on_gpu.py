@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import warnings
 import weakref
 
 import pytest
@@ -65,6 +66,33 @@ def test_replayed_steps_give_the_numbers_of_eager_ones(func, method, history, st
     for _ in range(2):
         found = gradients(func, "cuda-graph", method, history=history, storage=storage)
         assert worst(found, eager) < 1e-11
+
+
+@pytest.mark.parametrize("history", ["full", "exponentials"])
+def test_a_frozen_mesh_has_replayed_steps_and_no_step_makes_the_host_wait(func, history):
+    """Adapt once, then train: as many synchronisations with four times the steps."""
+    torch.manual_seed(1)
+    z0 = torch.randn(16, 32, device="cuda", dtype=torch.float64)
+    options = {"method": nf.ABM(ahead=True), "history": history}
+    with torch.no_grad():
+        short = nf.solve(func, z0, 2.0, 0.6, rtol=1e-4, method=options["method"]).grid.cpu()
+    middle = short[:-1, None] + (short[1:] - short[:-1])[:, None] * torch.arange(4, dtype=short.dtype) / 4
+    waits = []
+    for mesh in (short, torch.cat([middle.flatten(), short[-1:]])):
+
+        def train(stepper, mesh=mesh):
+            return gradients(func, stepper, steps=None, grid=mesh, **options)
+
+        eager = train("single")
+        for _ in range(3):
+            assert worst(train("cuda-graph"), eager) < 1e-11
+        torch.cuda.set_sync_debug_mode("warn")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            train("cuda-graph")
+        torch.cuda.set_sync_debug_mode("default")
+        waits.append(sum("synchronizing" in str(w.message) for w in told))
+    assert waits[1] <= waits[0], waits
 
 
 def test_trajectory_losses(func):

@@ -278,7 +278,7 @@ def _field(
 def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
     grid, adjoint, stages = problem.request.grid, problem.adjoint, went.stages
     solver = f"; solver: {stages.why}" if stages is not None and stages.why else ""
-    lengths = grid.elapsed[1:] - grid.elapsed[:-1]
+    shortest, longest = grid.extremes
     return Stats(
         steps=grid.steps,
         step=grid.step,
@@ -293,8 +293,8 @@ def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> St
         factorisations=0 if stages is None else stages.factorisations,
         linear_solves=0 if stages is None else stages.linear_solves,
         rejected=0 if march is None else march.found.rejected,
-        smallest_step=float(lengths.min()),
-        largest_step=float(lengths.max()),
+        smallest_step=shortest,
+        largest_step=longest,
     )
 
 

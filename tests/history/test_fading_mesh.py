@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import neuralfde as nf
-from neuralfde.weights.fading import Rates
+from neuralfde.weights.fading import Rates, kernel
+from neuralfde.weights.meshes import between
 from tests.stubs import F64, Net, relative
 
 MESH = torch.cat([torch.zeros(1, dtype=F64), torch.logspace(-4, 0.3, 24, dtype=F64)])
@@ -66,6 +67,20 @@ def test_output_between_points_goes_through_them(method):
     torch.testing.assert_close(solve(asked, "full"), solve(asked, nf.Exponentials(tol=1e-12)), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("cell", ["linear", "left", "right"])
+def test_output_between_points_of_a_long_mesh_has_the_weights_of_all_cells(cell):
+    t = torch.cat([torch.zeros(1, dtype=F64), torch.logspace(-6, 2, 300, dtype=F64)])
+    order, horizon = (torch.tensor(x, dtype=F64, requires_grad=True) for x in ([0.3, 1.0], [1.3, 2.0]))
+    where = torch.cat([torch.tensor([0.0, 0.3, 1.2, 2.0, 300.0]), torch.linspace(100, 299.9, 20)]).double()[:, None]
+    rates = Rates.for_lags(1e-8, 100.0, 1e-13)
+    fast = kernel((cell,), order, t, horizon, rates).dense(where)
+    slow = between(cell, order, t[:, None] * horizon)(where)
+    weight = torch.linspace(0.5, 1.5, slow.numel(), dtype=F64).view_as(slow)
+    torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-15)
+    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), [order, horizon]) for x in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=0)
+
+
 @pytest.mark.parametrize("method", ["predictor", "trapezoid", "abm", "gl"])
 def test_a_uniform_grid_is_one_of_so_many_steps_and_every_history_has_output_between(method):
     def solve(**options):
@@ -92,6 +107,11 @@ def test_a_logarithmic_mesh_over_decades_takes_few_steps_and_little_memory():
         lambda t, z: -z, torch.ones(1, dtype=F64), t, 0.5, grid=found.grid, method="trapezoid", history="full"
     )
     assert (again.ys - found.ys).abs().max() < 1e-10
+    options = {"method": "trapezoid", "history": found.stats.history}  # on another mesh, whose rates are others
+    other = nf.fdeint(
+        lambda t, z: -z, torch.ones(1, dtype=F64), t[300:] - t[300], 0.5, grid=t[300:] - t[300], **options
+    )
+    assert (other[-1] - found.ys[-1]).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize(

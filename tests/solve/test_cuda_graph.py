@@ -123,6 +123,15 @@ def test_orders_of_their_own_graded_grids_and_times_between_nodes(captures, meth
     assert captures
 
 
+def test_exponentials_on_a_mesh(captures):
+    func, options = Field(), {"steps": None, "grid": 2 * torch.linspace(0, 1, 101, dtype=F64) ** 2}
+    for method in ("predictor", nf.ABM(ahead=True)):
+        single = gradients(func, "single", method, history="exponentials", **options)
+        for _ in range(2):
+            assert_close(gradients(func, "cuda-graph", method, history="exponentials", **options), single, 1e-11)
+    assert captures
+
+
 def test_a_second_initial_value_and_a_resumed_solve(captures):
     func, z0 = Field(), torch.randn(4, 3, dtype=F64)
     for options in ({"order": 1.4, "velocity": torch.ones_like(z0)}, {"order": nf.Tempered(0.6, 0.3)}):

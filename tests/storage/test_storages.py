@@ -1,10 +1,13 @@
 """Every storage with every history gives the gradient of rows kept on the device, whatever happens on the way."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
 import neuralfde as nf
+from neuralfde.storage import Sizes
 from neuralfde.storage.checkpoint import least_budget
 from tests.stubs import F64, Autonomous, Net, relative
 
@@ -125,15 +128,48 @@ def test_wrong_storages_are_refused():
         loss(Net(), nf.Checkpoint(budget=100), HISTORIES[0])
 
 
-@pytest.mark.parametrize("count", [1, 5, 100, 2001, 20001])
+@pytest.mark.parametrize("count", [1, 5, 100, 2001, 9999])
 def test_segments_cover_every_step_within_the_budget(count):
-    state, row, block = 40, 1, 16
-    budget = least_budget(count, state, row, block)
-    starts = nf.Checkpoint().starts(count, state, row, block)
+    sizes = Sizes(count, 40, 1, 16)
+    budget, starts = least_budget(sizes), nf.Checkpoint().starts(sizes, count, 0)
     ends = [*starts[1:], count]
     assert starts[0] == 0
-    assert all(a % block == 0 for a in starts)
+    assert all(a % 16 == 0 for a in starts)
     for kept, (a, b) in enumerate(zip(starts, ends, strict=True)):
         assert a < b
-        assert kept * state + (b - a) * row <= budget
-    assert budget <= (2 * state * count) ** 0.5 + state + 2 * block
+        assert kept * sizes.state + (b - a) <= budget
+        assert nf.Checkpoint().starts(sizes, b - a, kept) == [0]
+    assert budget <= (2 * sizes.state * count) ** 0.5 + sizes.state + 2 * sizes.block
+
+
+def most_bytes(storage, sizes, count, kept):
+    """What states and rows take at most, and how often each row is computed, in the order of a backward pass."""
+    starts = storage.starts(sizes, count, kept)
+    if len(starts) == 1:
+        return kept * sizes.state + count * sizes.row, 1
+    spans = enumerate(itertools.pairwise([*starts, count]))
+    parts = [most_bytes(storage, sizes, b - a, kept + k) for k, (a, b) in spans]
+    return max(x for x, _ in parts), 1 + max(x for _, x in parts)
+
+
+def test_memory_of_checkpoints_does_not_grow_beyond_ten_thousand_steps():
+    """Rows of 8 MiB: beside them what is always granted does not count."""
+    found = [most_bytes(nf.Checkpoint(), Sizes(n, 140 << 23, 1 << 23, 16), n, 0) for n in (10_000, 100_000, 1_000_000)]
+    assert found[0][0] * 1.02 > found[1][0] > found[2][0] * 0.98 > found[0][0] * 0.95
+    assert [passes for _, passes in found] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("method", ["predictor", "trapezoid"])
+def test_a_small_budget_computes_rows_more_often_and_keeps_it(method):
+    history = nf.Exponentials(block=4)
+
+    def gradients(**storage):
+        torch.manual_seed(0)
+        func, z0 = Net(), torch.randn(2, 3, dtype=F64, requires_grad=True)
+        order, t = torch.tensor(0.6, dtype=F64, requires_grad=True), torch.linspace(0, 1, 5, dtype=F64)
+        s = nf.solve(func, z0, t, order, steps=400, method=method, history=history, **storage)
+        return s.stats.history_bytes, torch.autograd.grad(s.ys.square().sum(), [z0, order, *func.parameters()])
+
+    (_, whole), (held, few) = gradients(), gradients(storage=nf.Checkpoint(budget=5000))
+    assert held < 5000 + 4000
+    assert all(relative(a, b) < 1e-13 for a, b in zip(few, whole, strict=True))

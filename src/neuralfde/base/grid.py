@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,6 +32,12 @@ class Grid:
     points: Tensor | None = field(default=None, compare=False, repr=False)
     moving: Tensor | None = field(default=None, compare=False, repr=False)
 
+    @staticmethod
+    def through(start: float, elapsed: Tensor, moving: Tensor | None = None) -> Grid:
+        """The grid with points at these times since the start."""
+        count, end = elapsed.shape[0] - 1, float(elapsed[-1])
+        return Grid(start, end / count, count, points=elapsed, moving=moving)
+
     @property
     def uniform(self) -> bool:
         """Whether all steps have one length."""
@@ -59,21 +63,25 @@ class Grid:
             return n * self.step
         return self.steps * self.step * (n / self.steps) ** self.grading
 
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The lengths of the shortest and of the longest step; some at a time, without a table of all."""
+        parts = [self.elapsed[k : k + (1 << 16) + 1].diff().aminmax() for k in range(0, self.steps, 1 << 16)]
+        return min(float(x.min) for x in parts), max(float(x.max) for x in parts)
+
     def times(self, like: Tensor) -> Tensor:
         """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,)."""
-        return to_device(self.start + self.elapsed, like)
+        return to_device(self.start + self.elapsed if self.start else self.elapsed, like)
 
     def positions(self, times: list[float]) -> tuple[float, ...]:
         """Where these times lie: the index of the cell plus the part of it that has passed."""
         if self.uniform:
             start, step = self.start, self.step
             return tuple([(x - start) / step for x in times])
-        points = self.elapsed.tolist()
-        found = []
-        for x in times:
-            k = min(max(bisect.bisect_right(points, x - self.start) - 1, 0), self.steps - 1)
-            found.append(k + (x - self.start - points[k]) / (points[k + 1] - points[k]))
-        return tuple(found)
+        since = torch.tensor(times, dtype=torch.float64) - self.start
+        low = (torch.searchsorted(self.elapsed, since, right=True) - 1).clamp(0, self.steps - 1)
+        left, right = self.elapsed[low], self.elapsed[low + 1]
+        return tuple((low + (since - left) / (right - left)).tolist())
 
     def at(self, positions: Tensor) -> Tensor:
         """The inverse of :meth:`positions`, as times since the start; any shape, float64."""
@@ -180,7 +188,7 @@ def request(
     step: float | None,
     steps: int | None,
     grading: float = 1.0,
-    mesh: Tensor | Sequence[float] | None = None,
+    mesh: Tensor | Sequence[float] | Grid | None = None,
 ) -> Request:
     """Read ``t``, ``step``, ``steps`` and ``grid`` as a user gives them, or say what does not fit."""
     times, terminal = read_times(t)
@@ -188,7 +196,7 @@ def request(
     if mesh is not None:
         if not (step is None and steps is None and grading == 1):
             raise InputError("grid= says where every step ends: leave step=, steps= and grading= out.")
-        grid = mesh_of(mesh, start, end)
+        grid = mesh if isinstance(mesh, Grid) else mesh_of(mesh, start, end)
     else:
         count = _count(start, end, step, steps)
         grid = Grid(start, (end - start) / count, count, _grading(grading, step))
@@ -207,23 +215,20 @@ def mesh_of(mesh: Tensor | Sequence[float], start: float, end: float) -> Grid:
     """The grid with these points, which begin and end with the times asked for."""
     if not isinstance(mesh, Tensor | Sequence) or isinstance(mesh, str):
         raise InputTypeError(f"grid must be a 1-D tensor of increasing times, got {type(mesh).__name__}.")
-    points, single = read_times(
-        torch.as_tensor(mesh, dtype=torch.float64) if isinstance(mesh, Sequence) else mesh, "grid"
-    )
-    if single:
+    points = _times(torch.as_tensor(mesh, dtype=torch.float64) if isinstance(mesh, Sequence) else mesh, "grid")
+    if points.ndim == 0:
         raise InputError("grid must be a 1-D tensor of increasing times, got one number; a number of steps is steps=.")
-    for name, mine, theirs in (("begins", points[0], start), ("ends", points[-1], end)):
+    for name, mine, theirs in (("begins", float(points[0]), start), ("ends", float(points[-1]), end)):
         if abs(mine - theirs) > WHOLE_SLACK * (end - start):
             raise InputError(
                 f"grid {name} at {mine:g}, but the times asked for {name[:-1]} at {theirs:g}: the first and the last "
                 "point of the grid are the initial time and the last of t."
             )
-    count = len(points) - 1
-    found = Grid(start, (end - start) / count, count)
-    if all(abs(p - n) <= WHOLE_SLACK * max(1, min(n, 1000)) for n, p in enumerate(found.positions(points))):
-        return found
-    elapsed = torch.tensor(points, dtype=torch.float64) - points[0]
-    return Grid(start, (end - start) / count, count, points=elapsed)
+    count = points.shape[0] - 1
+    step, n = (end - start) / count, torch.arange(count + 1, dtype=torch.float64)
+    if bool((((points - start) / step - n).abs() <= WHOLE_SLACK * n.clamp(1, 1000)).all()):
+        return Grid(start, step, count)
+    return Grid.through(start, points - points[0])
 
 
 def _grading(grading: float, step: float | None) -> float:
@@ -239,48 +244,60 @@ def _grading(grading: float, step: float | None) -> float:
 
 def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
     """The times that are asked for, the initial one first, and whether only the last one's state is."""
+    if isinstance(t, Tensor) and t.ndim == 2 and name == "t":
+        _refuse_times(t, name)
+        return _ends_of_series(t.detach().double().cpu()), False
     if isinstance(t, Tensor):
-        if t.requires_grad:
-            raise InputError(
-                f"{name} requires grad, but the times define the grid and get no gradient. "
-                "Learn a time scale instead: D^β z = T^β f on [0, 1] has the same solution at T. Pass t.detach()."
-            )
-        if t.is_complex() or t.dtype == torch.bool:
-            raise InputTypeError(f"{name} must be real, got a tensor of dtype {t.dtype}.")
-        if t.ndim == 2 and name == "t":
-            return _ends_of_series(t.detach().double().cpu()), False
-        if t.ndim > 1:
-            raise InputError(
-                f"{name} must be a number, a 1-D tensor of times or (batch, times), got a tensor of shape "
-                f"{tuple(t.shape)}."
-            )
-        values = t.detach().double().cpu().reshape(-1).tolist()
-    elif isinstance(t, int | float) and not isinstance(t, bool):
-        values = [float(t)]
-    else:
+        times = _times(t, name)
+        if times.ndim > 0:
+            return times.tolist(), False
+        t = float(times)
+    if not isinstance(t, int | float) or isinstance(t, bool):
         raise InputTypeError(
             f"{name} must be a number or a 1-D tensor of times, got {type(t).__name__}. Use torch.as_tensor(t)."
         )
-    if not all(math.isfinite(x) for x in values):
+    if not math.isfinite(t):
         raise InputError(f"{name} contains NaN or infinity; every time must be finite.")
-    if not isinstance(t, Tensor) or t.ndim == 0:
-        if values[0] <= 0:
-            raise InputError(
-                f"t={values[0]:g} must be positive: a number T integrates from 0 to T. "
-                "To start elsewhere pass torch.tensor([start, ..., end])."
-            )
-        return [0.0, values[0]], True
-    if len(values) < 2:
+    if t <= 0:
+        raise InputError(
+            f"t={t:g} must be positive: a number T integrates from 0 to T. "
+            "To start elsewhere pass torch.tensor([start, ..., end])."
+        )
+    return [0.0, float(t)], True
+
+
+def _times(t: Tensor, name: str) -> Tensor:
+    """Increasing times, or a single one, 0-d: float64, on the CPU."""
+    _refuse_times(t, name)
+    if t.ndim > 1:
+        raise InputError(
+            f"{name} must be a number, a 1-D tensor of times or (batch, times), got a tensor of shape {tuple(t.shape)}."
+        )
+    times = t.detach().double().cpu()
+    if not bool(torch.isfinite(times).all()):
+        raise InputError(f"{name} contains NaN or infinity; every time must be finite.")
+    if times.ndim > 0 and times.shape[0] < 2:
         raise InputError(
             f"{name} needs at least two times, the initial one and one more; a single end time is a number."
         )
-    for k, (a, b) in enumerate(itertools.pairwise(values)):
-        if b <= a:
-            raise InputError(
-                f"{name} must increase, but {name}[{k + 1}]={b:g} comes after {name}[{k}]={a:g}. "
-                "Sort the times and drop repeats; a Caputo equation runs forward from its initial time."
-            )
-    return values, False
+    if times.ndim > 0 and not bool((late := times[1:] > times[:-1]).all()):
+        k = int((~late).nonzero()[0])
+        raise InputError(
+            f"{name} must increase, but {name}[{k + 1}]={times[k + 1]:g} comes after {name}[{k}]={times[k]:g}. "
+            "Sort the times and drop repeats; a Caputo equation runs forward from its initial time."
+        )
+    return times
+
+
+def _refuse_times(t: Tensor, name: str) -> None:
+    """Raise where times are no constant real numbers."""
+    if t.requires_grad:
+        raise InputError(
+            f"{name} requires grad, but the times define the grid and get no gradient. "
+            "Learn a time scale instead: D^β z = T^β f on [0, 1] has the same solution at T. Pass t.detach()."
+        )
+    if t.is_complex() or t.dtype == torch.bool:
+        raise InputTypeError(f"{name} must be real, got a tensor of dtype {t.dtype}.")
 
 
 def _ends_of_series(t: Tensor) -> list[float]:

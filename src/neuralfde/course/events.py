@@ -64,7 +64,7 @@ class Watched:
         ends = torch.tensor(self.asked, dtype=torch.float64)
         if given.adaptive:
             given, march = adapted(self.func, self.z0, ends, self.order, given, False, self.share, self._until())
-            return torch.as_tensor(given.grid), given, march
+            return self.asked[0] + march.found.times, given, march
         grid = request(ends, given.step, given.steps, given.grading, given.grid).grid
         points = grid.start + grid.elapsed
         points[-1] = self.asked[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,15 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.grid import read_times
-from ..base.structure import all_finite, structure_of
+from ..base.grid import Grid, read_times
+from ..base.structure import Structure, all_finite, structure_of
 from ..base.torch_private import derivatives_are_watched
 from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
 from ..rhs.field import Field
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
-from .observed import read_past, refuse_past
+from .lags import delays_of, lags_of
+from .observed import Observed, read_past, refuse_past
 from .semilinear import joined
 from .validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
 
@@ -40,7 +42,7 @@ class Adapted(NamedTuple):
         """Why there is no solution: after all attempts the error is so many times too large."""
         return (
             f"the error at the end is still about {excess:.2g} times what rtol={self.tolerance.rtol:g}, "
-            f"atol={self.tolerance.atol:g} allow, with {len(self.found.halved) - 1} steps. The solution may depend on "
+            f"atol={self.tolerance.atol:g} allow, with {len(self.found.times) - 1} steps. The solution may depend on "
             "small errors as much as chaos does, or rounding is as large: use larger tolerances, or z0.double()."
         )
 
@@ -81,6 +83,9 @@ def adapted(
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     if given.horizon is not None:
         func, args = in_own_time(func, given.horizon, structure, args)
+    marched = None if given.lags is None else _Marched(given, structure, window, row0)
+    if marched is not None:
+        args = (marched.lagged(0.0), *args)
     field = Field(func, structure, torch.tensor(times[:1]).to(row0), args)
     with torch.no_grad():
         field.first_evaluation(row0, [])
@@ -89,16 +94,20 @@ def adapted(
 
     def slope(time: float, z: Tensor) -> Tensor:
         calls[0] += 1
-        return field.at(torch.tensor([times[0] + time]).to(row0), field.args)(0, z)
+        here = args if marched is None else (marched.lagged(time), *args[1:])
+        return field.when(row0.new_tensor(times[0] + time), z, here)
 
     def ended(time: float, row: Tensor) -> bool:
+        if marched is not None:
+            marched.accept(time, row)
         return until is not None and until(times[0] + time, structure.unpack(row))
 
     calls, horizon = [1], known.get("horizon", torch.ones_like(beta)).detach()
     before = None if window is None else partial(window.at, beta)
     equation = Equation(slope, field.shape, beta, horizon**beta, row0, before)
     try:
-        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps, ended)
+        longest = math.inf if marched is None else marched.longest
+        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps, ended, longest)
     except RuntimeError as error:
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise
@@ -106,7 +115,8 @@ def adapted(
             "steps to a tolerance depend on values, which vmap cannot look at. Pass steps=, or grid= with the grid of "
             "an earlier solution; a batch axis of z0 needs no vmap."
         ) from error
-    steps = given._replace(grid=times[0] + found.halved, method=scheme, solver=None, rtol=None, atol=None)
+    mesh = Grid.through(times[0], found.times)
+    steps = given._replace(grid=mesh, method=scheme, solver=None, rtol=None, atol=None)
     return steps, Adapted(found, calls[0], tolerance, gain)
 
 
@@ -117,8 +127,29 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
             f"neither step=, steps= nor grid= is given, and a tolerance cannot choose the steps: {against}. Give one "
             "of them, or method='trapezoid' (implicit) or ABM(ahead=True) (explicit)."
         )
-    if given.grading != 1 or given.velocity is not None or given.lags is not None or more:
+    if given.grading != 1 or given.velocity is not None or more:
         raise InputError(
-            "grading=, velocity=, lags=, resume= and estimate_error= are for steps that are given: pass step=, steps= "
-            "or grid= (that of an earlier solution, for example)."
+            "grading=, velocity=, resume= and estimate_error= are for steps that are given: pass step=, steps= or "
+            "grid= (that of an earlier solution, for example)."
         )
+    if given.lags is not None and given.horizon is not None:
+        raise InputError("lags= take no horizon=: leave one of them out, or write the factor into func and the lags.")
+
+
+class _Marched:
+    """The states of a march so far, for a ``func`` that gets earlier ones."""
+
+    def __init__(self, given: Options, structure: Structure, window: Observed | None, first: Tensor) -> None:
+        self.delays = delays_of(*lags_of(given.lags), structure, window, torch.zeros(1, dtype=torch.float64))
+        self.times, self.rows = [0.0], [first]
+        self.longest = min(float(lag.detach()) for lag in self.delays.lags)
+
+    def lagged(self, time: float) -> Any:
+        """What ``func`` gets at a time up to one step beyond the last state."""
+        times = torch.tensor([*self.times, time], dtype=torch.float64)
+        return replace(self.delays, times=times).at(len(self.times), self.rows)
+
+    def accept(self, time: float, row: Tensor) -> None:
+        """A step ends here."""
+        self.times.append(time)
+        self.rows.append(row)

@@ -9,8 +9,7 @@ import torch
 
 from ..base.policy import EXPONENTIALS_GUESS, FFT_STEPS
 from ..history import FFT, Exponentials, Full, History, Window
-from ..storage import Checkpoint, Device, Host, Storage
-from ..storage.checkpoint import least_budget
+from ..storage import Checkpoint, Device, Host, Sizes, Storage
 
 _DEVICE = Device()
 
@@ -76,8 +75,8 @@ def device_bytes(history: History, storage: Storage, size: Size) -> int:
     if not history.keeps_slopes and size.train:
         stored = storage.dtype.itemsize * row // (8 if size.double else 4) if storage.dtype is not None else row
         if isinstance(storage, Checkpoint):
-            least = least_budget(count, kept * row, sums * row, history.block)
-            total = 2 * engine + -(-(storage.budget or least) // row)
+            budget = storage.bytes_for(Sizes(count, kept * row, sums * row, history.block))
+            total = 2 * engine + -(-budget // row)
         elif isinstance(storage, Host):
             total = engine + 32 * sums
         else:

@@ -79,18 +79,18 @@ def _weights(wanted: Request, positions: Tensor, structure: Structure, kernel: K
             "t.unique(), and take those of each sample from the result."
         )
     if not wanted.series:
-        return _rows(wanted.grid.held(positions), kernel, history)
+        return _rows(wanted, wanted.grid.held(positions), kernel, history)
     if _by_sample(structure):
-        return _rows(_spread(positions, structure), kernel, history)
+        return _rows(wanted, _spread(positions, structure), kernel, history)
     once, again = positions.unique(return_inverse=True)
-    found = _rows(once[:, None], kernel, history).index_select(0, again.flatten())
+    found = _rows(wanted, once[:, None], kernel, history).index_select(0, again.flatten())
     return found.unflatten(0, again.shape).permute(0, 2, 3, 1).flatten(2)
 
 
-def _rows(positions: Tensor, kernel: Kernel, history: History) -> Tensor:
+def _rows(wanted: Request, positions: Tensor, kernel: Kernel, history: History) -> Tensor:
     """The weights at positions (times, 1 or groups), some at a time; without what a window has forgotten."""
     assert kernel.dense is not None
-    width = kernel.weights.shape[1] * kernel.weights.shape[-1]
+    width = (wanted.grid.steps + 1) * kernel.weights.shape[-1]
     found = torch.cat([kernel.dense(some) for some in positions.split(max(1, OUTPUT_NUMBERS // width))])
     if not isinstance(history, Window):
         return found

@@ -22,7 +22,7 @@ from ..schemes import Scheme, StageSolver
 from ..solve.steppers import Single, Stepper
 from ..storage import Device, Host, Storage
 from ..time import Jumps, read_jumps, with_jumps
-from ..weights.fading import Rates
+from ..weights.fading import Rates, newest
 from .cost import Size, choose, exponentials_for
 from .names import ADJOINTS, HISTORIES, METHODS, ORDINARY, SOLVERS, STEPPERS, STORAGES, TORCHFDE
 from .observed import Observed, read_past, refuse_past
@@ -50,7 +50,7 @@ class Options(NamedTuple):
     horizon: Any
     grading: float
     stepper: str | Stepper
-    grid: Tensor | Sequence[float] | None
+    grid: Tensor | Sequence[float] | Grid | None
     rtol: float | None
     atol: float | None
     max_steps: int
@@ -167,7 +167,7 @@ def _memory(
     left = past is None
     if not toeplitz and past is None:
         long = size.steps >= MESH_STEPS or (kept is not None and kept.recomputes)
-        past = exponentials_for(size) if fades and long else Full()
+        past = exponentials_for(size) if fades and long and given.lags is None else Full()
     if isinstance(past, Full) and past.keeps_slopes and kept in ((_HOST, _DEVICE) if past.host else (_HOST,)):
         past, kept = replace(past, host=True), _HOST
     past, kept, why = choose(past, kept, size, structure.device)
@@ -217,10 +217,10 @@ def _refuse_history(past: History, operator: Operator, wanted: Request, against:
 
 def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None) -> None:
     """Raise where a state cannot jump."""
-    if not scheme.cells or "ahead" in scheme.cells or not isinstance(operator, Caputo) or before is not None:
+    if not scheme.cells or not isinstance(operator, Caputo) or before is not None:
         raise InputError(
             "jumps= put a short step before each jump: they take method='predictor', 'predictor-implicit', 'trapezoid' "
-            "or 'abm', orders of Caputo's derivative, and no resume=."
+            "or 'abm', ABM(ahead=True), orders of Caputo's derivative, and no resume=."
         )
 
 
@@ -232,8 +232,8 @@ def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Expon
             "number follows from tol=. Leave terms= out."
         )
     times = wanted.grid.elapsed
-    rates = Rates.for_lags(float((times[1:] - times[:-1]).min()), float(times[-1]), past.tol)
-    mesh = FadingMesh(times, rates.values, scheme.cells)
+    rates = Rates.for_lags(wanted.grid.extremes[0], float(times[-1]), past.tol)
+    mesh = FadingMesh(times, rates.values, scheme.cells, newest)
     return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 
 
@@ -377,7 +377,9 @@ def read_history(history: str | History) -> History | None:
     """The history; None where it is left to ``auto``."""
     if history == "window":
         raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
-    return named("history", history, HISTORIES, History)
+    found = named("history", history, HISTORIES, History)
+    # the history of an earlier solve knows the mesh of that one
+    return replace(found, mesh=None, terms=None) if isinstance(found, Exponentials) and found.mesh else found
 
 
 def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:

@@ -14,21 +14,28 @@ exchanged.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..base.cells import cell_integrals
+from ..base.transfer import to_device
 from .base import Block, Memory
 
 
 class Mesh(NamedTuple):
-    """Increasing times (steps + 1,), rates (K,), both float64, and the rule of each sum: left, right, linear, ahead."""
+    """Increasing times (steps + 1,), rates (K,), both float64, and the rule of each sum: left, right, linear, ahead.
+
+    ``newest`` says what the newest cell of a row gives the slopes at its end and before, from a rule, an order and the
+    lengths of cells: see ``weights/fading.py``.
+    """
 
     times: Tensor
     rates: Tensor
     cells: tuple[str, ...]
+    newest: Callable[[str, Tensor, Tensor], tuple[Tensor, ...]]
 
     @property
     def lags(self) -> int:
@@ -58,8 +65,8 @@ class FadingOnMesh(Memory):
 
     Args:
         mesh: the times and rates.
-        weights: those of each row's newest cell for the slopes one (and two) steps before, then K coefficients: (sums,
-            lags · (steps + 1) + K, groups).
+        weights: the order in two parts, a factor of the newest cell's weights, then K coefficients: (sums, 3 + K,
+            groups). Nothing here grows with the number of steps but their times.
         row: what a row looks like, (groups, width).
         block: steps in a block.
         backward: from the last row to the first, with the transposed matrix.
@@ -68,10 +75,10 @@ class FadingOnMesh(Memory):
 
     def __init__(self, mesh: Mesh, weights: Tensor, row: Tensor, block: int, backward: bool, weigh: bool) -> None:
         self.block, self.backward, self.lags = block, backward, mesh.lags
-        self.times, self.rates, self.cells = mesh.times.to(row.device), mesh.rates.to(row.device), mesh.cells
-        self.steps = self.times.shape[0] - 1
-        near, self.c = weights.permute(0, 2, 1).split([self._near, len(self.rates)], dim=-1)
-        self.near = near.unflatten(-1, (self.lags, -1))  # (sums, groups, lag, row)
+        double = row.new_empty(0, dtype=torch.float64)
+        self.times, self.rates, self.cells = to_device(mesh.times, double), to_device(mesh.rates, double), mesh.cells
+        self.steps, self.newest = self.times.shape[0] - 1, mesh.newest
+        self.numbers, self.c = weights.permute(0, 2, 1).split([3, len(self.rates)], dim=-1)
         sums, groups = weights.shape[0], weights.shape[2]
         self.older = row.new_zeros(groups, sums, len(self.rates), row.shape[1])
         self.edge = row.new_zeros(groups, sums if backward else 1, self.lags, row.shape[1])  # the lowest step first
@@ -138,9 +145,15 @@ class FadingOnMesh(Memory):
         """See :class:`Memory`."""
         return sum(b.numel() * b.element_size() for b in (self.older, self.edge))
 
-    @property
-    def _near(self) -> int:
-        return self.lags * (self.steps + 1)
+    def _near(self, numbers: Tensor, low: int, high: int) -> Tensor:
+        """What the newest cells of rows low … high give slopes one or two steps before: (sums, groups, lag, row)."""
+        first = max(low - 1, 0)  # a rule may look at the length of the cell before
+        n = torch.arange(first, high + 1, device=self.times.device)
+        lengths = (self.times[n] - self.times[(n - 1).clamp(min=0)])[:, None]
+        high_part, rest, gain = numbers.to(self.times).unbind(-1)  # (sums, groups) each
+        rules = [self.newest(*x, lengths)[1 : 1 + self.lags] for x in zip(self.cells, high_part + rest, strict=True)]
+        near = torch.stack([torch.stack(rule) for rule in rules])[:, :, low - first :]  # (sums, lag, row, groups)
+        return near.permute(0, 3, 1, 2) * gain[..., None, None]
 
     def _table(self, block: Block) -> _Table:
         """What a block needs, made once."""
@@ -161,8 +174,9 @@ class FadingOnMesh(Memory):
         lag = (n[:, None] - n)[..., None]
         shares = torch.where(lag >= 1, decay * q[:, None], 0.0) + torch.where(lag >= 2, left, 0.0)
         weights = torch.einsum("sgi,snji->sgnj", self.c.to(shares), shares)
+        near = self._near(self.numbers, low, high)
         for e in range(1, min(self.lags, high - low) + 1):
-            weights += torch.diag_embed(self.near[:, :, e - 1, low + e : high + 1].to(shares), -e)
+            weights += torch.diag_embed(near[:, :, e - 1, e:], -e)
         if self.backward:  # sums are relative to the highest step that is kept
             old = (decay[-1] * q + left[:, -1])[:, : block.count]
             new, fade = decay[stay:, stay - 1], decay[-1, stay - 1]
@@ -176,38 +190,16 @@ class FadingOnMesh(Memory):
         """Add ``⟨v_j, μ_n⟩`` to the gradient of the weights that join them; ``taken`` (groups, sums, m, width)."""
         assert self.weights_grad is not None
         low, count = self.steps + 1 - table.block.stop, taken.shape[2]
-        near, far = self.weights_grad.split([self._near, len(self.rates)], dim=-1)
-        near = near.unflatten(-1, (self.lags, -1))
+        numbers, far = self.weights_grad.split([3, len(self.rates)], dim=-1)
         pairs = torch.einsum("gsnw,gjw->sgnj", taken, slopes)
+        with torch.enable_grad():
+            leaf = self.numbers.detach().requires_grad_()
+            near = self._near(leaf, low, low + count - 1)
+        grad = torch.zeros_like(near)
         for e in range(1, min(self.lags, count - 1) + 1):
             found = pairs.diagonal(-e, 2, 3)
-            near[:, :, e - 1, low + e : low + e + found.shape[-1]] += found
+            grad[:, :, e - 1, e : e + found.shape[-1]] = found
+        numbers += torch.autograd.grad(near, leaf, grad)[0]
         far += torch.einsum("snji,sgnj->sgi", table.shares[:, :, : slopes.shape[1]], pairs)
         if table.block.start > 0:
             far += torch.einsum("sji,gjw,gsiw->sgi", table.old, slopes, self.older)
-
-
-def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
-    """``p`` and ``q`` of cells of these lengths (m, 1) for the rule of each sum, (sums, m, K)."""
-    x = length * rates
-    whole = length * _mean(x)
-    left = length * _mean_of_left(x) if "linear" in cells else whole
-    none, linear = torch.zeros_like(whole), (left, whole - left)
-    rules = {"linear": linear, "ahead": linear, "left": (whole, none), "right": (none, whole)}
-    p, q = zip(*[rules[cell] for cell in cells], strict=True)
-    return torch.stack(p), torch.stack(q)
-
-
-def _mean(x: Tensor) -> Tensor:
-    """``∫₀¹ e^{-xu} du``."""
-    safe = torch.where(x > 0, x, 1.0)
-    return torch.where(x > 0, -torch.expm1(-safe) / safe, 1.0)
-
-
-def _mean_of_left(x: Tensor) -> Tensor:
-    """``∫₀¹ u e^{-xu} du``: the share of a cell's left end, where u = 1; a series where that cancels."""
-    small = x < 0.05
-    near, safe = torch.zeros_like(x), torch.where(small, 1.0, x)
-    for k in range(7, -1, -1):
-        near = 1 / (math.factorial(k) * (k + 2)) - x * near
-    return torch.where(small, near, (-torch.expm1(-safe) / safe - torch.exp(-safe)) / safe)

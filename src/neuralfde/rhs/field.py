@@ -6,12 +6,13 @@ import contextlib
 import copy
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..base.policy import INSTANTS
 from ..base.structure import Structure, tensors_in
 from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised
 from ..base.transfer import capturing
@@ -57,19 +58,26 @@ class Field:
         self.as_it_is = structure.bare and structure.spans is None
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
+        self._instants: tuple[int, tuple[Tensor, ...]] = (-1, ())  # those of some grid points, and which
 
-    @cached_property
-    def instants(self) -> tuple[Tensor, ...]:
-        """The time of each grid point, as ``func`` gets it."""
-        return self.times.unbind(0)
+    def instant(self, n: int) -> Tensor:
+        """The time of a grid point, as ``func`` gets it; a tensor for each of a million would take half a gigabyte."""
+        piece, k = divmod(n, INSTANTS)
+        if self._instants[0] != piece:
+            self._instants = piece, self.times[piece * INSTANTS : (piece + 1) * INSTANTS].unbind(0)
+        return self._instants[1][k]
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
         self.evaluations += 1
         if not self.noise.active:
-            return self._unharmed(self.slope, self.instants[n], row)
+            return self._unharmed(self.slope, self.instant(n), row)
         with self.noise.of_step(n):
-            return self._unharmed(self.slope, self.instants[n], row)
+            return self._unharmed(self.slope, self.instant(n), row)
+
+    def when(self, t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
+        """Evaluate at any time with these arguments, without noise, for a march that looks for steps; not counted."""
+        return self._unharmed(partial(self.slope, args=args), t, row)
 
     def slope(self, t: Tensor, row: Tensor, args: tuple[Any, ...] | None = None) -> Tensor:
         """The slope of a row at a time, with other arguments where some are given."""
@@ -122,7 +130,7 @@ class Field:
         """The same right-hand side with other times, counted from 0, and arguments: static ones, for a capture."""
         other = copy.copy(self)
         other.times, other.args, other.evaluations = times, args, 0
-        other.__dict__.pop("instants", None)
+        other._instants = -1, ()
         return other
 
     def made_of(self, func: Callable[..., Any], structure: Structure, shape: Sequence[int]) -> Field:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import InputTypeError
+
+
+class Sizes(NamedTuple):
+    """A solve as a storage that recomputes sees it: its rows, bytes of a kept state and of a row, steps in a block."""
+
+    rows: int
+    state: int
+    row: int
+    block: int
 
 
 class Readable(Protocol):
@@ -58,8 +67,12 @@ class Storage(ABC):
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """A tape for ``count`` rows of this shape."""
 
-    def starts(self, count: int, state_bytes: int, row_bytes: int, block: int) -> list[int]:
-        """The first step of each segment, ascending from 0; segments are whole blocks of ``block`` steps."""
+    def starts(self, sizes: Sizes, count: int, kept: int) -> list[int]:
+        """Where segments of ``count`` rows begin, ascending from 0, while ``kept`` states are held; whole blocks.
+
+        The rows of a single segment are computed and held. Of several the states at their starts are kept, and each is
+        asked for again when the backward pass reaches it.
+        """
         raise NotImplementedError
 
 

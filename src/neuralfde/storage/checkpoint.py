@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 
 import torch
 
 from ..base.checks import whole
+from ..base.policy import CHECKPOINT_BYTES, CHECKPOINT_STEPS
 from ..errors import InputError
-from .base import Storage, Tape
+from .base import Sizes, Storage, Tape
 
 
 @dataclass(frozen=True)
@@ -17,10 +20,13 @@ class Checkpoint(Storage):
 
     With a state of k rows, N steps take about ``√(2kN)`` rows of memory and one more evaluation of ``func`` a step:
     segments shrink towards the end, because the backward pass meets the last segment while every kept state is still
-    there, and each segment before it finds one state less.
+    there, and each segment before it finds one state less. With less memory than that a segment is cut into segments
+    of its own when the backward pass reaches it, and so on: s states and p evaluations reach ``C(s+p, p)`` times as far
+    as the rows of one segment (Griewank and Walther 2000).
 
     Args:
-        budget: bytes for kept states and the rows of one segment; default: as few as the segments above need.
+        budget: bytes for kept states and the rows of one segment, however many steps there are; default: as few as one
+            more evaluation needs, but from 10,000 steps and 16 MiB on no more.
         every: one segment length for all, in steps, in place of ``budget``.
     """
 
@@ -39,39 +45,49 @@ class Checkpoint(Storage):
         """See ``Storage``; rows are computed again."""
         raise NotImplementedError
 
-    def starts(self, count: int, state_bytes: int, row_bytes: int, block: int) -> list[int]:
-        """The first step of each segment; segments are whole blocks of the history."""
+    def starts(self, sizes: Sizes, count: int, kept: int) -> list[int]:
+        """See ``Storage``: as few evaluations as the budget allows."""
         if self.every is not None:
-            return list(range(0, count, -(-self.every // block) * block))
-        need = least_budget(count, state_bytes, row_bytes, block)
-        if self.budget is not None and self.budget < need:
+            return list(range(0, count, -(-self.every // sizes.block) * sizes.block))
+        budget, unit, blocks = self.bytes_for(sizes), sizes.row * sizes.block, -(-count // sizes.block)
+        # how many blocks each further kept state leaves room for: those that are reached with one evaluation
+        reach = [(budget - k * sizes.state) // unit for k in range(kept, (budget - unit) // sizes.state + 1)]
+        if reach and reach[0] >= blocks:
+            return [0]
+        if len(reach) < 2:
             raise InputError(
-                f"Checkpoint(budget={self.budget}): {count - 1} steps need at least {need} bytes "
-                f"(a kept state takes {state_bytes}, a row {row_bytes}). Raise the budget, or use storage='host'."
+                f"Checkpoint(budget={budget}): {sizes.rows - 1} steps need at least {sizes.state + unit} bytes (a kept "
+                f"state takes {sizes.state}, a row {sizes.row}). Raise the budget, or use storage='host'."
             )
-        budget = need if self.budget is None else self.budget
-        found = [0]
-        while (last := found[-1]) < count:
-            found.append(last + _length(budget, len(found) - 1, state_bytes, row_bytes, block))
-        return found[:-1]
+        fewer = reach
+        while sum(reach) < blocks:  # with one more, a segment is as long as all that follow it were
+            fewer, reach = reach, list(accumulate(reversed(reach)))[::-1]
+        starts, rest = [0], blocks - sum(fewer)
+        for least, most in zip(fewer, reach, strict=True):  # as many steps as can be have one evaluation less
+            more = max(0, min(rest, most - least))
+            starts, rest = [*starts, starts[-1] + least + more], rest - more
+        return [start * sizes.block for start in starts if start < blocks]
+
+    def bytes_for(self, sizes: Sizes) -> int:
+        """What kept states and the rows of a segment may take."""
+        if self.budget is not None:
+            return self.budget
+        short = least_budget(sizes._replace(rows=min(sizes.rows, CHECKPOINT_STEPS)))
+        return min(least_budget(sizes), max(short, CHECKPOINT_BYTES))
 
 
-def _length(budget: int, kept: int, state_bytes: int, row_bytes: int, block: int) -> int:
-    """Steps in a segment that is recomputed while ``kept`` states are held."""
-    return max(0, (budget - kept * state_bytes) // (row_bytes * block)) * block
-
-
-def least_budget(count: int, state_bytes: int, row_bytes: int, block: int) -> int:
-    """The fewest bytes with which all steps are covered, to within one block."""
+@lru_cache(maxsize=64)
+def least_budget(sizes: Sizes) -> int:
+    """The fewest bytes with which one more evaluation covers all steps, to within one block."""
+    unit = sizes.row * sizes.block
 
     def covers(budget: int) -> bool:
         steps, kept = 0, 0
-        while steps < count and (more := _length(budget, kept, state_bytes, row_bytes, block)):
-            steps, kept = steps + more, kept + 1
-        return steps >= count
+        while steps < sizes.rows and (more := max(0, budget - kept * sizes.state) // unit):
+            steps, kept = steps + more * sizes.block, kept + 1
+        return steps >= sizes.rows
 
-    unit = row_bytes * block
-    low, high = 0, -(-count // block)
+    low, high = 0, -(-sizes.rows // sizes.block)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if covers(middle * unit) else (middle, high)

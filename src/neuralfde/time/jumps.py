@@ -100,12 +100,11 @@ def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor) -> Request:
     moving = None
     if jumps.moving is not None:
         moving = torch.cat([fixed, jumps.moving - JUMP_LENGTH * whole, jumps.moving])[sources]
-    count = points.shape[0] - 1
-    mesh = Grid(grid.start, whole / count, count, points=points, moving=moving)
+    mesh = Grid.through(grid.start, points, moving)
     asked, terminal = read_times(t)
     slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be in float32
     inner = replace(mesh, start=0.0).positions([_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]])
-    positions = (0.0, *inner, float(count))
+    positions = (0.0, *inner, float(mesh.steps))
     return Request(mesh, positions[-1:] if terminal else positions, terminal)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..history.fading_mesh import cell_integrals
+from ..base.cells import cell_integrals
 from ..weights.fading import Rates, newest
 
 
@@ -48,7 +48,7 @@ class Past:
             self._extend(length)
         like = self.initial
         fading = (self.coefficients * torch.exp(-self.rates * length)[:, None]).to(like)
-        far = torch.einsum("ig,gsiw->sgw", fading, self.sums)
+        far = (fading.T[:, None, None] @ self.sums)[:, :, 0].transpose(0, 1)  # (sums, groups, width)
         lengths = torch.tensor([[self.length], [length]], dtype=torch.float64)
         weights = [[(self.gain * w[-1]).to(like)[:, None] for w in newest(c, self.order, lengths)] for c in self.cells]
         found = []
@@ -59,14 +59,14 @@ class Past:
 
     def accept(self, length: float, slope: Tensor) -> None:
         """The step was taken: the cell is folded in."""
-        self.sums = self.sums * torch.exp(-self.rates * length).to(slope)[:, None] + self._cell(length, slope, 0)
+        self.sums.mul_(torch.exp(-self.rates * length).to(slope)[:, None]).add_(self._cell(length, slope, 0))
         self.slopes, self.length, self.age = [*self.slopes[-2:], slope], length, self.age + length
 
     def _cell(self, length: float, slope: Tensor, first: int) -> Tensor:
         """The integral over a cell from the last slope to this one, for the exponentials from ``first`` on."""
         p, q = cell_integrals(self.cells, torch.tensor([[length]], dtype=torch.float64), self.rates.cpu()[first:])
-        left, right = (x[:, 0].to(slope) for x in (p, q))
-        return torch.einsum("si,gw->gsiw", left, self.slopes[-1]) + torch.einsum("si,gw->gsiw", right, slope)
+        ends = torch.stack([p[:, 0], q[:, 0]], dim=-1).to(slope)  # (sums, K, 2)
+        return ends @ torch.stack([self.slopes[-1], slope], dim=1)[:, None]
 
     def _take(self, shortest: float) -> None:
         """Exponentials for lags down to this one; those that are there already stay."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -49,18 +50,12 @@ class Equation:
 
 @dataclass(frozen=True)
 class Found:
-    """The times at which accepted steps end, float64, how many steps were rejected, and the last state."""
+    """The times at which steps of the solve end, half as long as those of the march, and how that went: how many steps
+    were rejected, and the last state."""
 
     times: Tensor
     rejected: int
     state: Tensor
-
-    @property
-    def halved(self) -> Tensor:
-        """The times with one in the middle of each step, but for the tiny ones that end in a jump."""
-        middle = (self.times[1:] + self.times[:-1]) / 2
-        wide = self.times[1:] - self.times[:-1] > 2 * JUMP_LENGTH * self.times[-1]
-        return torch.cat([self.times, middle[wide]]).sort()[0]
 
 
 @torch.no_grad()
@@ -71,11 +66,12 @@ def find_mesh(
     tolerance: Tolerance,
     jumps: Jumps | None = None,
     until: Callable[[float, Tensor], bool] | None = None,
+    longest: float = math.inf,
 ) -> Found:
     """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten.
 
     A march stops just before each jump and goes on from behind it, as from a new start. It ends where ``until`` says so
-    of an accepted step's time and state.
+    of an accepted step's time and state. No step is longer than ``longest``.
     """
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
@@ -84,14 +80,14 @@ def find_mesh(
     past.begin(slope)
     jumped = torch.zeros_like(state)
     ahead = [] if jumps is None else list(enumerate(jumps.times))
-    times, rejected, trial, stages = [0.0], 0, None, _roughly(scheme, tolerance).open_stages()
+    times, rejected, trial, stages = array("d", [0.0]), 0, None, _roughly(scheme, tolerance).open_stages()
     while time < end:
         stop = ahead[0][1] - JUMP_LENGTH * end if ahead else end
         jumping = bool(ahead) and time >= stop
         if jumping and jumps is not None:
             k, stop = ahead.pop(0)
             jumped = jumped + jumps.by(k, state)
-        length = stop - time if jumping else _fitting(length, stop - time)
+        length = stop - time if jumping else _fitting(min(length, longest), stop - time)
         if 2 * len(times) > tolerance.max_steps + 1 or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
@@ -112,7 +108,19 @@ def find_mesh(
             length = _first_length(equation, state, past.slopes[-1], tolerance)
         else:
             length = next_length(length, excess, power, 0.0 if trial is None else trial.stiffness, most)
-    return Found(torch.tensor(times, dtype=torch.float64), rejected, state)
+    return Found(_halved(torch.frombuffer(times, dtype=torch.float64)), rejected, state)
+
+
+def _halved(times: Tensor) -> Tensor:
+    """Times with one in the middle of each step, but for the tiny ones that end in a jump."""
+    found = times.repeat_interleave(2)[:-1]
+    found[1::2] = torch.lerp(times[:-1], times[1:], 0.5)
+    wide = times.diff() > 2 * JUMP_LENGTH * times[-1]
+    if bool(wide.all()):
+        return found
+    kept = torch.ones_like(found, dtype=torch.bool)
+    kept[1::2] = wide
+    return found[kept]
 
 
 def _tried(

@@ -20,8 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.cells import cell_integrals
+from ..base.policy import DENSE_CELLS, OWN_WEIGHTS
 from .kernel import Kernel
-from .meshes import between
+from .meshes import between, one_cell, share_ahead
 from .uniform import power_or_zero
 
 
@@ -62,21 +64,54 @@ class Rates:
 def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor, rates: Rates) -> Kernel:
     """The numbers of a scheme whose sums integrate by these rules, on increasing times (steps + 1,).
 
-    ``weights`` are (sums, lags · (steps + 1) + rates, groups): what the newest interval of each row gives the slope one
-    step before (and two, where a rule looks that far), then the coefficients of the exponentials. As
+    ``weights`` are (sums, 3 + rates, groups): the order in two numbers, of which the first has few digits, so that a
+    state of any dtype knows it in full, a factor of all weights, and the coefficients of the exponentials. What the
+    newest interval of a row gives the slopes before it follows from these, see :func:`newest`. As
     ``D^β_t = T^{-β} D^β_s``, a horizon T is a factor T^β.
     """
     gain = torch.exp(order * torch.log(horizon))
-    lengths = torch.cat([torch.zeros_like(times[:1]), times[1:] - times[:-1]])[:, None]
-    parts = [newest(cell, order, lengths) for cell in cells]
-    far, lags = rates.coefficients(order), 1 + ("ahead" in cells)
-    weights = torch.stack([gain * torch.cat([*before[:lags], far]) for _, *before in parts])
+    rest = (order - order.to(torch.bfloat16).to(order)).detach()
+    weights = torch.cat([torch.stack([order - rest, rest, gain]), gain * rates.coefficients(order)])
+    pieces = (times[k : k + OWN_WEIGHTS + 1].diff()[:, None] for k in range(0, len(times) - 1, OWN_WEIGHTS))
+    own = [gain * newest(cells[0], order, lengths)[0] for lengths in pieces]
     return Kernel(
-        weights,
-        gain * parts[0][0],
+        weights.expand(len(cells), -1, -1),
+        torch.cat([torch.zeros_like(own[0][:1]), *own]),
         first=int(cells[0] == "right"),
-        dense=between(cells[0], order, times[:, None] * horizon),
+        dense=lambda positions: _dense(cells[0], order, times, horizon, rates, positions),
     )
+
+
+def _dense(cell: str, order: Tensor, times: Tensor, horizon: Tensor, rates: Rates, positions: Tensor) -> Tensor:
+    """See :func:`~.meshes.between`: the last two cells before each position as there, those before as exponentials."""
+    steps = times.shape[0] - 1
+    if positions.shape[1] > 1 or steps < DENSE_CELLS:
+        return between(cell, order, times[:, None] * horizon)(positions)
+    low = positions[:, 0].long().clamp(max=steps - 1)
+    here = torch.lerp(times[low], times[low + 1], positions[:, 0] - low)
+    found = torch.zeros(len(low), steps + 1, order.shape[0], dtype=torch.float64)
+    for k in (0, 1):  # the cell of each position, and the one before
+        n, part = low - k, (positions[:, 0] - low if k == 0 else torch.ones_like(here))
+        whole, left = one_cell(order, here, times[n.clamp(min=0)], times[n.clamp(min=0) + 1])
+        right = {"left": 0 * whole, "right": whole}.get(cell, (whole - left) * part[:, None]) * (n >= 0)[:, None]
+        rows = torch.arange(len(low))
+        for ends, share in ((n, whole * (n >= 0)[:, None] - right), (n + 1, right)):
+            found = found.index_put((rows, ends.clamp(min=0)), share, accumulate=True)
+    far, s = rates.coefficients(order), rates.values
+    for first in range(0, int(low.max()) - 1, DENSE_CELLS):
+        last = min(first + DENSE_CELLS, steps)
+        ends = times[first + 1 : last + 1]
+        p, q = (x[0] for x in cell_integrals((cell,), (ends - times[first:last])[:, None], s))  # (cells, K)
+        late = low - 1 >= last  # all cells of the block lie before: a product of factors
+        then = torch.exp(-(here[late] - ends[-1])[:, None] * s)[:, None] * far.T  # (times, groups, K)
+        fade = torch.exp(-(ends[-1] - ends)[:, None] * s)
+        amid = (low - 1 > first) & ~late
+        near = torch.exp(-(here[amid, None] - ends).clamp(min=0)[..., None] * s)  # (times, cells, K)
+        near = torch.where((torch.arange(first, last) < low[amid, None] - 1)[..., None], near, 0.0)
+        for x, place in ((p, slice(first, last)), (q, slice(first + 1, last + 1))):
+            found[late, place] += (then @ (fade * x).T).transpose(1, 2)
+            found[amid, place] += (near * x) @ far
+    return torch.exp(order * torch.log(horizon)) * found
 
 
 def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,7 +125,7 @@ def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, T
         return end, order * end, none
     if cell == "ahead":
         before = torch.cat([lengths[:1], lengths[:-1]])
-        share = torch.where(before > 0, lengths / torch.where(before > 0, before, 1.0), 0.0)
+        share = share_ahead(lengths, before)
         return none, (1 + order + share) * end, -share * end
     whole = power * torch.exp(-torch.lgamma(order + 1))
     return (none, whole, none) if cell == "left" else (whole, none, none)

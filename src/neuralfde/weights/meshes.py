@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..base.policy import AHEAD_SHORTEST
 from .kernel import Kernel
 from .uniform import power_or_zero
 
@@ -67,6 +68,16 @@ def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Tensor], Tenso
     return rows
 
 
+def one_cell(order: Tensor, here: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The integral of ``(here - s)^{β-1}/Γ(β)`` over [start, end], or up to ``here``, and that times the share of the
+    start: (times, groups) each, for one cell of each time."""
+    near, far = (here - end).clamp(min=0)[:, None], (here - start)[:, None]
+    length = torch.minimum(end, here)[:, None] - start[:, None]
+    whole, left = _integrals(order[None], (length > 0)[:, None], far[:, None], near[:, None], length[:, None])
+    gain = torch.exp(-torch.lgamma(order + 1))
+    return gain * whole[:, 0], gain * left[:, 0]
+
+
 def rectangle(order: Tensor, times: Tensor, implicit: bool) -> Tensor:
     """``[(t_n - t_j)^β - (t_n - t_{j+1})^β] / Γ(β+1)``, for the slope at the left or (implicit) right end of a cell."""
     cells = _on_points(order, times)[0] / torch.exp(torch.lgamma(order + 1))[:, None]
@@ -86,10 +97,19 @@ def ahead(order: Tensor, times: Tensor) -> Tensor:
     """The trapezoid rule with a row's own slope on the straight line through the two before, or equal to the first."""
     matrix, length = trapezoid(order, times), times[1:] - times[:-1]
     own = matrix.diagonal(dim1=0, dim2=1).T[1:]
-    share = torch.cat([torch.zeros_like(length[:1]), length[1:] / length[:-1]])
+    share = torch.cat([torch.zeros_like(length[:1]), share_ahead(length[1:], length[:-1])])
     last, before = ((1 + share) * own).T, (-share * own).T[:, 1:]
     extra = torch.diag_embed(last, -1) + torch.diag_embed(before, -2)
     return matrix.permute(2, 0, 1).tril(-1).add(extra).permute(1, 2, 0)
+
+
+def share_ahead(length: Tensor, before: Tensor) -> Tensor:
+    """How much of the last change of the slope a straight line adds over a cell, from the length of the one before.
+
+    None behind a cell that is tiny beside it: the first one, or one that ends in a jump.
+    """
+    meant = before > AHEAD_SHORTEST * length
+    return torch.where(meant, length / torch.where(meant, before, 1.0), 0.0)
 
 
 def extrapolated(matrix: Tensor, times: Tensor) -> Tensor:
