@@ -72,6 +72,5 @@ class IMEX(Scheme):
         v = f(p)
         if self.systems is None:
             return torch.addcmul(c, w0, v), v
-        r = torch.addcmul(c - p, w0, v)
-        d = self.systems.solve(w0, r)
-        return p + d, v + (d - r) / w0  # (z - c) / w0 without the rounding of z and c, which would add up
+        z = p + self.systems.solve(w0, torch.addcmul(c - p, w0, v))
+        return z, (z - c) / w0  # the slope with which z = c + w0 v holds to rounding
