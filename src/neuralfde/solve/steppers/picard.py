@@ -25,6 +25,7 @@ from ...base.policy import (
     NEWTON_NUMBERS,
     PICARD_BLIND,
     PICARD_BLOCKS,
+    PICARD_EXTRA,
     PICARD_FEWEST,
     PICARD_NUMBERS,
     PICARD_NUMBERS_GPU,
@@ -165,7 +166,7 @@ class PicardSteps(Steps):
                 settled = self.settling.settled(before, states)
                 if settled is None:
                     return 0
-                if not settled:
+                if not settled and (k > PICARD_EXTRA or base.is_cuda):
                     last, change = change, largest(states - before)
                     settled = change > last / 2 and self.settling.rough(block, (a, b), stages, slopes, states - before)
                 if settled:
