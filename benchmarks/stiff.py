@@ -3,13 +3,14 @@
     python benchmarks/stiff.py
 
 Processor seconds of the forward pass and of forward and backward (gradients of the diffusivity), in one run with the
-loop, which has no gradients. Writes results/stiff.json.
+loop, which has no gradients: with the matrix found from ``func``, and given as ``linear=``. Writes results/stiff.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from math import gamma
 from typing import Any
 
@@ -51,6 +52,21 @@ def solved(z0: Tensor, k: Tensor, steps: int) -> Tensor:
     return nf.fdeint(diffusion, z0, END, ORDER, steps=steps, method="l1", args=(k,))
 
 
+def known(z0: Tensor, k: Tensor, steps: int) -> Tensor:
+    """The same with the matrix given."""
+    n = z0.shape[-1]
+    part = nf.linear.diffusion((k / (n + 1) ** 2).expand(*z0.shape[:-1], n + 1), 1 / (n + 1))
+    return nf.fdeint(None, z0, END, ORDER, steps=steps, method="l1", linear=part)
+
+
+WAYS = {"`func`": solved, "`linear=`": known}
+CASES = [
+    (way, samples, dtype)
+    for way in WAYS
+    for samples, dtype in ((1, torch.float64), (1, torch.float32), (64, torch.float64))
+]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=200)
@@ -60,21 +76,21 @@ def main() -> None:
     torch.set_num_threads(1)
     start = np.sin(np.pi * np.linspace(0, 1, given.points + 2)[1:-1])
     exact, rows = by_scipy(start, given.steps), []
-    for samples, dtype in (1, torch.float64), (1, torch.float32), (64, torch.float64):
-        shape = (samples, given.points) if samples > 1 else (given.points,)
+    for way, samples, dtype in CASES:
+        shape, call = (samples, given.points) if samples > 1 else (given.points,), WAYS[way]
         z0 = torch.tensor(start, dtype=dtype).expand(shape).contiguous()
         k = (torch.ones(*shape[:-1], 1, dtype=dtype) * (given.points + 1) ** 2).requires_grad_()
         times = least_seconds(
             {
                 "scipy": lambda: by_scipy(start, given.steps),
-                "forward": lambda z0=z0, k=k: solved(z0, k, given.steps),
-                "both": lambda z0=z0, k=k: torch.autograd.grad(solved(z0, k, given.steps).sum(), k),
+                "forward": partial(call, z0, k, given.steps),
+                "both": lambda call=call, z0=z0, k=k: torch.autograd.grad(call(z0, k, given.steps).sum(), k),
             },
             given.repeats,
             time.process_time,
         )
-        off = float(np.abs(solved(z0, k, given.steps).detach().double().numpy() - exact).max())
-        row = {"samples": samples, "dtype": str(dtype).removeprefix("torch."), "points": given.points}
+        off = float(np.abs(call(z0, k, given.steps).detach().double().numpy() - exact).max())
+        row = {"way": way, "samples": samples, "dtype": str(dtype).removeprefix("torch."), "points": given.points}
         rows.append({**row, "steps": given.steps, **times, "difference": off})
     put("stiff", "diffusion", rows, **here(), command="python benchmarks/stiff.py")
     print(stiff())

@@ -122,13 +122,14 @@ def practice() -> str:
 
 
 def composing() -> str:
-    """Derivatives and transforms beside a plain solve."""
-    found = run("composing", "cost")
+    """Derivatives and transforms beside a plain solve; on a GPU too, where that was measured."""
+    found = [(r["part"], row) for r in runs("composing") for row in r["rows"]]
     lines = []
-    for r in found["rows"]:
+    for part, r in found:
         times = [f"{r[k]:.0f} ms" if k in r else "" for k in ("own", "beside")]
-        lines.append([r["what"], f"{r['figure']:.2g}", r["target"], *times])
-    return f"{table(['', 'measured', 'wanted', 'time', 'beside'], lines)}\n\n{measured(found)}"
+        what = r["what"] if part == "cost" else f"{r['what']}, {part}"
+        lines.append([what, f"{r['figure']:.2g}", r["target"], *times])
+    return f"{table(['', 'measured', 'wanted', 'time', 'beside'], lines)}\n\n{measured(*runs('composing'))}"
 
 
 def stiff() -> str:
@@ -138,10 +139,21 @@ def stiff() -> str:
     for r in found["rows"]:
         ratios = [f"{r[k] / r['scipy']:.1f}" for k in ("forward", "both")]
         times = [f"{1000 * r[k]:.0f} ms" for k in ("scipy", "forward", "both")]
-        lines.append([r["samples"], r["dtype"], *times, *ratios, f"{r['difference']:.1e}"])
-    head = ["samples", "dtype", "scipy, one sample forward", "forward", "forward + backward"]
+        lines.append([r["way"], r["samples"], r["dtype"], *times, *ratios, f"{r['difference']:.1e}"])
+    head = ["matrix from", "samples", "dtype", "scipy, one sample forward", "forward", "forward + backward"]
     more = ["forward / scipy", "forward + backward / scipy", "difference from scipy"]
-    return f"{table([*head, *more], lines, right=2)}\n\n{measured(found)}"
+    return f"{table([*head, *more], lines, right=3)}\n\n{measured(found)}"
+
+
+def stiff_gpu() -> str:
+    """Implicit steps beside explicit ones on a GPU; nothing where none were measured."""
+    found = [r for r in runs("stiff") if r["part"] == "on a GPU"]
+    lines = []
+    for r in (row for each in found for row in each["rows"]):
+        times = [f"{r[k]:.2f} s" for k in ("trapezoid", "predictor")]
+        lines.append([r["what"], r["steps"], *times, f"{r['ratio']:.1f}", f"`{r['trapezoid by']}`"])
+    head = ["", "steps", "`trapezoid`", "`predictor`", "ratio", "stepper"]
+    return f"{table(head, lines, right=1)}\n\n{measured(*found)}" if found else "Not measured yet."
 
 
 def scaling() -> str:
@@ -180,6 +192,7 @@ PLACES = {
     "practice": practice,
     "composing": composing,
     "stiff": stiff,
+    "stiff-gpu": stiff_gpu,
     "scaling": scaling,
     "cell": cell,
 }

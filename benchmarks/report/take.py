@@ -185,6 +185,20 @@ def with_earlier(question: str, part: str, rows: list[Row], *keys: str) -> list[
     return rows + [r | {"earlier": True} for r in before if tuple(r[k] for k in keys) not in seen]
 
 
+def on_a_plane(found: Row, path: Path, name: str) -> Iterator[Run]:
+    """Of ``allen_cahn.py``: a part for each grid."""
+    yield "pde", f"allen-cahn {found['rows'][0]['points']}", found["rows"], about(found, path)
+
+
+def implicit_steps(found: Row, path: Path, name: str) -> Iterator[Run]:
+    """Of ``stiff_gpu.py``: trainings, and the rows of ``composing.py`` on a GPU."""
+    trainings = [r for r in found["rows"] if "ratio" in r]
+    yield "stiff", "on a GPU", trainings, about(found, path)
+    many = [r for r in found["rows"] if "figure" in r]
+    if many:
+        yield "composing", "on a GPU", many, about(found, path)
+
+
 #: by how the name of the file begins
 TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "graphs-cost": graph_cost,
@@ -203,4 +217,6 @@ TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "modules": modules,
     "compare": versions,
     "forecasting": as_they_are("forecasting", "five sets"),
+    "pde-allen-cahn": on_a_plane,
+    "stiff-gpu": implicit_steps,
 }

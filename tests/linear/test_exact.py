@@ -87,3 +87,27 @@ def test_what_is_refused():
         nf.fdeint(None, torch.ones(2), 1.0, 0.7, steps=10)
     with pytest.raises(nf.InputError, match="constant source"):
         nf.fdeint(torch.ones(3), torch.ones(2), 1.0, 0.7, linear=-torch.eye(2))
+
+
+@pytest.mark.parametrize("scipy", [True, False])
+def test_large_sparse_matrices_by_polynomials(monkeypatch, scipy):
+    """Products alone, and the numbers of the tridiagonal systems."""
+    n, times = 600, torch.tensor([0.0, 0.3, 2.0], dtype=F64)
+    if not scipy:
+        monkeypatch.setattr(linear.sparse, "_scipy", lambda: None)
+    k, order = leaf(0.5 + torch.rand(n + 1, dtype=F64)), leaf(torch.tensor(0.7, dtype=F64))
+    z0, b, at = leaf(numbers(n, seed=1)), leaf(numbers(n, seed=2)), torch.arange(n)
+
+    def sparse():
+        rows, columns = torch.cat([at, at[1:], at[:-1]]), torch.cat([at, at[:-1], at[1:]])
+        return linear.Sparse(rows, columns, torch.cat([-k[1:] - k[:-1], k[1:-1], k[1:-1]]), n)
+
+    told = nf.solve(b, z0, times, order, linear=sparse(), estimate_error=True)
+    assert "Chebyshev" in told.stats.why
+    assert not told.error.requires_grad
+    assert told.error.max() < 1e-9
+    want = nf.fdeint(b, z0, times, order, linear=linear.diffusion(k, 1.0))
+    assert relative(told.ys.detach(), want.detach()) < 1e-11
+    by = numbers(3, n, seed=3)
+    for got, exact in zip(*(torch.autograd.grad(y, (k, z0, b, order), by) for y in (told.ys, want)), strict=True):
+        assert relative(got, exact) < 1e-9

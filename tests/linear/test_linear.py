@@ -266,3 +266,20 @@ def test_a_bound_of_growth_is_not_taken_for_growth():
     assert part.top() > 0
     end = nf.fdeint(lambda t, z: z, numbers(BATCH, N), 1.0, ORDER, steps=5, linear=part)
     assert float(end.abs().max()) < 1e-3
+
+
+def test_single_precision_keeps_its_digits_over_many_steps():
+    def run(dtype):
+        z0 = torch.sin(torch.linspace(0, 3.14, 52, dtype=dtype)[1:-1])
+        part = linear.diffusion(torch.full((51,), 0.01, dtype=dtype), 1 / 51)
+        return nf.fdeint(None, z0, 1.0, 0.7, steps=300, method="l1", linear=part).double()
+
+    assert relative(run(torch.float32), run(F64)) < 6e-7  # 1e-5 with slopes from differences of states
+
+
+def test_imex_steps_on_the_mesh_of_a_tolerance():
+    z0, f = numbers(N, seed=1), lambda t, z: torch.cos(z)
+    k, made = KINDS["bands"]
+    mesh = nf.solve(f, z0, 1.0, 0.7, linear=made(k), rtol=1e-3).grid
+    found = nf.fdeint(f, z0, 1.0, 0.7, linear=made(k), grid=mesh)
+    assert relative(found, nf.fdeint(f, z0, 1.0, 0.7, linear=made(k), steps=200)) < 1e-3

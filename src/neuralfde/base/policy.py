@@ -98,6 +98,9 @@ BAND_WIDEST, BAND_BLOCK = 64, 64
 #: Numbers in the inverses of tridiagonal matrices beyond which they are solved by cyclic reduction: 8 levels of three
 #: operations on 200 numbers take 60 µs, a product with one inverse 8 µs, with those of 64 samples 2 ms.
 BAND_DENSE = 1 << 18
+#: Chebyshev polynomials up to which a function of a sparse matrix is summed in them: 180 products with 50,000 numbers
+#: and their gradients take half as long as some twenty complex LU (benchmarks/linear_exact.py), and each is kept.
+CHEBYSHEV_TERMS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.
 STAGE_STALE = 0.1
 #: Updates of this many roundings do not shrink any further.

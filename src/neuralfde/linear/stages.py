@@ -78,10 +78,16 @@ class _Directly(Stages):
         """See :class:`Stages`."""
         if w0.numel() > 1:  # an order of its own for each part of the state
             return self.other.solve(f, c, w0, guess, where)
+        self.systems.linear_solves += 1
+        factor = self.systems.factor(w0, c)
+        if c.dtype != torch.float64:  # what is rounded to fewer digits is the change, not the state
+            v = f(guess)
+            r = torch.addcmul(c, w0, v).sub_(guess)
+            d = factor.solve(r)
+            return guess + d, v + (d - r) / w0
         if self.source is None:
             self.source = f(torch.zeros_like(c))
-        self.systems.linear_solves += 1
-        z = self.systems.factor(w0, c).solve(torch.addcmul(c, w0, self.source))
+        z = factor.solve(torch.addcmul(c, w0, self.source))
         return z, (z - c) / w0
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...base.policy import IMPLICIT_CALLS, PICARD_BLIND, PICARD_EXTRA, STANDSTILL
 from ...base.torch_private import vjp
-from ...history import Block, ieee
+from ...history import Block, ieee, reduced
 from ...schemes import Scheme
 from ...schemes.stage_solvers import rounding_of
 from ..plan import Plan
@@ -29,6 +29,7 @@ class BlockOfSteps:
         count, self.outs, groups, width = task.sums.shape
         self.task, self.field, self.one = task, plan.field, groups == 1
         self.lead = () if self.one else (groups,)
+        self.product = precisely(torch.addmm if self.one else torch.baddbmm, task.sums)
         inner = task.inner[..., 0].transpose(1, 2)  # (groups, outputs, row, earlier)
         if self.one:
             self.sums, self.inner, self.w0 = task.sums[:, :, 0].transpose(0, 1), inner[0], task.local
@@ -62,11 +63,6 @@ class BlockOfSteps:
         if a == 0:
             return sums
         return self.product(sums, self.inner[..., a:b, :a].flatten(-3, -2), self.slopes[..., :a, :])
-
-    def product(self, sums: Tensor, weights: Tensor, slopes: Tensor) -> Tensor:
-        """``sums + weights @ slopes``, in full precision."""
-        with ieee(sums):
-            return (torch.addmm if self.one else torch.baddbmm)(sums, weights, slopes)
 
     def weights(self, a: int, b: int) -> Tensor:
         """What these steps weigh in each other, (…, outputs · steps, steps)."""
@@ -134,6 +130,18 @@ class BlockOfSteps:
         return Filled(self.rows.permute(2, 0, 1, 3), self.states.transpose(0, 1), self.slopes.transpose(0, 1))
 
 
+def precisely(product: Callable[..., Tensor], like: Tensor) -> Callable[..., Tensor]:
+    """A product of matrices in full precision, whatever is allowed to those of ``func``."""
+    if not reduced(like):
+        return product
+
+    def precise(*given: Tensor) -> Tensor:
+        with ieee(like):
+            return product(*given)
+
+    return precise
+
+
 def most_iterations(scheme: Scheme, count: int) -> int:
     """Iterations that so many steps may take: half of the calls that they replace, and some."""
     return PICARD_EXTRA + count * (IMPLICIT_CALLS if scheme.implicit else scheme.stages) // 2
@@ -180,6 +188,7 @@ class BlockBackward:
         """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle."""
         far, weights = self._system()
         bars, before, last, eps = far, None, math.inf, torch.finfo(far.dtype).eps
+        product = precisely(torch.baddbmm, far)
         for k in range(2 * most_iterations(self.scheme, self.count)):
             mu, by_groups = self._pulled(bars)
             if before is not None and k > PICARD_BLIND and k % 2:
@@ -191,8 +200,7 @@ class BlockBackward:
                 if still or change <= 4 * eps:
                     return mu, bars.transpose(0, 1).reshape(self.v.shape)
                 last = change
-            with ieee(far):
-                before, bars = by_groups, torch.baddbmm(far, weights, by_groups)
+            before, bars = by_groups, product(far, weights, by_groups)
         return None
 
     def _pulled(self, bars: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,17 +16,16 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from ...base.caches import Verdicts
 from ...base.policy import (
     IMPLICIT_CALLS,
     NEWTON_NUMBERS,
     PICARD_BLIND,
     PICARD_BLOCKS,
+    PICARD_EXTRA,
     PICARD_FEWEST,
     PICARD_NUMBERS,
     PICARD_NUMBERS_GPU,
@@ -34,17 +33,15 @@ from ...base.policy import (
     PICARD_STIFF,
     PICARD_TOGETHER,
     PICARD_TOGETHER_GPU,
-    STAGE_GROWTH,
-    STAGE_ROUNDING,
 )
 from ...base.transfer import capturing
 from ...errors import InputError
-from ...schemes import Jacobian, Newton
-from ...schemes.stage_solvers import rounding_of
+from ...schemes import Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
 from .block import BlockBackward, BlockOfSteps, most_iterations
 from .newton_block import newton
+from .settling import Settling
 from .single import SingleSteps
 from .stacked import largest, same
 
@@ -104,10 +101,7 @@ class PicardSteps(Steps):
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
         self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
-        self.vectorises = Verdicts.of(plan.field.func)
-        self.kind = (plan.field.structure, plan.field.known_by)
-        self.proven = self.kind in self.vectorises
-        self.scale = like.new_zeros(())  # the largest states so far
+        self.settling = Settling(plan, like, self.tol)
         self.latest: Tensor | None = None  # the last slope of the block before
 
     def __exit__(self, *error: object) -> None:
@@ -120,7 +114,7 @@ class PicardSteps(Steps):
         block = BlockOfSteps(task, self.plan)
         k, count = 0, task.block.count
         if task.origin is not None:
-            self.scale = block.begin(self.single.initial).abs()
+            self.settling.scale = block.begin(self.single.initial).abs()
             k = 1
         else:  # or the first guess would be whatever lay in memory
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
@@ -172,16 +166,16 @@ class PicardSteps(Steps):
                     last, moved = moved, largest(before[..., 0, :] - states[..., 0, :])
                     if not (moved <= last or moved <= 1e-3 * largest(states[..., 0, :])):
                         return self._stiff(moved / last)
-                settled = self._settled(before, states)
+                settled = self.settling.settled(before, states)
                 if settled is None:
                     return 0
-                if not settled:
+                if not settled and (k > PICARD_EXTRA or base.is_cuda):
                     last, change = change, largest(states - before)
-                    settled = change > last / 2 and self._rough(block, (a, b), stages, slopes, states - before)
+                    settled = change > last / 2 and self.settling.rough(block, (a, b), stages, slopes, states - before)
                 if settled:
                     return self._take(block, a, b - a, sums, states, slopes[-1], states, slopes[-1])
         half = (b - a) // 2
-        if half and self._settled(before[..., :half, :], states[..., :half, :]):
+        if half and self.settling.settled(before[..., :half, :], states[..., :half, :]):
             return self._take(block, a, half, sums, states, slopes[-1], states, slopes[-1])
         return 0
 
@@ -189,40 +183,10 @@ class PicardSteps(Steps):
         """Few implicit steps of a tiny state by Newton's method for the same equation: it does not mind stiffness."""
         try:
             times = block.times(a, b, base.shape[-1] + 1)
-            found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.scale, self.tol)
+            found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.settling.scale, self.tol)
         except Exception as error:
             return self._give_up(error)
         return 0 if found is None else self._take(block, a, b - a, base, *found)
-
-    def _settled(self, before: Tensor, now: Tensor) -> bool | None:
-        """Whether no state changes beyond rounding, relative to the largest one up to it; None: it never will.
-
-        Later states do not count: what happens at the end of a block must not end the iteration for its beginning.
-        """
-        late, last = before.narrow(-2, -1, 1), now.narrow(-2, -1, 1)  # which settles last, and is cheap to look at
-        excess = float((last - late).abs_().sub_(torch.maximum(last.abs(), self.scale), alpha=self.tol).max())
-        if excess > 0:
-            return False if math.isfinite(excess) else None
-        size = torch.maximum(now.abs().cummax(-2).values, self.scale)
-        excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
-        return excess <= 0 if math.isfinite(excess) else None
-
-    def _rough(
-        self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor
-    ) -> bool:
-        """Whether no sample moves by more than the rounding of states makes it: ``func`` may be rougher than they are.
-
-        On a GPU products of matrices and convolutions may have ten bits.
-        """
-        a, b = steps
-        if not largest(moved) <= 1e-3 * largest(stages[-1]):
-            return False
-        times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
-        noise = (block.evaluate(times, stages + rounding_of(stages)) - slopes)[-1] * weights
-        m = self._sample(block.task.steps[a], block.row(stages[-1], 0))
-        size, noise = (x.abs() if block.one else x.abs().transpose(0, 1) for x in (moved, noise))
-        size, noise = (x.reshape(b - a, -1, m).amax((0, 2)) for x in (size, noise))
-        return bool((size <= STAGE_ROUNDING * noise).all())
 
     def _take(
         self,
@@ -240,46 +204,19 @@ class PicardSteps(Steps):
         The first time for this ``func`` only if it, which was ``put`` states and gave the slopes ``got`` when it was
         vectorised, says the same of the last of them when it is not.
         """
-        if not self.proven:
+        if not self.settling.proven:
             n, last = block.task.steps[a + count - 1], count - 1
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
                 return self._give_up(None)
-            self.proven = self.vectorises.add(self.kind)
-        if self.scheme.implicit and not self._continued(block, a, states[..., :count, :], slopes[..., :count, :]):
+            self.settling.prove()
+        if self.scheme.implicit and not self.settling.continued(
+            block, a, states[..., :count, :], slopes[..., :count, :]
+        ):
             return 0
         block.keep(a, count, sums, states, slopes)
         if a + count < block.task.block.count or block.task.steps[-1] < self.plan.steps:
-            self.scale = torch.maximum(self.scale, states.narrow(-2, 0, count).abs().amax(-2, keepdim=True))
+            self.settling.grow(states.narrow(-2, 0, count))
         return count
-
-    def _continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
-        """Whether each step has the solution that is continued from the step before, as single steps would have it.
-
-        Two solutions of a stage have ``w_0 (f(b) - f(a)) = b - a``; a move along which the slope grows less met one.
-        """
-        before = block.state(a - 1)
-        if before is None:
-            return True
-        count = states.shape[-2]
-        earlier = torch.cat([before if block.one else before.unsqueeze(1), states[..., :-1, :]], -2)
-        d = states - earlier
-        there = block.evaluate(block.times(a, a + count, 1), earlier[None])[0]
-        grown = block.w0[..., a : a + count, :] * (slopes - there)
-        if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
-            return True
-        m = self._sample(block.task.steps[a], block.row(earlier, 0))
-        d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
-        size = d.abs().amax(-1, keepdim=True)
-        return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())
-
-    def _sample(self, n: int, row: Tensor) -> int:
-        """The numbers of a sample; found once for each func and kind of state."""
-        sizes = [row.shape[k:].numel() for k in range(row.ndim + 1)]
-        known = next((m for m in sizes if (self.kind, m) in self.vectorises), None)
-        if known is None:
-            known = Jacobian(partial(self.plan.field, n), row).part()
-            self.vectorises.add((self.kind, known))
-        return known
 
     def _stiff(self, growth: float) -> int:
         """Take further steps one by one: a stage by itself does not contract; later ones may, where it nearly does."""

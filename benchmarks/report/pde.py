@@ -1,0 +1,48 @@
+"""Partial differential equations: fields from data, large linear problems, a reaction on a plane, steps on a GPU."""
+
+from __future__ import annotations
+
+from .markdown import measured, table
+from .record import known, run
+
+
+def calibration() -> str:
+    """All seeds in one line."""
+    found = run("pde", "calibration")
+    rows = found["rows"]
+    times = [r["processor seconds"] for r in rows]
+    held, of = sum(r["held"] for r in rows), sum(r["of"] for r in rows)
+    off = max(abs(r["order"] - 0.7) for r in rows)
+    cells = [len(rows), f"{min(times):.1f} to {max(times):.1f} s", f"{100 * held / of:.1f} % of {of}", f"{off:.3f}"]
+    head = ["seeds", "processor time of a fit", "95 % intervals that hold the truth", "order, at most off by"]
+    return f"{table(head, [cells], right=0)}\n\n{measured(found)}"
+
+
+def linear() -> str:
+    """Without steps, and with as many as give the same digits."""
+    found = run("pde", "linear")
+    best = found["rows"][0]["seconds"]
+    lines = []
+    for r in found["rows"]:
+        off = [f"{r[k]:.1e}" if k in r else "" for k in ("off", "gradients off")]
+        steps = r["steps"] or "none"
+        lines.append([steps, f"{r['seconds']:.1f} s", f"{r['seconds'] / best:.1f}", *off])
+    head = ["steps", "values and gradients", "times as long", "values off by", "gradients off by"]
+    told = f"The solution without steps says {found['rows'][0]['told']:.0e} of its own error."
+    return f"{table(head, lines, right=0)}\n\n{told} {measured(found)}"
+
+
+def allen_cahn() -> str:
+    """Each grid that was measured."""
+    found = [r for r in known("pde") if r["part"].startswith("allen-cahn")]
+    lines = []
+    for r in (row for each in found for row in each["rows"]):
+        bears = f"{r['explicit step']:.2g}" + ("" if r["explicit bears 0.8"] and not r["explicit bears 2"] else " (?)")
+        cells = [f"{r['points']} × {r['points']}", bears, f"{r['times longer']:.0f}", f"{r['observed order']:.2f}"]
+        lines.append([*cells, f"{r['float32 off by']:.0e}", r["steps"], f"{r['seconds']:.1f} s"])
+    head = ["points", "largest stable explicit step", "longest IMEX step / that", "order observed there"]
+    more = ["float32 off by", "steps", "values and gradients of the network"]
+    return f"{table([*head, *more], lines, right=1)}\n\n{measured(*found)}"
+
+
+PLACES = {"pde-calibration": calibration, "pde-linear": linear, "pde-allen-cahn": allen_cahn}

@@ -1,0 +1,73 @@
+"""Linear equations without steps where products with ``A`` are cheap and its eigenvalues lie in ``[low, 0]``.
+
+``z(t) = E_β(A t^β) z_0 + t^β E_{β,β+1}(A t^β) b``, each function as a sum of Chebyshev polynomials on that interval:
+``f(A) = Σ c_k T_k(1 - 2 A / low)``. The degree grows like the root of ``|low| t^β``. Plain operations all of it, so
+that gradients, also of second order, are those of autograd, on any device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..base.policy import CHEBYSHEV_TERMS
+from ..base.torch_private import value_of
+from ..special import mittag_leffler
+from .base import LinearPart
+
+_ROUNDING = 1e-13  # of the largest value, below which terms are left out
+
+
+def by_polynomials(
+    part: LinearPart, low: float, z0: Tensor, b: Tensor | None, order: Tensor, times: list[float]
+) -> tuple[Tensor, Tensor] | None:
+    """The states at these times, and the same with a tenth of the terms left out; None where it takes too many."""
+    rows = torch.stack([z0] if b is None else [z0, b])
+    table = _coefficients(low, order, torch.tensor(times, dtype=torch.float64, device=z0.device), len(rows))
+    if table is None:
+        return None
+    terms = _polynomials(part, low, rows, table.shape[-1])
+    few = math.ceil(0.9 * len(terms))
+    states = torch.einsum("tsk,ks...->t...", table, terms)
+    with torch.no_grad():
+        fewer = torch.einsum("tsk,ks...->t...", table[..., :few], terms[:few])
+    return states, fewer
+
+
+def _polynomials(part: LinearPart, low: float, rows: Tensor, count: int) -> Tensor:
+    """``T_k`` of these rows, (count, …)."""
+
+    def turned(x: Tensor) -> Tensor:
+        return x - (2 / low) * part.matvec(x)
+
+    terms = [rows, turned(rows)]
+    while len(terms) < count:
+        terms.append(2 * turned(terms[-1]) - terms[-2])
+    return torch.stack(terms[:count])
+
+
+def _coefficients(low: float, order: Tensor, times: Tensor, functions: int) -> Tensor | None:
+    """``c_k`` for each time and function, (times, functions, terms); as many as rounding asks for."""
+    count = 32
+    while count <= 2 * CHEBYSHEV_TERMS:
+        found = _transformed(low, value_of(order), times, functions, count)
+        scale = found.abs().sum(-1, keepdim=True)
+        used = int((found.abs() > _ROUNDING * scale).any(0).any(0).nonzero().max()) + 1
+        if used <= count // 2:
+            return _transformed(low, order, times, functions, count)[..., : max(2, used)]
+        count *= 2
+    return None
+
+
+def _transformed(low: float, order: Tensor, times: Tensor, functions: int, count: int) -> Tensor:
+    """From values at Chebyshev's points to coefficients."""
+    k = torch.arange(count, dtype=torch.float64, device=times.device)
+    angles = (k + 0.5) * (math.pi / count)
+    scale = times[:, None] ** order
+    points = scale * (low / 2) * (1 - torch.cos(angles))
+    values = [mittag_leffler(points, order), scale * mittag_leffler(points, order, order + 1)][:functions]
+    cosines = torch.cos(torch.outer(angles, k)) * (2 / count)
+    cosines[:, 0] /= 2
+    return torch.stack(values, 1) @ cosines

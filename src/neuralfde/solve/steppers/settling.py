@@ -1,0 +1,96 @@
+"""When an iteration of many steps has settled, and whether what it settled to are the steps of the scheme."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...base.caches import Verdicts
+from ...base.policy import STAGE_GROWTH, STAGE_ROUNDING
+from ...schemes import Jacobian
+from ...schemes.stage_solvers import rounding_of
+from ..plan import Plan
+from .block import BlockOfSteps
+from .stacked import largest
+
+
+class Settling:
+    """What one pass knows of the size of its states and of ``func``.
+
+    Attributes:
+        scale: the largest states so far.
+        proven: ``func`` was seen to give the same values when it is vectorised.
+    """
+
+    def __init__(self, plan: Plan, like: Tensor, tol: float) -> None:
+        self.plan, self.tol, self.scale = plan, tol, like.new_zeros(())
+        self.verdicts, self.kind = Verdicts.of(plan.field.func), (plan.field.structure, plan.field.known_by)
+        self.proven = self.kind in self.verdicts
+
+    def prove(self) -> None:
+        """``func`` gives the same values when it is vectorised."""
+        self.proven = self.verdicts.add(self.kind)
+
+    def grow(self, states: Tensor) -> None:
+        """These states count from now on."""
+        self.scale = torch.maximum(self.scale, states.abs().amax(-2, keepdim=True))
+
+    def settled(self, before: Tensor, now: Tensor) -> bool | None:
+        """Whether no state changes beyond rounding, relative to the largest one up to it; None: it never will.
+
+        Later states do not count: what happens at the end of a block must not end the iteration for its beginning.
+        """
+        late, last = before.narrow(-2, -1, 1), now.narrow(-2, -1, 1)  # which settles last, and is cheap to look at
+        excess = float((last - late).abs_().sub_(torch.maximum(last.abs(), self.scale), alpha=self.tol).max())
+        if excess > 0:
+            return False if math.isfinite(excess) else None
+        size = torch.maximum(now.abs().cummax(-2).values, self.scale)
+        excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
+        return excess <= 0 if math.isfinite(excess) else None
+
+    def rough(self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor) -> bool:
+        """Whether no sample moves by more than the rounding of states makes it: ``func`` may be rougher than they are.
+
+        On a GPU products of matrices and convolutions may have ten bits.
+        """
+        a, b = steps
+        if not largest(moved) <= 1e-3 * largest(stages[-1]):
+            return False
+        times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
+        noise = (block.evaluate(times, stages + rounding_of(stages)) - slopes)[-1] * weights
+        m = self._sample(block.task.steps[a], block.row(stages[-1], 0))
+        size, noise = (x.abs() if block.one else x.abs().transpose(0, 1) for x in (moved, noise))
+        size, noise = (x.reshape(b - a, -1, m).amax((0, 2)) for x in (size, noise))
+        return bool((size <= STAGE_ROUNDING * noise).all())
+
+    def continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
+        """Whether each step has the solution that is continued from the step before, as single steps would have it.
+
+        Two solutions of a stage have ``w_0 (f(b) - f(a)) = b - a``; a move along which the slope grows less met one.
+        """
+        before = block.state(a - 1)
+        if before is None:
+            return True
+        count = states.shape[-2]
+        earlier = torch.cat([before if block.one else before.unsqueeze(1), states[..., :-1, :]], -2)
+        d = states - earlier
+        there = block.evaluate(block.times(a, a + count, 1), earlier[None])[0]
+        grown = block.w0[..., a : a + count, :] * (slopes - there)
+        if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
+            return True
+        m = self._sample(block.task.steps[a], block.row(earlier, 0))
+        d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
+        size = d.abs().amax(-1, keepdim=True)
+        return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())
+
+    def _sample(self, n: int, row: Tensor) -> int:
+        """The numbers of a sample; found once for each func and kind of state."""
+        sizes = [row.shape[k:].numel() for k in range(row.ndim + 1)]
+        known = next((m for m in sizes if (self.kind, m) in self.verdicts), None)
+        if known is None:
+            known = Jacobian(partial(self.plan.field, n), row).part()
+            self.verdicts.add((self.kind, known))
+        return known
