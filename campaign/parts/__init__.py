@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..case import Part
-from . import concurrency, inputs, laws, leak, reference, special, steppers, transforms
+from . import concurrency, courses, inputs, laws, leak, reference, special, steppers, transforms
 
 PARTS: dict[str, Part] = {
-    m.PART.name: m.PART for m in (reference, steppers, laws, transforms, inputs, special, concurrency, leak)
+    m.PART.name: m.PART for m in (reference, courses, steppers, laws, transforms, inputs, special, concurrency, leak)
 }

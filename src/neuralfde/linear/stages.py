@@ -57,7 +57,6 @@ class Direct(StageSolver):
 class _Directly(Stages):
     def __init__(self, part: LinearPart) -> None:
         self.systems, self.other = Systems(part), NewtonStages(Newton())
-        self.source: Tensor | None = None
 
     @property
     def why(self) -> str:  # type: ignore[override]
@@ -78,11 +77,9 @@ class _Directly(Stages):
         """See :class:`Stages`."""
         if w0.numel() > 1:  # an order of its own for each part of the state
             return self.other.solve(f, c, w0, guess, where)
-        if self.source is None:
-            self.source = f(torch.zeros_like(c))
         self.systems.linear_solves += 1
-        z = self.systems.factor(w0, c).solve(torch.addcmul(c, w0, self.source))
-        return z, (z - c) / w0
+        v = self.systems.factor(w0, c).solve(f(c))  # (z - c) / w0 would be rounding where the step is short
+        return torch.addcmul(c, w0, v), v
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""
