@@ -106,7 +106,7 @@ class Watched:
             z = pytree.tree_map(lambda x, k=k: x[k], solved.ys)
             after.append(self._value(time, z).reshape(-1))
             if bool(after[-1].isnan().any()) and all(map(all_finite, pytree.tree_leaves(z))):
-                raise InputError(f"event returned NaN at t={time:g}.")
+                raise InputError(f"event returned NaN at t={time:g}: return a number that crosses zero.")
             before.append(after[-1])
             if time in jumps:
                 before[-1] = self._value(time, pytree.tree_map(lambda a, b: a - b, z, jumps[time])).reshape(-1)
