@@ -263,9 +263,7 @@ class PicardSteps(Steps):
 
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
         """See :class:`Steps`; where the block does not settle, or func has a checkpoint inside, steps are single."""
-        rows = task.sums.new_empty(task.block.count, self.scheme.sums, *task.sums.shape[2:])
-        for k, n in enumerate(task.steps):
-            rows[k] = pull.read(n)
+        rows = torch.stack([pull.read(n) for n in task.steps])
         if self.most > 0 and self.run.vectorised is not False:
             try:
                 block = BlockBackward(task, pull, rows, self.plan)
