@@ -30,6 +30,7 @@ COURSES: dict[str, list[str]] = {
         Event(3) | Event(lambda t, z: z[0] - 0.9, reset=3) | Event(lambda t, z: z[0] - 0.9, reset=lambda z: z[:1]) |
         lambda t, z: (z + 1j).sum()
     """),
+    "t=torch.tensor([[0.0, 1.0], [0.0, 0.5]]), event": ["lambda t, z: z[0] - 0.9"],
     "horizon=2.0, event": ["lambda t, z: z[0] - 0.9"],
     "jumps=([0.5], relax), event": ["lambda t, z: z[0] - 0.9"],
     "past": _each("""
