@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import neuralfde
 
+from .bad_courses import COURSES, OBJECTS_OF_COURSES
 from .bad_objects import OBJECTS, of_fields
 
 HEAD = """\
@@ -103,6 +104,7 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
             "horizon": ["-1.0", "0.0", "nan", "inf", "'x'", "torch.ones(3)", "torch.tensor([1.0, -1.0])", "True", "1j"],
             "grading": ["0.5", "nan", "inf", "'2'", "None", "True", "-1.0", "torch.tensor(2.0)", "1j"],
             "method='gl', grading": ["2.0"],
+            **COURSES,
             "stps": ["4"], "rtol": ["1e-3"], "options": ["{}"], "y0": ["1.0"], "step_size": ["0.1"],
             "event_fn": ["relax"],
             "history='full', storage": ["'checkpoint'"],
@@ -216,7 +218,7 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
 
 def inputs() -> list[str]:
     """Every bad input as an expression, once."""
-    found = [*_calls(), *_each(OBJECTS), *of_fields()]
+    found = [*_calls(), *_each(OBJECTS), *_each(OBJECTS_OF_COURSES), *of_fields()]
     newton = "NewtonKrylov" if hasattr(neuralfde, "NewtonKrylov") else "Newton"
     return list(dict.fromkeys(text.replace("NewtonKrylov", newton) for text in found))
 
@@ -235,7 +237,7 @@ def _pairs(settings: str) -> list[str]:
     """``a=1, b=f(2, 3)`` taken apart at the commas outside of brackets."""
     found, depth = [""], 0
     for char in settings:
-        depth += (char in "([") - (char in ")]")
+        depth += (char in "([{") - (char in ")]}")
         if char == "," and not depth:
             found.append("")
         else:

@@ -23,8 +23,8 @@ REMEDY = re.compile(
     r"\b(add|allowed|apply|are stored in|ask|at least|at most|between|call|change|check|choose|convert|delete|"
     r"did you mean|draw|drop|expected|export|for example|give|here it is|import|increase|inside|install|"
     r"is \w+ here|keep|known|lay|leave|less|make|mark|more|move|must|needs?|needed|neither|none of|of the form|"
-    r"one of|only|pass|positive|raise|reduce|remove|rename|repeat|return|run|set|shorten|shift|smaller|solve|"
-    r"sort|start|takes|the rules are|train|try|use|whole number|within|without|write)\b",
+    r"one of|only|pass|positive|raise|reduce|remove|rename|repeat|requires|return|run|say|set|shorten|shift|smaller|"
+    r"solve|sort|start|takes|the rules are|train|try|use|whole number|within|without|write)\b",
     re.IGNORECASE,
 )
 
@@ -135,21 +135,28 @@ def _fails_alike(part: Part, case: Case, sort: str) -> bool:
     return outcome.kind == "failed" and outcome.sort == sort
 
 
+#: A case that waits in place of working is ended as well, after so many times its limit.
+PATIENCE = 20
+
+
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise where the time is up; only the main thread of a process can be woken."""
+    """Raise where so much work was done, other programs' not counted; only the main thread can be woken."""
 
     def wake(number: int, frame: object) -> None:
         raise Failed(f"longer than {seconds:g} s")
 
+    timers = ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, PATIENCE * seconds))
     try:
-        before = signal.signal(signal.SIGALRM, wake)
+        before = [signal.signal(number, wake) for number, _, _ in timers]
     except ValueError:
         yield
         return
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    for _, timer, length in timers:
+        signal.setitimer(timer, length)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, timer, _), old in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, old)

@@ -200,6 +200,9 @@ def test_what_cannot_go_with_an_event_is_refused():
         nf.Event(lambda t, z: z, direction=2)
     with pytest.raises(nf.InputError, match="goes with event="):
         nf.solve(decay, torch.ones(1, 1), 1.0, 0.5, args=(1.0,), event=below, steps=10, resume=True)
+    own = torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.2, 0.7]])
+    with pytest.raises(nf.InputError, match=r"t.unique\(\)"):
+        nf.solve(decay, torch.ones(2, 1), own, 0.5, args=(1.0,), event=below, steps=10)
     with pytest.raises(nf.UnsupportedError, match="transforms"):
         torch.func.grad(lambda x: nf.fdeint(decay, x, 1.0, 0.5, args=(1.0,), event=below, steps=10).sum())(
             torch.ones(1, 1)

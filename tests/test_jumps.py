@@ -106,6 +106,22 @@ def test_values_may_be_a_function_of_the_state_before(options):
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-2)
 
 
+@pytest.mark.parametrize("constant", [False, True], ids=["newton", "direct"])
+def test_the_short_step_before_a_jump_keeps_single_precision(constant):
+    """A slope is not what rounding leaves of a state over a weight of 1e-12."""
+
+    def solve(dtype):
+        z0, by = torch.linspace(-0.9, 1, 6, dtype=dtype), torch.full((2, 6), 0.3, dtype=dtype)
+        options = {"jumps": (TIMES, by), "method": "trapezoid", "steps": 24, "stepper": "single"}
+        if constant:
+            func, options["linear"] = torch.ones(6, dtype=dtype), -RATE * torch.eye(6, dtype=dtype)
+        else:
+            func = lambda t, z: 0.4 * torch.sin(0.7 * z) - RATE * z + 0.2 * torch.cos(2 * t)
+        return nf.fdeint(func, z0, T, 0.9, **options)
+
+    assert relative(solve(torch.float32).double(), solve(F64)) < 2e-6
+
+
 def test_complex_states_jump():
     z0, by = torch.ones(1, dtype=torch.complex128), torch.tensor([[0.5j]], dtype=torch.complex128)
     options = {"steps": 400, "method": "trapezoid"}

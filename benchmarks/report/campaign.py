@@ -9,6 +9,9 @@ from .record import rows, runs
 
 WHAT = {
     "reference": ("random problems against the independent textbook solver: values and all gradients", "≥ 20,000"),
+    "courses": ("jumps, events, pasts, lags, linear parts, tolerances, own times, complex states: likewise", "—"),
+    "fits": ("`fit` through every door: least residuals and covariances of the textbook", "—"),
+    "commands": ("`neuralfde solve` and `neuralfde fit`: the numbers they print against the textbook", "—"),
     "steppers": ("every stepper, forced, against `single`: values and all gradients", "≥ 10,000"),
     "laws": ("scale, batch, causality, hooks, resuming, functions that keep, write or draw something", "—"),
     "transforms": ("`torch.func`, double backward, `torch.compile`, checkpoints: the right number or an error", "—"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import re
 import shlex
 import tempfile
@@ -24,6 +25,8 @@ def check(case: Case) -> float:
     """A call, or a command that begins with ``$``."""
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name, text in bad_options.FILES.items():
+            pathlib.Path(name).write_text(text)
         said = _command(case["input"][2:]) if case["input"].startswith("$ ") else _call(case["input"])
     took = time.process_time() - began
     if took > SOON:
@@ -46,7 +49,7 @@ def _call(expression: str) -> str:
         notes = "".join(getattr(error, "__notes__", ()))
         if notes:
             return f"{error}. {notes}"
-        if isinstance(error, TypeError) and re.search("(positional|keyword) argument", str(error)):
+        if isinstance(error, TypeError) and re.search("(positional|keyword|keyword-only) argument", str(error)):
             return f"{error}: pass what it takes."
         raise
     shown = given.shape if isinstance(given, torch.Tensor) else given

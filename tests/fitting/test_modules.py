@@ -96,3 +96,11 @@ def test_complex_parameters_are_refused():
     model = nn.Linear(1, 1, bias=False, dtype=torch.complex64)
     with pytest.raises(InputTypeError, match="two parameters"):
         fit(model, TIMES, values(), **OPTIONS)
+
+
+def test_a_module_is_fitted_by_an_implicit_method():
+    """What a fit looks up about the module, it looks up before: func must not change while it is solved."""
+    module = Shared("layer", DOUBLE)
+    found = fit(module, TIMES, values(), **{**OPTIONS, "method": "trapezoid"})
+    assert found.converged
+    assert found.loss < 1e-4

@@ -173,6 +173,18 @@ def test_meshes_tolerances_and_own_time(options):
     assert relative(values[0][0], fine) < 3e-3
 
 
+@pytest.mark.parametrize("first", [1e-6, 1e-12])
+def test_a_short_step_before_a_long_one_keeps_single_precision(first):
+    """The slope is solved for: a difference of states over a tiny weight would be rounding."""
+
+    def solve(dtype):
+        grid = torch.cat([torch.tensor([0.0, first], dtype=F64), torch.linspace(0.1, 1, 10, dtype=F64)])
+        z0, part = numbers(BATCH, N).to(dtype), -1.3 * torch.eye(N, dtype=dtype)
+        return nf.fdeint(lambda t, z: torch.sin(z), z0, 1.0, 0.9, grid=grid, linear=part, method="imex")
+
+    assert relative(solve(torch.float32).double(), solve(F64)) < 1e-6
+
+
 def test_an_object_of_ones_own():
     part, z0 = Scaled(torch.tensor(2.0, dtype=F64)), numbers(BATCH, N)
     found = nf.fdeint(lambda t, z: torch.sin(z), z0, 1.2, ORDER, steps=STEPS, linear=part)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .checks import installed_memory, real, whole
+from .checks import installed_memory, real, reals, whole
 from .policy import WHOLE_SLACK
 from .transfer import to_device
 
@@ -215,14 +215,14 @@ def mesh_of(mesh: Tensor | Sequence[float], start: float, end: float) -> Grid:
     """The grid with these points, which begin and end with the times asked for."""
     if not isinstance(mesh, Tensor | Sequence) or isinstance(mesh, str):
         raise InputTypeError(f"grid must be a 1-D tensor of increasing times, got {type(mesh).__name__}.")
-    points = _times(torch.as_tensor(mesh, dtype=torch.float64) if isinstance(mesh, Sequence) else mesh, "grid")
+    points = _times(reals("grid", mesh) if isinstance(mesh, Sequence) else mesh, "grid")
     if points.ndim == 0:
         raise InputError("grid must be a 1-D tensor of increasing times, got one number; a number of steps is steps=.")
     for name, mine, theirs in (("begins", float(points[0]), start), ("ends", float(points[-1]), end)):
         if abs(mine - theirs) > WHOLE_SLACK * (end - start):
             raise InputError(
                 f"grid {name} at {mine:g}, but the times asked for {name[:-1]} at {theirs:g}: the first and the last "
-                "point of the grid are the initial time and the last of t."
+                "point of the grid must be the initial time and the last of t."
             )
     count = points.shape[0] - 1
     step, n = (end - start) / count, torch.arange(count + 1, dtype=torch.float64)

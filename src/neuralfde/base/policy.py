@@ -103,6 +103,8 @@ BAND_DENSE = 1 << 18
 CHEBYSHEV_TERMS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.
 STAGE_STALE = 0.1
+#: A step with so much smaller a weight asks for a matrix of its own: the error of its slope is its state's over it.
+STAGE_SHORTER = 1 / 64
 #: Updates of this many roundings do not shrink any further.
 STAGE_ROUNDING = 256
 #: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.

@@ -159,7 +159,7 @@ def _from_file(path: Path, function: str, fitted: bool) -> Equation:
     """``def function(t, z, rate=1.0, ...)``: parameters are named, and their defaults are where the search starts."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise InputError(f"there is no file {path}. A model of your own is given as FILE.py:function.")
+        raise InputError(f"there is no file {path}. Give a model of your own as FILE.py:function.")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -82,7 +82,9 @@ def _solved(config: Config, model: Equation) -> tuple[Tensor, Tensor]:
     try:
         slope = model.func(times[0], z0, **defaults | given)
     except Exception as error:
-        raise InputError(f"{config.model} fails at the initial values: {type(error).__name__}: {error}.") from error
+        raise InputError(
+            f"{config.model} fails at the initial values: {type(error).__name__}: {error}. Change it, or --initial."
+        ) from error
     if not isinstance(slope, Tensor) or slope.shape != z0.shape:
         got = tuple(slope.shape) if isinstance(slope, Tensor) else type(slope).__name__
         raise InputError(f"{config.model} gives {got} for {len(z0)} initial values; it must give a tensor like z.")

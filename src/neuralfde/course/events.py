@@ -28,7 +28,7 @@ class Watched:
     """One equation and its event; ``own``: each sample has one of its own."""
 
     def __init__(self, func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options) -> None:
-        _refuse(given)
+        _refuse(given, t)
         self.event = given.event if isinstance(given.event, Event) else Event(given.event)
         self.ends = self.event.reset is None and self.event.terminal
         self.func, self.z0, self.order, self.given = func, z0, order, given._replace(event=None, jumps=None)
@@ -106,7 +106,7 @@ class Watched:
             z = pytree.tree_map(lambda x, k=k: x[k], solved.ys)
             after.append(self._value(time, z).reshape(-1))
             if bool(after[-1].isnan().any()) and all(map(all_finite, pytree.tree_leaves(z))):
-                raise InputError(f"event returned NaN at t={time:g}.")
+                raise InputError(f"event returned NaN at t={time:g}: return a number that crosses zero.")
             before.append(after[-1])
             if time in jumps:
                 before[-1] = self._value(time, pytree.tree_map(lambda a, b: a - b, z, jumps[time])).reshape(-1)
@@ -238,12 +238,14 @@ def _ended(watched: Watched, ys: Any, happened: list[list[Moment]]) -> Any:
     return pytree.tree_map(lambda *x: torch.cat(x, dim=1), *parts) if watched.own else parts[0]
 
 
-def _refuse(given: Options) -> None:
+def _refuse(given: Options, t: Any) -> None:
     """Raise where an event cannot be."""
     if derivatives_are_watched():
         raise UnsupportedError(
             "event= looks at the sign of a value, which transforms and forward mode hide. Use plain autograd there; a "
             "batch axis of z0 needs no vmap."
         )
-    if given.horizon is not None:
-        raise InputError("event= and horizon= are two ways to end each sample in its own time: leave one of them out.")
+    if given.horizon is not None or (isinstance(t, Tensor) and t.ndim == 2):
+        raise InputError(
+            "event= ends each sample in its own time: leave horizon= out, and give all times in one row, t.unique()."
+        )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..base.checks import reals
 from ..base.grid import read_times
 from ..base.policy import WHOLE_SLACK
 from ..base.structure import Structure, all_finite
@@ -41,9 +42,9 @@ def initial_state(z0: Any, past: Any) -> Any:
     if past is None:
         return z0
     if not isinstance(past, tuple | list) or len(past) != 2:
-        raise InputTypeError("past= is a pair (times, states), states stacked along a first axis like z0.")
+        raise InputTypeError("past= must be a pair (times, states), states stacked along a first axis like z0.")
     if any(not isinstance(x, Tensor) or x.ndim == 0 or x.shape[0] == 0 for x in pytree.tree_leaves(past[1])):
-        raise InputTypeError("the states of past= are tensors with the times along a first axis.")
+        raise InputTypeError("the states of past= must be tensors with the times along a first axis.")
     last = pytree.tree_map(lambda x: x[-1], past[1])
     if z0 is not None:
         mine, other = pytree.tree_flatten(z0), pytree.tree_flatten(last)
@@ -58,7 +59,7 @@ def initial_state(z0: Any, past: Any) -> Any:
 
 def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
     """``(times, states)`` as a user gives them, times increasing up to the initial one."""
-    times, _ = read_times(torch.as_tensor(past[0], dtype=torch.float64).reshape(-1), "the times of past=")
+    times, _ = read_times(reals("the times of past=", past[0]).double().reshape(-1), "the times of past=")
     start = read_times(t)[0][0]
     if abs(times[-1] - start) > WHOLE_SLACK * (times[-1] - times[0]):
         raise InputError(
@@ -67,10 +68,12 @@ def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
         )
     leaves = pytree.tree_leaves(past[1])
     if any(x.shape[0] != len(times) for x in leaves):
-        raise InputError(f"past= has {len(times)} times and states of shapes {[tuple(x.shape) for x in leaves]}.")
+        raise InputError(
+            f"past= has {len(times)} times and must have as many states, got {[tuple(x.shape) for x in leaves]}."
+        )
     rows = torch.stack([structure.pack(pytree.tree_map(lambda x, k=k: x[k], past[1])) for k in range(len(times))])
     if not all_finite(rows):
-        raise InputError("the states of past= contain NaN or infinity.")
+        raise InputError("the states of past= contain NaN or infinity: leave such samples out.")
     at = torch.tensor(times, dtype=torch.float64)
     return Observed(at[-1] - at, rows)
 

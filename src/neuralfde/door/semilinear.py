@@ -66,7 +66,7 @@ def joined(func: Any, z0: Any, given: Options, resumed: bool = False) -> tuple[C
     default = "trapezoid" if given.adaptive and not resumed else "imex"
     scheme = read_scheme(given.method, given.solver, default)
     if isinstance(scheme, IMEX):
-        scheme = replace(scheme, part=held)
+        scheme = replace(scheme, part=held, uneven=given.grid is not None or given.grading != 1)
     elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:
         numbers = structure.shapes[0][-part.axes :].numel()
         known = solver_for(held, func is None or func is constant, numbers)

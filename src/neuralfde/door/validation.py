@@ -219,7 +219,7 @@ def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None
     """Raise where a state cannot jump."""
     if not scheme.cells or not isinstance(operator, Caputo) or before is not None:
         raise InputError(
-            "jumps= put a short step before each jump: they take method='predictor', 'predictor-implicit', 'trapezoid' "
+            "jumps= put a short step before each jump: use method='predictor', 'predictor-implicit', 'trapezoid' "
             "or 'abm', ABM(ahead=True), orders of Caputo's derivative, and no resume=."
         )
 

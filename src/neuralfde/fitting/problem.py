@@ -47,11 +47,11 @@ class Problem:
     velocity: Tensor | None = None
     robust: float | None = None
     each: tuple[str, ...] = ()
+    places: dict[str, str] = field(init=False, repr=False, compare=False)  # where the model keeps which tensor
 
-    @cached_property
-    def places(self) -> dict[str, str]:
-        """Where the model keeps which tensor."""
-        return names_at(self.model)
+    def __post_init__(self) -> None:
+        # now, not at the first evaluation: an implicit method would see a func that changes
+        object.__setattr__(self, "places", names_at(self.model))
 
     @property
     def names(self) -> list[str]:

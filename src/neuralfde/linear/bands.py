@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..base.checks import tensor
 from ..base.policy import BAND_DENSE
 from ..errors import InputError
 from ..schemes.linear import Factor
@@ -23,6 +24,7 @@ class Bands(LinearPart):
     """
 
     def __init__(self, bands: Tensor) -> None:
+        tensor("bands", bands, also_complex=True)
         if bands.ndim < 2 or bands.shape[-1] % 2 == 0:
             raise InputError(f"Bands takes (…, n, 2b + 1), an odd number of diagonals, got {tuple(bands.shape)}.")
         self.bands, self.tensors = bands, (bands,)

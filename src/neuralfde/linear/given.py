@@ -117,7 +117,9 @@ def read_linear(linear: Any, structure: Structure | None = None) -> LinearPart:
 
 def _check(part: LinearPart, structure: Structure) -> None:
     if not structure.bare:
-        raise InputError("linear= acts on the last axis of a state that is one tensor; z0 is a structure of several.")
+        raise InputError(
+            "linear= needs a state that is one tensor, and z0 is a structure of several: write A z in func."
+        )
     shape, state = part.shape(), structure.shapes[0]
     if shape is not None and (
         len(shape) > len(state)
@@ -125,7 +127,7 @@ def _check(part: LinearPart, structure: Structure) -> None:
         or torch.broadcast_shapes(shape, state) != state
     ):
         raise InputError(
-            f"linear= acts on axes {tuple(shape)}, which do not fit the last ones of a state of {tuple(state)}."
+            f"linear= acts on axes {tuple(shape)}, which do not fit a state of {tuple(state)}: they must be its last."
         )
     for x in part.tensors:
         if x.device != structure.device or x.dtype != structure.dtype:

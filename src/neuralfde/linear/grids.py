@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..base.checks import real, tensor, whole
+from ..errors import InputError, InputTypeError
 from .bands import Bands
 from .spectral import Spectral
 
@@ -34,8 +35,12 @@ def laplacian(
     if boundary not in _BOUNDARIES:
         raise InputError(f"boundary={boundary!r} must be one of {tuple(_BOUNDARIES)}.")
     sizes = (points,) if isinstance(points, int) else tuple(points)
+    real("spacing", spacing, above=0)
+    if isinstance(points, str) or not sizes:
+        raise InputTypeError(f"points={points!r} must be a whole number, or one for each axis.")
     total = torch.zeros((), dtype=torch.float64)
     for axis, n in enumerate(sizes):
+        whole("points", n)
         k = torch.arange(n, dtype=torch.float64)
         half = {"periodic": k / n, "no-flux": k / (2 * n), "zero": (k + 1) / (2 * (n + 1))}[boundary]
         line = -4 / spacing**2 * torch.sin(math.pi * half) ** 2
@@ -50,6 +55,7 @@ def diffusion(at_faces: Tensor, spacing: float) -> Bands:
 
     The outer two faces lead to a value of zero beyond the ends; a diffusivity of 0 there lets nothing through.
     """
-    flow = at_faces / spacing**2
+    tensor("at_faces", at_faces)
+    flow = at_faces / real("spacing", spacing, above=0) ** 2
     left, right = flow[..., :-1], flow[..., 1:]
     return Bands(torch.stack([left, -left - right, right], -1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -28,8 +29,14 @@ class Sparse(LinearPart):
     """
 
     def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, n: int) -> None:
-        if not rows.shape == columns.shape == values.shape or values.ndim != 1:
+        given = (rows, columns, values)
+        if not all(isinstance(x, Tensor) for x in given) or len({x.shape for x in given}) > 1 or values.ndim != 1:
             raise InputError("Sparse takes rows, columns and values as three vectors of one length.")
+        for name, x in (("rows", rows), ("columns", columns)):
+            if x.device.type == "cpu" and len(x) and not 0 <= int(x.min()) <= int(x.max()) < n:
+                raise InputError(
+                    f"the {name} of Sparse must lie between 0 and {n - 1}, got {int(x.min())} to {int(x.max())}."
+                )
         self.rows, self.columns, self.values, self.n = rows, columns, values, n
         self.tensors = (values,)
 
@@ -42,7 +49,9 @@ class Sparse(LinearPart):
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Sparse:
         """See :class:`LinearPart`."""
-        return Sparse(self.rows, self.columns, tensors[0], self.n)
+        found = copy.copy(self)  # whose places are checked
+        found.values, found.tensors = tensors[0], (tensors[0],)
+        return found
 
     def shape(self) -> torch.Size:
         """See :class:`LinearPart`."""

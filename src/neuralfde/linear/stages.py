@@ -57,7 +57,6 @@ class Direct(StageSolver):
 class _Directly(Stages):
     def __init__(self, part: LinearPart) -> None:
         self.systems, self.other = Systems(part), NewtonStages(Newton())
-        self.source: Tensor | None = None
 
     @property
     def why(self) -> str:  # type: ignore[override]
@@ -85,10 +84,8 @@ class _Directly(Stages):
             r = torch.addcmul(c, w0, v).sub_(guess)
             d = factor.solve(r)
             return guess + d, v + (d - r) / w0
-        if self.source is None:
-            self.source = f(torch.zeros_like(c))
-        z = factor.solve(torch.addcmul(c, w0, self.source))
-        return z, (z - c) / w0
+        v = factor.solve(f(c))  # (z - c) / w0 would be rounding where the step is short
+        return torch.addcmul(c, w0, v), v
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""

@@ -77,7 +77,7 @@ class FDECell(Ordered):
         if not isinstance(past, Exponentials):
             raise InputError(f"history={history!r} grows with the stream. A cell takes Exponentials(tol=...).")
         self.history, self.recent = past, past.block if steps >= 2 * past.block else steps
-        self._own_number(order, learn_order, 1, "A cell starts from one initial value.")
+        self._own_number(order, learn_order, 1, "A cell starts from one initial value: use an order in that range.")
         if not learn_order:
             for name, table in zip(("weights", "fade"), self._tables(), strict=True):
                 self.register_buffer(name, table)

@@ -25,11 +25,14 @@ class IMEX(Scheme):
     ``t^β`` and damps fast modes. Order 2 if ``f`` is linear or the solution smooth, otherwise min(2, 1 + 2β) (Wang and
     Zhou 2020). On meshes the sum is that of the trapezoid rule: order 2 if the slope is smooth, 1 + β otherwise.
 
+    ``uneven``: steps may have any lengths; the slope is then solved for, ``(I - w_0 A) v = A c + f(p)``.
+
     ``p_n`` is a second sum over the same slopes, so that its gradient is exact like that of any sum.
     """
 
     part: Any = field(default=None, compare=False, repr=False)
     systems: Any = field(default=None, compare=False, repr=False)
+    uneven: bool = field(default=False, compare=False, repr=False)
     implicit = False
     sums = 2
     slopes_are_at_states = False
@@ -71,6 +74,9 @@ class IMEX(Scheme):
         c, p = x
         v = f(p)
         if self.systems is None:
+            return torch.addcmul(c, w0, v), v
+        if self.uneven:  # behind a step that is far shorter than the next, z - c is rounding
+            v = self.systems.solve(w0, v + self.systems.part.matvec(c - p))
             return torch.addcmul(c, w0, v), v
         z = p + self.systems.solve(w0, torch.addcmul(c - p, w0, v))
         return z, (z - c) / w0  # the slope with which z = c + w0 v holds to rounding

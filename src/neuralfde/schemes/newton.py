@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.policy import DENSE_WIDE, STAGE_GROWTH, STAGE_ROUNDING, STAGE_STALE
+from ..base.policy import DENSE_WIDE, STAGE_GROWTH, STAGE_ROUNDING, STAGE_SHORTER, STAGE_STALE
 from ..errors import ConvergenceError
 from .banded import Banded
 from .jacobian import Jacobian
@@ -77,6 +77,7 @@ class NewtonStages(Stages):
         self.solver, self.linear, self.flowed = solver, solver.linear, 0
         self.factor: Factor | None = None
         self.divisor: tuple[Tensor, Tensor] | None = None  # w0, and w0 without zeros
+        self.made: tuple[Tensor | None, float] = None, 0.0  # the last w0, and the size of that of the matrix
         self.coupled = False  # whether samples were seen to act on each other
         self.reached = math.inf  # updates of the worst sample of the last iteration, relative to its state
 
@@ -157,7 +158,7 @@ class NewtonStages(Stages):
         start, fresh, before, least = (x, at), False, None, torch.finfo(x.dtype).tiny
         found, ahead = None, None  # what is there of samples that are done, and which are not
         for _ in range(self.solver.max_iter):
-            if self.factor is None or not (fresh or self.factor.reusable):
+            if self.factor is None or not (fresh or (self.factor.reusable and self._long_enough(w0))):
                 self._renew(jacobian(x), w0)
                 fresh = True
             d = self._solved(at[0], transposed)
@@ -250,8 +251,16 @@ class NewtonStages(Stages):
             raise ConvergenceError(
                 f"the Jacobian of func has not the structure that {self.solver.linear} uses. Use solver='auto'."
             )
-        self.factor, self.linear = found, found.by or self.linear
+        self.factor, self.linear, self.made = found, found.by or self.linear, (w0, float(w0.max()))
         self.factorisations += found.reusable
+
+    def _long_enough(self, w0: Tensor) -> bool:
+        """Whether the matrix is not one of a far longer step: its errors would be divided by ``w_0`` in the slope."""
+        if self.made[0] is not w0:
+            if float(w0.max()) < STAGE_SHORTER * self.made[1]:
+                return False
+            self.made = w0, self.made[1]
+        return True
 
     # ---- several solutions ------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..base.checks import reals
 from ..base.grid import Grid, Request, read_times
 from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH, WHOLE_SLACK
 from ..base.structure import Structure, all_finite
@@ -45,8 +46,9 @@ class Jumps(NamedTuple):
 def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     """``(times, values)`` as a user gives them, values stacked along a first axis in the structure of ``z0``."""
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise InputTypeError("jumps= is a pair (times, values), values stacked along a first axis like z0.")
-    at, values = torch.as_tensor(given[0], dtype=torch.float64, device="cpu").reshape(-1), given[1]
+        raise InputTypeError("jumps= must be a pair (times, values), values stacked along a first axis like z0.")
+    at = reals("the times of jumps=", given[0]).to("cpu", torch.float64).reshape(-1)
+    values = given[1]
     times = at.detach().tolist()
     asked, _ = read_times(t)
     start, end = asked[0], asked[-1]
@@ -82,7 +84,7 @@ def _rows(values: Any, count: int, structure: Structure) -> Tensor:
         raise InputTypeError(f"the values of jumps= must be {structure.dtype} on {structure.device}, like z0.")
     rows = torch.stack([structure.pack(pytree.tree_map(lambda x, k=k: x[k], values)) for k in range(count)])
     if not all_finite(rows):
-        raise InputError("the values of jumps= contain NaN or infinity.")
+        raise InputError("the values of jumps= contain NaN or infinity: give finite numbers.")
     return rows
 
 

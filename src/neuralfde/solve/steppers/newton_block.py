@@ -28,7 +28,7 @@ def newton(
     one, unit = _UNITS.get((*key, torch.is_inference_mode_enabled()), lambda: _units(*key))
     slopes = block.evaluate(times[:count], torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
     states = torch.addmm(base, weights, slopes)
-    top, size = states.abs().amax(0), 0.0
+    top, size, most = states.abs().amax(0), 0.0, largest(scale)
     root = math.sqrt(torch.finfo(base.dtype).eps)
     reach, rough = torch.where(top > 0, top, largest(top) or 1.0) * root, max(NEWTON_ROUGH, 4 * root)
     probes, outer = unit * reach, weights[:, None, :, None]
@@ -40,13 +40,16 @@ def newton(
         update, _ = torch.linalg.solve_ex(matrix, (here - slopes).reshape(-1, 1))
         slopes = slopes + update.view(count, width)
         before, states = states, torch.addmm(base, weights, slopes)
-        most = torch.maximum(states.abs().cummax(0).values, scale)
-        last, size = size, largest((states - before) / torch.where(most > 0, most, 1.0))
+        change = states - before
+        last, size = size, largest(change)
         if not math.isfinite(size):
             return None
         # the change that would follow is the smaller the more this one is smaller than the last
-        if size == 0 or (k > 0 and size * max((size / last) ** 1.5, rough) <= tol):
-            return states, slopes, before, here
+        share = 0.0 if size == 0 else 1.0 if k == 0 else max((size / last) ** 1.5, rough)
+        if size * share <= tol * max(largest(states), most) and share < 1:
+            top = torch.maximum(states.abs().cummax(0).values, scale)
+            if share * largest(change / torch.where(top > 0, top, 1.0)) <= tol:
+                return states, slopes, before, here
     return None
 
 
