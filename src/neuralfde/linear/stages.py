@@ -79,11 +79,6 @@ class _Directly(Stages):
             return self.other.solve(f, c, w0, guess, where)
         self.systems.linear_solves += 1
         factor = self.systems.factor(w0, c)
-        if c.dtype != torch.float64:  # what is rounded to fewer digits is the change, not the state
-            v = f(guess)
-            r = torch.addcmul(c, w0, v).sub_(guess)
-            d = factor.solve(r)
-            return guess + d, v + (d - r) / w0
         v = factor.solve(f(c))  # (z - c) / w0 would be rounding where the step is short
         return torch.addcmul(c, w0, v), v
 
