@@ -131,6 +131,11 @@ QUESTIONS = {
         f"`python benchmarks/graphs_search.py --data DIR --out OUT/search.json --cases airport:order,…`{TAKE}",
         "reproduce.md#where-the-order-matters",
     ),
+    "kernel": Question(
+        "What does a whole block of steps in one kernel save?",
+        f"`python benchmarks/kernel.py --out OUT`{TAKE}",
+        "performance.md#blocks-of-steps-in-one-kernel",
+    ),
     "graphs-kernels": Question(
         "What do the kernels for graphs save against the sparse library?",
         f"`python benchmarks/graph_kernels.py --out OUT`{TAKE}",

@@ -216,6 +216,7 @@ TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "horizons": horizon_rows,
     "modules": modules,
     "compare": versions,
+    "kernel": as_they_are("kernel", "training step"),
     "forecasting": as_they_are("forecasting", "five sets"),
     "pde-allen-cahn": on_a_plane,
     "stiff-gpu": implicit_steps,
