@@ -88,7 +88,7 @@ def test_says_by_how_much_the_step_moves_the_estimates():
         finer = fit(decay, times, data, steps=160, **common)
     moved = finer.order - coarse.order
     assert coarse.step_shift["order"] == pytest.approx(moved, rel=0.3)
-    graded = fit(decay, times, data, steps=320, grading=2.0, **common)  # no warning
+    graded = fit(decay, times, data, steps=200, grading=2.0, **common)  # no warning
     assert abs(graded.order - 0.7) < abs(finer.order - 0.7) / 2
 
 

@@ -45,7 +45,15 @@ class Config(Options):
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """Rows of all parts; the picture and the page are made where the report keeps figures."""
-    report = Report() if report is None else report
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # states are small: on a busy machine further threads wait for each other, 20 min for 1
+    try:
+        return _tour(config, Report() if report is None else report)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _tour(config: Config, report: Report) -> list[Row]:
     began = time.perf_counter()
     fits: dict[str, Any] = {}
     _compare_gradients(config, report)
