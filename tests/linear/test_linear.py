@@ -289,6 +289,18 @@ def test_single_precision_keeps_its_digits_over_many_steps():
     assert relative(run(torch.float32), run(F64)) < 6e-7  # 1e-5 with slopes from differences of states
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_a_stiff_func_is_rough_in_single_precision_and_no_other_in_the_backward_pass(given):
+    n, k = 400, torch.full((401,), 1.0, requires_grad=True)
+    z0, part = torch.sin(torch.linspace(0, 3.14, n + 2)[1:-1]), lambda: linear.diffusion(k, 1 / 401)
+    func, more = (None, {"linear": part()}) if given else (lambda t, z: part().matvec(z), {"params": [k]})
+    nf.fdeint(func, z0, 1.0, 0.7, steps=40, method="l1", **more).sum().backward()
+    exact = torch.ones(401, dtype=F64, requires_grad=True)
+    wide = {"steps": 40, "method": "l1", "linear": linear.diffusion(exact, 1 / 401)}
+    nf.fdeint(None, z0.double(), 1.0, 0.7, **wide).sum().backward()
+    assert relative(k.grad.sum().double(), exact.grad.sum()) < 1e-3
+
+
 def test_imex_steps_on_the_mesh_of_a_tolerance():
     z0, f = numbers(N, seed=1), lambda t, z: torch.cos(z)
     k, made = KINDS["bands"]

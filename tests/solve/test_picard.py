@@ -9,6 +9,7 @@ from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
 from neuralfde.door.names import METHODS as NAMES
+from neuralfde.solve.steppers import picard
 from neuralfde.solve.steppers.block import BlockBackward
 from neuralfde.solve.steppers.picard import PicardSteps
 from tests.stubs import F64, TreeNet, flat, relative
@@ -40,14 +41,19 @@ def together(monkeypatch):
 @pytest.fixture
 def pulled(monkeypatch):
     """How many steps each block that was solved backward had."""
-    seen, solve = [], BlockBackward.solve
+    seen, solve, by_samples = [], BlockBackward.solve, picard.by_samples
 
     def watched(self):
         found = solve(self)
         seen.append(0 if found is None else self.count)
         return found
 
+    def sampled(block, m):
+        seen.append(block.count)
+        return by_samples(block, m)
+
     monkeypatch.setattr(BlockBackward, "solve", watched)
+    monkeypatch.setattr(picard, "by_samples", sampled)
     return seen
 
 
@@ -543,3 +549,36 @@ def test_steps_that_are_stiff_at_first_are_taken_together_later(together):
     assert together[0] == 0
     assert sum(together) > 100
     assert relative(found, run("single")) < 1e-11
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm", nf.ABM(corrections=2)])
+def test_samples_of_few_numbers_are_pulled_back_by_their_jacobians(monkeypatch, method):
+    seen, by_samples, order = [], picard.by_samples, torch.tensor(0.7, dtype=F64, requires_grad=True)
+    monkeypatch.setattr(picard, "by_samples", lambda block, m: seen.append(m) or by_samples(block, m))
+    z0 = (start() * torch.linspace(0.9, 1.1, 6, dtype=F64)[:, None]).requires_grad_()
+    rate = torch.tensor(1.1, dtype=F64, requires_grad=True)
+
+    def run(stepper):
+        times = torch.linspace(0, 2, 9, dtype=F64)
+        y = nf.fdeint(lambda t, z, a: a * oscillator(t, z), z0, times, order, steps=80, args=(rate,), method=method,
+                      stepper=stepper)  # fmt: skip
+        return torch.autograd.grad(y.square().sum(), (z0, rate, order))
+
+    found = run("picard")
+    assert set(seen) == {2}
+    assert all(relative(a, b) < 1e-12 for a, b in zip(found, run("single"), strict=True))
+
+
+def test_samples_that_begin_to_see_each_other_are_noticed():
+    """The second sample follows the square of the first, which is at rest in the last block."""
+    z0 = torch.stack([torch.linspace(1, 2, 4, dtype=F64), torch.zeros(4, dtype=F64)]).T.clone().requires_grad_()
+
+    def coupled(t, z):
+        late = torch.relu(t - 1.0) ** 2
+        return torch.stack([-z[:, 0], torch.cos(t) + late * 30 * z[:, 0].roll(1) ** 2], -1)
+
+    def run(stepper):
+        y = nf.fdeint(lambda t, z: coupled(2.0 - t, z), z0, 2.0, 0.7, steps=200, method="abm", stepper=stepper)
+        return torch.autograd.grad(y.square().sum(), z0)[0]
+
+    assert relative(run("picard"), run("single")) < 1e-12

@@ -47,6 +47,9 @@ PICARD_BLIND = 4
 PICARD_EXTRA = 16
 #: A backward iteration that changes nothing by more than this many roundings, and no less than before, stands still.
 STANDSTILL = 256
+#: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,
+#: and numbers in the sums of a row from which on: 16 × 2 by abm take 45 ms in place of 63, 3 by predictor 52 for 45.
+PICARD_SAMPLE, PICARD_ROW = 4, 8
 #: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix.
 NEWTON_NUMBERS = 64
 #: Its iterations, and how exact its differences are, at best.

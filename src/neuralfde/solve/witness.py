@@ -16,6 +16,7 @@ from torch import Tensor
 from ..base.policy import WITNESS_STEPS, WITNESSES
 from ..errors import ChangedFunctionError
 from ..rhs.field import refuse_captured
+from ..schemes.stage_solvers import rounding_of
 from .plan import Plan
 
 
@@ -30,9 +31,13 @@ class Witness:
         self.slopes: dict[int, Tensor] = {}
         self.states: dict[int, Tensor] = {}
         self.excess: list[Tensor] = []
+        self.size: Tensor | None = None  # of the largest state so far, which is what sums are rounded to
 
     def note(self, steps: range, states: Tensor, slopes: Tensor) -> None:
         """Keep what is wanted of a block of steps forward."""
+        if self.plan.scheme.implicit:
+            size = states.abs().amax()
+            self.size = size if self.size is None else torch.maximum(self.size, size)
         for n in self.steps.intersection(steps):
             self.slopes[n], self.states[n] = slopes[n - steps[0]].clone(), states[n - steps[0]].clone()
 
@@ -44,9 +49,18 @@ class Witness:
         rough, fine = _tolerances(self.plan)
         refuse_captured([v], [*inputs, *self.plan.field.known])
         with torch.no_grad():
-            size = self.states.pop(n).abs_().amax()
-            allowed = torch.add(known.abs().amax() * rough, size, alpha=fine / min(1.0, self.plan.step))
+            state = self.states.pop(n)
+            allowed = torch.add(known.abs().amax() * rough, state.abs().amax(), alpha=fine / min(1.0, self.plan.step))
+            if self.plan.scheme.implicit and self.plan.field.impure is None:
+                allowed += 16 * self._roughness(n, state)
             self.excess.append(torch.sub(v.reshape(known.shape), known).abs_().amax() - allowed)
+
+    def _roughness(self, n: int, state: Tensor) -> Tensor:
+        """What the rounding of its sum does to the slope of a state: much where ``func`` is stiff."""
+        field, z = self.plan.field, state.reshape(self.plan.field.shape)
+        assert self.size is not None
+        moved = z + rounding_of(torch.ones_like(z)) * self.size
+        return torch.sub(field(n, moved), field(n, z)).abs_().amax()
 
     def verdict(self) -> None:
         """Raise unless every slope that was compared was the same, up to rounding."""

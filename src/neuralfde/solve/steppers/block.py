@@ -186,7 +186,7 @@ class BlockBackward:
 
     def solve(self) -> tuple[Tensor, Tensor] | None:
         """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle."""
-        far, weights = self._system()
+        far, weights = self.system()
         bars, before, last, eps = far, None, math.inf, torch.finfo(far.dtype).eps
         product = precisely(torch.baddbmm, far)
         for k in range(2 * most_iterations(self.scheme, self.count)):
@@ -211,7 +211,7 @@ class BlockBackward:
         mu = parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
         return mu, mu.permute(2, 0, 1, 3).reshape(self.groups, -1, self.width)
 
-    def _system(self) -> tuple[Tensor, Tensor]:
+    def system(self) -> tuple[Tensor, Tensor]:
         """``c`` and ``Wᵀ`` of ``v̄ = c + Wᵀ μ``: (groups, count, width) and (groups, count, count · sums)."""
         far = self.task.sums[:, 0].transpose(0, 1).contiguous()
         weights = self.task.inner[:, :, 0].flatten(2).clone()

@@ -61,7 +61,7 @@ class Settling:
             return False
         times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
         noise = (block.evaluate(times, stages + rounding_of(stages)) - slopes)[-1] * weights
-        m = self._sample(block.task.steps[a], block.row(stages[-1], 0))
+        m = self.sample(block.task.steps[a], block.row(stages[-1], 0))
         size, noise = (x.abs() if block.one else x.abs().transpose(0, 1) for x in (moved, noise))
         size, noise = (x.reshape(b - a, -1, m).amax((0, 2)) for x in (size, noise))
         return bool((size <= STAGE_ROUNDING * noise).all())
@@ -81,12 +81,12 @@ class Settling:
         grown = block.w0[..., a : a + count, :] * (slopes - there)
         if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
             return True
-        m = self._sample(block.task.steps[a], block.row(earlier, 0))
+        m = self.sample(block.task.steps[a], block.row(earlier, 0))
         d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
         size = d.abs().amax(-1, keepdim=True)
         return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())
 
-    def _sample(self, n: int, row: Tensor) -> int:
+    def sample(self, n: int, row: Tensor) -> int:
         """The numbers of a sample; found once for each func and kind of state."""
         sizes = [row.shape[k:].numel() for k in range(row.ndim + 1)]
         known = next((m for m in sizes if (self.kind, m) in self.verdicts), None)
