@@ -56,8 +56,7 @@ class Prepared:
             "J": KERNEL_ROWS,
             "FEATURES": self.places.shape[1],
             "DT": tl.float32 if single else tl.float64,
-            # three products of TF32 are as exact as one of float32, and faster
-            "PR": ("tf32" if reduced(like) else "tf32x3") if single else "ieee",
+            "PR": "tf32" if single and reduced(like) else "ieee",
             "num_warps": KERNEL_TILE_WARPS if tiles else KERNEL_WARPS,
             "num_stages": 1,
             "enable_fp_fusion": True,
