@@ -50,6 +50,22 @@ def test_gradients_on_a_mesh_are_those_of_autograd(method, block):
             assert relative(mine, theirs) < 1e-12
 
 
+def test_second_derivatives_and_vmap_of_the_order_on_a_mesh():
+    """Where derivatives are watched weights must be linear in their numbers; a constant order needs no table of them."""
+
+    def end(order, rate, history):
+        func, z0 = (lambda t, z, k: torch.sin(t) - k * z * z), torch.ones(2, dtype=F64)
+        options = {"args": (rate,), "grid": MESH, "method": nf.ABM(ahead=True), "history": history}
+        return nf.fdeint(func, z0, float(MESH[-1]), order, **options).sum()
+
+    order, rate, found = torch.tensor(0.6, dtype=F64), torch.tensor(1.2, dtype=F64), []
+    for history in ("full", nf.Exponentials(tol=1e-13)):
+        second = torch.func.hessian(end, argnums=(0, 1))(order, rate, history)
+        each = torch.func.vmap(lambda x, h=history: end(x, rate, h))(torch.stack([order / 2, order]))
+        found.append(torch.cat([*map(torch.stack, second), each, end(order, rate, history)[None]]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("method", CELLS, ids=str)
 def test_output_between_points_goes_through_them(method):
     def solve(t, history):
