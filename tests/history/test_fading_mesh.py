@@ -51,7 +51,7 @@ def test_gradients_on_a_mesh_are_those_of_autograd(method, block):
 
 
 def test_second_derivatives_and_vmap_of_the_order_on_a_mesh():
-    """Where derivatives are watched weights must be linear in their numbers; a constant order needs no table of them."""
+    """Derivatives take weights to be linear in their numbers, which those of a constant order are not."""
 
     def end(order, rate, history):
         func, z0 = (lambda t, z, k: torch.sin(t) - k * z * z), torch.ones(2, dtype=F64)
