@@ -50,6 +50,22 @@ def test_gradients_on_a_mesh_are_those_of_autograd(method, block):
             assert relative(mine, theirs) < 1e-12
 
 
+def test_second_derivatives_and_vmap_of_the_order_on_a_mesh():
+    """Derivatives take weights to be linear in their numbers, which those of a constant order are not."""
+
+    def end(order, rate, history):
+        func, z0 = (lambda t, z, k: torch.sin(t) - k * z * z), torch.ones(2, dtype=F64)
+        options = {"args": (rate,), "grid": MESH, "method": nf.ABM(ahead=True), "history": history}
+        return nf.fdeint(func, z0, float(MESH[-1]), order, **options).sum()
+
+    order, rate, found = torch.tensor(0.6, dtype=F64), torch.tensor(1.2, dtype=F64), []
+    for history in ("full", nf.Exponentials(tol=1e-13)):
+        second = torch.func.hessian(end, argnums=(0, 1))(order, rate, history)
+        each = torch.func.vmap(lambda x, h=history: end(x, rate, h))(torch.stack([order / 2, order]))
+        found.append(torch.cat([*map(torch.stack, second), each, end(order, rate, history)[None]]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("method", CELLS, ids=str)
 def test_output_between_points_goes_through_them(method):
     def solve(t, history):
@@ -62,6 +78,9 @@ def test_output_between_points_goes_through_them(method):
             near = MESH.clone()
             near[1:-1] += side * 2e-5 * (MESH[1:] - MESH[:-1])[: len(MESH) - 2]
             torch.testing.assert_close(solve(near, history), nodes, rtol=0, atol=5e-3 if side > 0 else 1e-4)
+    near = MESH.clone()
+    near[1:-1] += 5e-7 * (MESH[1:] - MESH[:-1])[:-1]  # no rounding: other states than those at the points
+    assert (solve(near, "full") != solve(MESH, "full"))[:-1].all()
     middle = (MESH[1:] + MESH[:-1]) / 2
     asked = torch.cat([MESH[:1], middle, MESH[-1:]])
     torch.testing.assert_close(solve(asked, "full"), solve(asked, nf.Exponentials(tol=1e-12)), rtol=1e-10, atol=1e-10)

@@ -73,15 +73,20 @@ class Grid:
         """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,)."""
         return to_device(self.start + self.elapsed if self.start else self.elapsed, like)
 
-    def positions(self, times: list[float]) -> tuple[float, ...]:
-        """Where these times lie: the index of the cell plus the part of it that has passed."""
+    def positions(self, times: list[float], eps: float = torch.finfo(torch.float64).eps) -> tuple[float, ...]:
+        """Where these times lie: the index of the cell plus the part of it that has passed.
+
+        On a mesh a time is that of a point where it differs by its rounding, ``eps``, and not by more.
+        """
         if self.uniform:
             start, step = self.start, self.step
             return tuple([(x - start) / step for x in times])
         since = torch.tensor(times, dtype=torch.float64) - self.start
         low = (torch.searchsorted(self.elapsed, since, right=True) - 1).clamp(0, self.steps - 1)
         left, right = self.elapsed[low], self.elapsed[low + 1]
-        return tuple((low + (since - left) / (right - left)).tolist())
+        slack, share = 4 * eps * (since.abs() + 2 * abs(self.start)), (since - left) / (right - left)
+        share = torch.where(since - left <= slack, 0.0, torch.where(right - since <= slack, 1.0, share))
+        return tuple((low + share).tolist())
 
     def at(self, positions: Tensor) -> Tensor:
         """The inverse of :meth:`positions`, as times since the start; any shape, float64."""
@@ -159,8 +164,8 @@ class Request:
     def nodes(self) -> tuple[int, ...]:
         """The grid index of each output time that lies on the grid, -1 where it does not."""
         found = torch.tensor(self.positions, dtype=torch.float64)
-        near = found.round()
-        whole = (found - near).abs() <= WHOLE_SLACK * found.abs().clamp(1, 1e3)
+        near, slack = found.round(), WHOLE_SLACK if self.grid.uniform else 0.0
+        whole = (found - near).abs() <= slack * found.abs().clamp(1, 1e3)
         return tuple(torch.where(whole, near, -1.0).long().tolist())
 
     @cached_property
@@ -205,7 +210,8 @@ def request(
         own = torch.where(own.isnan(), own.nan_to_num(-math.inf).cummax(0).values, own)
         places = torch.tensor(grid.positions(own.flatten().tolist()), dtype=torch.float64)
         return Request(grid, (), False, places.clamp(0, grid.steps).view(own.shape))
-    found = grid.positions(times)
+    dtype = t.dtype if isinstance(t, Tensor) and t.is_floating_point() else torch.float64
+    found = grid.positions(times, torch.finfo(dtype).eps)
     # rounding of the ends is not asked for; a long last step would have seen it as a part of itself
     positions = (0.0, *found[1:-1], float(grid.steps))
     return Request(grid, positions[-1:] if terminal else positions, terminal)

@@ -14,7 +14,7 @@ from ..base.checks import function
 from ..base.grid import Grid, Mesh, Request, request
 from ..base.policy import MESH_STEPS
 from ..base.structure import Structure, grouped, structure_of, tensors_in
-from ..base.torch_private import pytree, value_of
+from ..base.torch_private import is_constant, pytree, value_of
 from ..errors import InputError, InputTypeError, UnsupportedError, nearest
 from ..history import Exponentials, FadingMesh, Full, History
 from ..orders import Caputo, Operator, read_order
@@ -135,7 +135,7 @@ def read(
         _refuse_history(past, operator, wanted, against)
     rates = None
     if not toeplitz and isinstance(past, Exponentials):
-        past, rates = _on_mesh(past, scheme, wanted)
+        past, rates = _on_mesh(past, scheme, wanted, all(map(is_constant, known.values())))
     beta = torch.cat([*known.values(), torch.zeros(0, dtype=torch.float64)])
     refuse_combinations(how, past, kept, beta, wanted, scheme)
     _refuse_paper(how, operator, given, wanted)
@@ -197,7 +197,7 @@ def why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Sche
     """Why the far past of a mesh cannot be summed as exponentials; None if it can."""
     if not isinstance(operator, Caputo):
         return "the exponentials are those of Caputo's kernel with one order"
-    if float(known["order"].detach().max()) > 1:
+    if float(value_of(known["order"]).max()) > 1:
         return "the kernel of an order above 1 grows and is no sum of decaying exponentials"
     if not scheme.cells:
         return f"method={type(scheme).__name__} is no integration rule on cells"
@@ -224,8 +224,8 @@ def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None
         )
 
 
-def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Exponentials, Rates]:
-    """The exponentials that stand for the kernel at all lags of the mesh."""
+def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request, fixed: bool) -> tuple[Exponentials, Rates]:
+    """The exponentials that stand for the kernel at all lags of the mesh; ``fixed``: of an order that is constant."""
     if past.terms is not None:
         raise InputError(
             f"Exponentials(terms={past.terms}) is for uniform grids, where exponentials are fitted; on a mesh their "
@@ -233,7 +233,7 @@ def _on_mesh(past: Exponentials, scheme: Scheme, wanted: Request) -> tuple[Expon
         )
     times = wanted.grid.elapsed
     rates = Rates.for_lags(wanted.grid.extremes[0], float(times[-1]), past.tol)
-    mesh = FadingMesh(times, rates.values, scheme.cells, newest)
+    mesh = FadingMesh(times, rates.values, scheme.cells, newest if fixed else None)
     return replace(past, mesh=mesh, terms=rates.values.shape[0]), rates
 
 

@@ -29,13 +29,13 @@ class Mesh(NamedTuple):
     """Increasing times (steps + 1,), rates (K,), both float64, and the rule of each sum: left, right, linear, ahead.
 
     ``newest`` says what the newest cell of a row gives the slopes at its end and before, from a rule, an order and the
-    lengths of cells: see ``weights/fading.py``.
+    lengths of cells, see ``weights/fading.py``; None where a table among the weights says so.
     """
 
     times: Tensor
     rates: Tensor
     cells: tuple[str, ...]
-    newest: Callable[[str, Tensor, Tensor], tuple[Tensor, ...]]
+    newest: Callable[[str, Tensor, Tensor], tuple[Tensor, ...]] | None
 
     @property
     def lags(self) -> int:
@@ -65,8 +65,8 @@ class FadingOnMesh(Memory):
 
     Args:
         mesh: the times and rates.
-        weights: the order in two parts, a factor of the newest cell's weights, then K coefficients: (sums, 3 + K,
-            groups). Nothing here grows with the number of steps but their times.
+        weights: those of each row's newest cell for the slopes one (and two) steps before, (steps + 1) each, or the
+            order in two parts and a factor, from which they follow; then K coefficients: (sums, all these, groups).
         row: what a row looks like, (groups, width).
         block: steps in a block.
         backward: from the last row to the first, with the transposed matrix.
@@ -78,7 +78,8 @@ class FadingOnMesh(Memory):
         double = row.new_empty(0, dtype=torch.float64)
         self.times, self.rates, self.cells = to_device(mesh.times, double), to_device(mesh.rates, double), mesh.cells
         self.steps, self.newest = self.times.shape[0] - 1, mesh.newest
-        self.numbers, self.c = weights.permute(0, 2, 1).split([3, len(self.rates)], dim=-1)
+        self.count = weights.shape[1] - len(self.rates)
+        self.numbers, self.c = weights.permute(0, 2, 1).split([self.count, len(self.rates)], dim=-1)
         sums, groups = weights.shape[0], weights.shape[2]
         self.older = row.new_zeros(groups, sums, len(self.rates), row.shape[1])
         self.edge = row.new_zeros(groups, sums if backward else 1, self.lags, row.shape[1])  # the lowest step first
@@ -145,13 +146,15 @@ class FadingOnMesh(Memory):
         """See :class:`Memory`."""
         return sum(b.numel() * b.element_size() for b in (self.older, self.edge))
 
-    def _near(self, numbers: Tensor, low: int, high: int) -> Tensor:
+    def _near(self, low: int, high: int) -> Tensor:
         """What the newest cells of rows low … high give slopes one or two steps before: (sums, groups, lag, row)."""
+        if self.newest is None:
+            return self.numbers.unflatten(-1, (self.lags, -1))[..., low : high + 1].to(self.times)
         first = max(low - 1, 0)  # a rule may look at the length of the cell before
         n = torch.arange(first, high + 1, device=self.times.device)
         lengths = (self.times[n] - self.times[(n - 1).clamp(min=0)])[:, None]
-        high_part, rest, gain = numbers.to(self.times).unbind(-1)  # (sums, groups) each
-        rules = [self.newest(*x, lengths)[1 : 1 + self.lags] for x in zip(self.cells, high_part + rest, strict=True)]
+        most, rest, gain = self.numbers.to(self.times).unbind(-1)  # (sums, groups) each
+        rules = [self.newest(*x, lengths)[1 : 1 + self.lags] for x in zip(self.cells, most + rest, strict=True)]
         near = torch.stack([torch.stack(rule) for rule in rules])[:, :, low - first :]  # (sums, lag, row, groups)
         return near.permute(0, 3, 1, 2) * gain[..., None, None]
 
@@ -174,7 +177,7 @@ class FadingOnMesh(Memory):
         lag = (n[:, None] - n)[..., None]
         shares = torch.where(lag >= 1, decay * q[:, None], 0.0) + torch.where(lag >= 2, left, 0.0)
         weights = torch.einsum("sgi,snji->sgnj", self.c.to(shares), shares)
-        near = self._near(self.numbers, low, high)
+        near = self._near(low, high)
         for e in range(1, min(self.lags, high - low) + 1):
             weights += torch.diag_embed(near[:, :, e - 1, e:], -e)
         if self.backward:  # sums are relative to the highest step that is kept
@@ -190,16 +193,13 @@ class FadingOnMesh(Memory):
         """Add ``⟨v_j, μ_n⟩`` to the gradient of the weights that join them; ``taken`` (groups, sums, m, width)."""
         assert self.weights_grad is not None
         low, count = self.steps + 1 - table.block.stop, taken.shape[2]
-        numbers, far = self.weights_grad.split([3, len(self.rates)], dim=-1)
+        numbers, far = self.weights_grad.split([self.count, len(self.rates)], dim=-1)
         pairs = torch.einsum("gsnw,gjw->sgnj", taken, slopes)
-        with torch.enable_grad():
-            leaf = self.numbers.detach().requires_grad_()
-            near = self._near(leaf, low, low + count - 1)
-        grad = torch.zeros_like(near)
-        for e in range(1, min(self.lags, count - 1) + 1):
-            found = pairs.diagonal(-e, 2, 3)
-            grad[:, :, e - 1, e : e + found.shape[-1]] = found
-        numbers += torch.autograd.grad(near, leaf, grad)[0]
+        if self.newest is None:  # or the order is constant
+            near = numbers.unflatten(-1, (self.lags, -1))
+            for e in range(1, min(self.lags, count - 1) + 1):
+                found = pairs.diagonal(-e, 2, 3)
+                near[:, :, e - 1, low + e : low + e + found.shape[-1]] += found
         far += torch.einsum("snji,sgnj->sgi", table.shares[:, :, : slopes.shape[1]], pairs)
         if table.block.start > 0:
             far += torch.einsum("sji,gjw,gsiw->sgi", table.old, slopes, self.older)

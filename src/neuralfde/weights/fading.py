@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..base.cells import cell_integrals
 from ..base.policy import DENSE_CELLS, OWN_WEIGHTS
+from ..base.torch_private import is_constant
 from .kernel import Kernel
 from .meshes import between, one_cell, share_ahead
 from .uniform import power_or_zero
@@ -64,18 +65,26 @@ class Rates:
 def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor, rates: Rates) -> Kernel:
     """The numbers of a scheme whose sums integrate by these rules, on increasing times (steps + 1,).
 
-    ``weights`` are (sums, 3 + rates, groups): the order in two numbers, of which the first has few digits, so that a
-    state of any dtype knows it in full, a factor of all weights, and the coefficients of the exponentials. What the
-    newest interval of a row gives the slopes before it follows from these, see :func:`newest`. As
-    ``D^β_t = T^{-β} D^β_s``, a horizon T is a factor T^β.
+    ``weights`` are (sums, numbers + rates, groups): what the newest interval of each row gives the slope one step
+    before (and two, where a rule looks that far), then the coefficients of the exponentials. For a constant order
+    three numbers stand for all of the former, see :func:`newest`: the order in two parts, of which the first has few
+    digits, so that a state of any dtype knows it in full, and a factor of all weights. Derivatives take weights to be
+    linear in their numbers, so that others than constants have the table. As ``D^β_t = T^{-β} D^β_s``, a horizon T is
+    a factor T^β.
     """
     gain = torch.exp(order * torch.log(horizon))
-    rest = (order - order.to(torch.bfloat16).to(order)).detach()
-    weights = torch.cat([torch.stack([order - rest, rest, gain]), gain * rates.coefficients(order)])
+    far = gain * rates.coefficients(order)
+    if is_constant(order) and is_constant(horizon):
+        rest = (order - order.to(torch.bfloat16).to(order)).detach()
+        near = [torch.stack([order - rest, rest, gain])] * len(cells)
+    else:
+        lengths, lags = torch.cat([torch.zeros_like(times[:1]), times.diff()])[:, None], 1 + ("ahead" in cells)
+        near = [gain * torch.cat(newest(cell, order, lengths)[1 : 1 + lags]) for cell in cells]
+    weights = torch.stack([torch.cat([own, far]) for own in near])
     pieces = (times[k : k + OWN_WEIGHTS + 1].diff()[:, None] for k in range(0, len(times) - 1, OWN_WEIGHTS))
     own = [gain * newest(cells[0], order, lengths)[0] for lengths in pieces]
     return Kernel(
-        weights.expand(len(cells), -1, -1),
+        weights,
         torch.cat([torch.zeros_like(own[0][:1]), *own]),
         first=int(cells[0] == "right"),
         dense=lambda positions: _dense(cells[0], order, times, horizon, rates, positions),
