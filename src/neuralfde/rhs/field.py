@@ -66,10 +66,18 @@ class Field:
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
         self.evaluations += 1
-        if not self.noise.active:
+        if self.noise.active:
+            with self.noise.of_step(n):
+                return self._unharmed(self.slope, self.instants[n], row)
+        if not self._plain or self.overwrites:
             return self._unharmed(self.slope, self.instants[n], row)
-        with self.noise.of_step(n):
-            return self._unharmed(self.slope, self.instants[n], row)
+        version = row._version  # what these two do, without their calls: it is done in every step
+        v = self.func(self.instants[n], row, *self.args)
+        if row._version != version:
+            self._refuse_overwriting()
+        if type(v) is not Tensor or v.shape != row.shape or v.dtype != row.dtype or v.device != row.device:
+            self.check(v)
+        return v  # type: ignore[no-any-return]
 
     def slope(self, t: Tensor, row: Tensor, args: tuple[Any, ...] | None = None) -> Tensor:
         """The slope of a row at a time, with other arguments where some are given."""
@@ -102,11 +110,14 @@ class Field:
         version = rows._version
         found = call(t, rows)
         if rows._version != version:
-            raise InputError(
-                "func changed its argument z in place, but not in its first evaluation, where that is noticed and z is "
-                "copied. Use operations that make new tensors: z * 2 in place of z.mul_(2)."
-            )
+            self._refuse_overwriting()
         return found
+
+    def _refuse_overwriting(self) -> None:
+        raise InputError(
+            "func changed its argument z in place, but not in its first evaluation, where that is noticed and z is "
+            "copied. Use operations that make new tensors: z * 2 in place of z.mul_(2)."
+        )
 
     def _convert(self, func: Callable[..., Any], t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
         """``func`` on a row: with the structure of the state and the precision of the caller around it."""
