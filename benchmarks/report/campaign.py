@@ -41,4 +41,20 @@ def refusals() -> str:
     return table(["what the error says", "cases"], [[text, f"{n:,}"] for text, n in found.most_common()], right=1)
 
 
-PLACES = {"campaign": campaign, "campaign-refusals": refusals}
+def cost() -> str:
+    """Training steps before the checks and with them."""
+    found = rows("campaign", "cost of the checks")
+    lines = [
+        [
+            r["solve"],
+            f"{1e3 * r['before']:.1f} ms",
+            f"{1e3 * r['now']:.1f} ms",
+            f"{r['ratio']:.2f}",
+            f"{r['median']:.2f}",
+        ]
+        for r in found
+    ]
+    return table(["one training step", "before", "now", "now / before", "median of pairs"], lines, right=1)
+
+
+PLACES = {"campaign": campaign, "campaign-refusals": refusals, "campaign-cost": cost}

@@ -18,15 +18,15 @@ from neuralfde.weights import uniform
 #: Cases of every day, by their seeds. All together take less than a minute on one core.
 DAILY = {
     "reference": range(160),
-    "courses": range(30),
-    "fits": range(0, 16, 4),
+    "courses": range(20),
+    "fits": range(0, 15, 5),
     "commands": range(5),
     "steppers": range(60),
-    "laws": range(100),
+    "laws": range(80),
     "transforms": range(32),
     "inputs": range(0, len(CALLS)),
     "special": range(60),
-    "concurrency": range(0, 40, 7),
+    "concurrency": range(0, 40, 9),
     "leak": range(1),
 }
 #: One command line in so many: those that are refused late take a second each.

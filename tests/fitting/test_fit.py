@@ -199,6 +199,14 @@ def noisy(seed, level=0.02):
     return values + level * torch.randn(values.shape, generator=generator, dtype=DOUBLE)
 
 
+@pytest.mark.parametrize("optimiser", ["lm", "lbfgs"])
+def test_a_fit_does_not_see_the_unit_of_its_loss(optimiser):
+    given = {"params": GUESS, "order": 0.7, "steps": 32, "intervals": None, "optimiser": optimiser}
+    one, small, large = (fit(decay, TIMES, noisy(5), weights=w, **given).estimates for w in (1.0, 1e-10, 1e10))
+    assert small == pytest.approx(one, rel=1e-5)
+    assert large == pytest.approx(one, rel=1e-5)
+
+
 def test_gauss_newton_and_bootstrap_intervals_agree():
     common = {"params": GUESS, "order": 0.7, "initial": [3.0], "steps": 32}
     smooth = fit(decay, TIMES, noisy(5), **common)

@@ -193,15 +193,18 @@ class LBFGS:
         u = path.free.clone().requires_grad_()
         inner = torch.optim.LBFGS(
             [u], lr=1.0, max_iter=1, max_eval=25, history_size=self.memory, line_search_fn="strong_wolfe",
-            tolerance_grad=1e-12,
+            tolerance_grad=0.0, tolerance_change=0.0,
         )  # fmt: skip
+        # its thresholds are absolute: it sees the loss as a share of the first one
+        inner.param_groups[0]["unit"] = unit_of(problem, path.free) if state is None else 1.0
         if state is not None:
             inner.load_state_dict(state["optimiser"])
+        unit = float(inner.param_groups[0].get("unit", 1.0))
 
         def closure() -> Tensor:
             inner.zero_grad()
             try:
-                loss = problem.loss(problem.unknowns.to_value(u))
+                loss = problem.loss(problem.unknowns.to_value(u)) / unit
             except NonFiniteError:
                 u.grad = torch.zeros_like(u)
                 return torch.tensor(1e300, dtype=u.dtype)
@@ -210,7 +213,7 @@ class LBFGS:
 
         for k in range(begin, self.iterations):
             before = u.detach().clone()
-            path.history.append(float(inner.step(closure).detach()))
+            path.history.append(unit * float(inner.step(closure).detach()))
             path.free = u.detach().clone()
             moved = float((path.free - before).norm())
             path.converged = moved <= self.tolerance * (float(before.norm()) + self.tolerance)
@@ -218,6 +221,16 @@ class LBFGS:
             if path.ends(k + 1, self.iterations, watch, optimiser=copy.deepcopy(inner.state_dict())):
                 break
         return path
+
+
+def unit_of(problem: Problem, free: Tensor) -> float:
+    """The loss at the start, where it can be divided by."""
+    try:
+        with torch.no_grad():
+            found = float(problem.loss(problem.unknowns.to_value(free)))
+    except NonFiniteError:
+        return 1.0
+    return found if 0 < found < math.inf else 1.0
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,19 @@ class Field:
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
         self.evaluations += 1
-        if not self.noise.active:
-            return self._unharmed(self.slope, self.instant(n), row)
-        with self.noise.of_step(n):
-            return self._unharmed(self.slope, self.instant(n), row)
+        t = self.instant(n)
+        if self.noise.active:
+            with self.noise.of_step(n):
+                return self._unharmed(self.slope, t, row)
+        if not self._plain or self.overwrites:
+            return self._unharmed(self.slope, t, row)
+        version = row._version  # what these two do, without their calls: it is done in every step
+        v = self.func(t, row, *self.args)
+        if row._version != version:
+            self._refuse_overwriting()
+        if type(v) is not Tensor or v.shape != row.shape or v.dtype != row.dtype or v.device != row.device:
+            self.check(v)
+        return v  # type: ignore[no-any-return]
 
     def when(self, t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
         """Evaluate at any time with these arguments, without noise, for a march that looks for steps; not counted."""
@@ -110,11 +119,14 @@ class Field:
         version = rows._version
         found = call(t, rows)
         if rows._version != version:
-            raise InputError(
-                "func changed its argument z in place, but not in its first evaluation, where that is noticed and z is "
-                "copied. Use operations that make new tensors: z * 2 in place of z.mul_(2)."
-            )
+            self._refuse_overwriting()
         return found
+
+    def _refuse_overwriting(self) -> None:
+        raise InputError(
+            "func changed its argument z in place, but not in its first evaluation, where that is noticed and z is "
+            "copied. Use operations that make new tensors: z * 2 in place of z.mul_(2)."
+        )
 
     def _convert(self, func: Callable[..., Any], t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
         """``func`` on a row: with the structure of the state and the precision of the caller around it."""
