@@ -17,7 +17,7 @@ RIGHT = {
     False: "Right: gradient descent with the exact adjoint reaches the minimum;\nwith the adjoint of the literature it "
     "stops above it.",
     True: "Right: a network of three\nfractional stages learns Fashion-MNIST with exact gradients as with direct "
-    "differentiation; with the adjoint of the\nliterature it does not.",
+    "differentiation; with the adjoint of the\nliterature it falls behind.",
 }
 
 
