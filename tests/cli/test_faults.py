@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import signal
 import sys
 
 import faults
@@ -175,8 +176,16 @@ def test_a_signal_that_python_drops_comes_again(tmp_path):
     assert json.loads((tmp_path / "results.json").read_text())["status"] == "interrupted"
 
 
+@pytest.fixture
+def interruptible():
+    """A shell gives what it runs in the background a Ctrl-C that is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("caught", [False, True])
-def test_what_an_interruption_breaks_is_an_interruption_and_is_not_kept(tmp_path, caught):
+def test_what_an_interruption_breaks_is_an_interruption_and_is_not_kept(tmp_path, caught, interruptible):
     def run(config, report):
         report.case("early", lambda: {"n": 1})
         try:

@@ -25,9 +25,9 @@ from .processes import Processes
 PROCESSES = True
 SUMMARY = "three fractional stages, trained with three kinds of gradients"
 EXAMPLES = (
-    "neuralfde run image-stages                         the digits, on a CPU",
-    "neuralfde run image-stages --dataset fashion-mnist --data DIR --capture --compile --channels-last",
-    "neuralfde run image-stages --dataset mnist --data DIR --order 0.7 --adjoint exact,paper",
+    "neuralfde run image-stages                the digits, on a CPU",
+    "neuralfde run image-stages --dataset fashion-mnist --data DIR --capture",
+    "neuralfde run image-stages --dataset mnist --data DIR --order 0.7",
 )
 COLUMNS = ("adjoint", "dataset", "seed", "test_accuracy", "finite", "step_mib", "seconds")
 COMMON: dict[str, Any] = {
