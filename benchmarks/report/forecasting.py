@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from typing import Any
 
 from neuralfde_experiments.data.series import SERIES
@@ -38,7 +39,13 @@ def forecasts(kind: str) -> str:
         seeds = min(len(own.get(m, ())) for m in MODELS)
         lines.append([NAMES[name], horizon, *(shown.get(m, "") for m in (*MODELS, NAIVE)), *gaps, seeds])
     head = ["set", "steps", "learned β", "β = 1", "LSTM", "naive", "learned − β = 1", "learned − LSTM", "seeds"]
-    return f"{table(head, lines, right=1)}\n\n{measured(found)}"
+    return f"{table(head, lines, right=1)}\n\n{measured(found)}{_elsewhere(found['rows'])}"
+
+
+def _elsewhere(rows: list[Row]) -> str:
+    """How many trainings were made on another machine than the others."""
+    count = Counter(r["hardware"] for r in rows if "hardware" in r)
+    return "".join(f" *{n} of the {len(rows)} on {where}.*" for where, n in count.items())
 
 
 def _gap(found: tuple[float, float] | None) -> str:
