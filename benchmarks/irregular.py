@@ -55,7 +55,7 @@ def dealt(times: Tensor) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=60)
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
