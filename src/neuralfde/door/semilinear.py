@@ -65,11 +65,12 @@ def joined(func: Any, z0: Any, given: Options, resumed: bool = False) -> tuple[C
         given = given._replace(params=[*given_params(given.params), *part.tensors])
     default = "trapezoid" if given.adaptive and not resumed else "imex"
     scheme = read_scheme(given.method, given.solver, default)
+    uneven = given.grid is not None or given.grading != 1 or given.adaptive
     if isinstance(scheme, IMEX):
-        scheme = replace(scheme, part=held, uneven=given.grid is not None or given.grading != 1)
+        scheme = replace(scheme, part=held, uneven=uneven)
     elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:
         numbers = structure.shapes[0][-part.axes :].numel()
-        known = solver_for(held, func is None or func is constant, numbers)
+        known = solver_for(held, func is None or func is constant, numbers, uneven)
         scheme = scheme if known is None else replace(scheme, solver=known)
     return Joined(func, held), given._replace(method=scheme, solver=None)
 

@@ -17,16 +17,17 @@ from .bands import Bands
 from .base import LinearPart, Systems
 
 
-def solver_for(part: LinearPart, constant: bool, numbers: int) -> StageSolver | None:
+def solver_for(part: LinearPart, constant: bool, numbers: int, uneven: bool) -> StageSolver | None:
     """How stages with this linear part are solved; None where the structure of the Jacobian is found by itself.
 
     Args:
         part: the linear part.
         constant: nothing else depends on the state.
         numbers: how many the linear part acts on.
+        uneven: steps have many lengths.
     """
     if constant:
-        return Direct(part=part)
+        return Direct(part=part, uneven=uneven)
     if isinstance(part, Bands) or numbers <= DENSE_NUMBERS:
         return None
     return Newton(linear=Krylov(preconditioner=Known(part)))
@@ -48,15 +49,17 @@ class Direct(StageSolver):
     """Stages ``z = c + w_0 (A z + b)``: one system each, and one factor for both passes of a solve."""
 
     part: LinearPart = field(kw_only=True, compare=False)
+    uneven: bool = field(kw_only=True, default=False)
 
     def open(self) -> Stages:
         """See :class:`StageSolver`."""
-        return _Directly(self.part)
+        return _Directly(self.part, self.uneven)
 
 
 class _Directly(Stages):
-    def __init__(self, part: LinearPart) -> None:
-        self.systems, self.other = Systems(part), NewtonStages(Newton())
+    def __init__(self, part: LinearPart, uneven: bool) -> None:
+        self.systems, self.other, self.uneven = Systems(part), NewtonStages(Newton()), uneven
+        self.source: Tensor | None = None
 
     @property
     def why(self) -> str:  # type: ignore[override]
@@ -79,8 +82,13 @@ class _Directly(Stages):
             return self.other.solve(f, c, w0, guess, where)
         self.systems.linear_solves += 1
         factor = self.systems.factor(w0, c)
-        v = factor.solve(f(c))  # (z - c) / w0 would be rounding where the step is short
-        return torch.addcmul(c, w0, v), v
+        if self.uneven or c.dtype != torch.float64:  # (z - c) / w0 would be rounding where the step is short
+            v = factor.solve(f(c))
+            return torch.addcmul(c, w0, v), v
+        if self.source is None:
+            self.source = f(torch.zeros_like(c))
+        z = factor.solve(torch.addcmul(c, w0, self.source))
+        return z, (z - c) / w0
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""
