@@ -48,6 +48,7 @@ RUNS = {
     "neural-field": "run neural-field --epochs 25 --width 4 --trajectories 6 --samples 4 --steps 4 --batch-size 2",
     "images": f"run images {IMAGES} --epochs 4 --learn-order --augment affine --save model.pt",
     "image-adjoints": f"run image-adjoints {IMAGES} --epochs 2 --ema 0.9",
+    "image-stages": f"run image-stages {IMAGES} --epochs 2 --adjoint exact,paper",
     "graphs": f"run graphs {GRAPH} --seeds 3 --orders 0.6,1.0 --choose-on 1 --epochs 12 --evaluate-every 3",
     "graph-sampled": f"run graph-sampled {GRAPH} --scale 0.01 --batch-size 600 --batches 4 --epochs 6",
     "lynx-hare": "run lynx-hare --first 1912 --last 1912 --ahead 2 --steps-per-year 2",
