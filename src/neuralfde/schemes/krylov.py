@@ -88,7 +88,7 @@ class _Iterated(Factor):
     """Solves by iteration; ``reached`` is the relative residual of the worst solve so far."""
 
     #: how exact updates are: Newton's iteration repeats them, the adjoint refines them
-    exact = 1e-2
+    exact = 1e-4
     reusable = False
 
     def __init__(self, krylov: Krylov, jacobian: Jacobian, w0: Tensor, near: Factor | None) -> None:
