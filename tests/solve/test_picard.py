@@ -582,3 +582,14 @@ def test_samples_that_begin_to_see_each_other_are_noticed():
         return torch.autograd.grad(y.square().sum(), z0)[0]
 
     assert relative(run("picard"), run("single")) < 1e-12
+
+
+def test_an_iteration_that_runs_away_is_told_as_what_it_is():
+    draw = torch.Generator().manual_seed(42)
+    z0 = 2 * torch.rand(2, 3, dtype=torch.float64, generator=draw) - 1
+    w = 0.3 + 0.6 * torch.rand(3, dtype=torch.float64, generator=draw)
+    order = 0.35 + 0.15 * torch.rand(3, dtype=torch.float64, generator=draw)
+    with pytest.raises(nf.ConvergenceError, match="func grows too fast"):
+        nf.fdeint(
+            lambda t, z: 0.3 * w * z * (1 - z), z0, 1.0, order, steps=12, grading=1.4, method="l1", stepper="picard"
+        )

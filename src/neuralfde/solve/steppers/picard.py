@@ -168,7 +168,7 @@ class PicardSteps(Steps):
                 if scheme.implicit:
                     last, moved = moved, largest(before[..., 0, :] - states[..., 0, :])
                     if not (moved <= last or moved <= 1e-3 * largest(states[..., 0, :])):
-                        return self._stiff(moved / last)
+                        return self._stiff(moved / last if last > 0 else math.inf)
                 settled = self.settling.settled(before, states)
                 if settled is None:
                     return 0
