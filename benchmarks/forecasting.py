@@ -19,6 +19,7 @@ import torch
 
 from neuralfde.cli.experiment import write_json
 from neuralfde.cli.measuring import machine
+from neuralfde.cli.workers import leave_with_parent
 from neuralfde_experiments.forecasting import Config, Job, Row, do, jobs, markdown
 
 
@@ -50,6 +51,12 @@ def answer(config: Config, job: Job) -> Row:
         return job._asdict() | {"failed": f"{type(error).__name__}: {error}"[:300]}
 
 
+def alone() -> None:
+    """A worker: one thread, and no longer than the process that started it."""
+    torch.set_num_threads(1)
+    leave_with_parent()
+
+
 def fill(config: Config, path: Path, workers: int, end: float) -> list[Row]:
     """Do what is missing until ``end``, the file whole after every job; failures are told and tried next time."""
     rows = known(path, config)
@@ -57,7 +64,7 @@ def fill(config: Config, path: Path, workers: int, end: float) -> list[Row]:
     head = {"machine": machine(torch.device("cpu")), "command": "python benchmarks/forecasting.py", "workers": workers}
     head["settings"] = settings(config)
     missing, began = [job for job in jobs(config) if job not in done], time.time()
-    with multiprocessing.get_context("spawn").Pool(workers, torch.set_num_threads, (1,)) as pool:
+    with multiprocessing.get_context("spawn").Pool(workers, alone) as pool:
         answers = pool.imap_unordered(partial(answer, config), missing)
         for k in range(len(missing)):
             try:

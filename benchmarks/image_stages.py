@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from image_trainings import SAVING, Speed, TimeIsUp, Told, write
+from image_trainings import SAVING, Speed, TimeIsUp, Told, apart, write
 from image_turns import side_by_side
 
 from neuralfde.cli.experiment import Row
@@ -163,12 +162,7 @@ def main() -> None:
         PARTS[given.parts](given, deadline)
         return
     for part in given.parts.split(","):
-        asked = [sys.executable, __file__, *sys.argv[1:], "--parts", part, "--until", str(deadline)]
-        try:
-            ended = f"status {subprocess.run(asked, timeout=deadline - time.time() + 20).returncode}"
-        except subprocess.TimeoutExpired:
-            ended = "stopped, out of time"
-        print(f"{part}: {ended}, {(deadline - time.time()) / 60:.1f} minutes left", flush=True)
+        apart(__file__, part, deadline, deadline)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import argparse
 import copy
 import dataclasses
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,16 @@ FIRST = 8
 TESTING = 40.0
 #: Seconds at the end of a call that is not the last for the epochs that are running.
 SAVING = 12.0
+
+
+def apart(script: str, part: str, until: float, deadline: float) -> None:
+    """Run a part of a script in a process of its own, with this script's options, until then."""
+    asked = [sys.executable, script, *sys.argv[1:], "--parts", part, "--until", str(until)]
+    try:
+        ended = f"status {subprocess.run(asked, timeout=until - time.time() + 20).returncode}"
+    except subprocess.TimeoutExpired:
+        ended = "stopped, out of time"
+    print(f"{part}: {ended}, {(deadline - time.time()) / 60:.1f} minutes left", flush=True)
 
 
 def recipe(dataset: str, given: argparse.Namespace, **changes: Any) -> images.Config:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from image_trainings import WAYS, probe, train, validate, write
+from image_trainings import WAYS, apart, probe, train, validate, write
 from report import images_cost
 from torch import nn
 from torch.nn import functional as F
@@ -186,12 +186,7 @@ def main() -> None:
         rest = sum(SHARES.get(p, 0.0) for p in parts[k + 1 :])
         left = deadline - time.time() - rest
         seconds = left if part == "train" or k + 1 == len(parts) else min(left, SHARES[part])
-        options = [*sys.argv[1:], "--parts", part, "--until", str(time.time() + seconds)]
-        try:
-            ended = f"status {subprocess.run([sys.executable, __file__, *options], timeout=seconds + 20).returncode}"
-        except subprocess.TimeoutExpired:
-            ended = "stopped, out of time"
-        print(f"{part}: {ended}, {(deadline - time.time()) / 60:.1f} minutes left", flush=True)
+        apart(__file__, part, time.time() + seconds, deadline)
 
 
 if __name__ == "__main__":

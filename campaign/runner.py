@@ -14,6 +14,8 @@ from multiprocessing import get_context
 
 import torch
 
+from neuralfde.cli.workers import leave_with_parent
+
 from .case import Part, judged
 from .parts import PARTS
 
@@ -77,7 +79,7 @@ def campaign(
     tallies = {name: Tally(name, 0 if PARTS[name].each else seed) for name in names}
     open_parts = {name: _chunks(PARTS[name], tallies[name].first) for name in names}
     waiting: dict[Future[Tally], str] = {}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), leave_with_parent) as pool:
         turn = itertools.cycle(names)
         while open_parts or waiting:
             while open_parts and len(waiting) < 2 * processes:

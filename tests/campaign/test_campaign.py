@@ -1,7 +1,11 @@
 """A part of the campaign for every day, and that it notices, replays and shrinks what goes wrong."""
 
 import json
+import os
 import random
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -140,3 +144,29 @@ def test_cases_are_arranged_to_be_solved_most_of_the_time() -> None:
         drawn = {name: rng.choice(values) for name, values in problems.SETTINGS.items()}
         case = problems.arrange(drawn, rng)
         assert case.keys() == drawn.keys()
+
+
+def test_workers_of_a_killed_process_leave_with_it(tmp_path):
+    code = (
+        "import multiprocessing, os, time\n"
+        "from neuralfde.cli.workers import leave_with_parent\n"
+        "def work(pipe):\n    leave_with_parent()\n    pipe.send(os.getpid())\n    time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    mine, its = context.Pipe()\n"
+        "    context.Process(target=work, args=(its,)).start()\n"
+        "    print(mine.recv(), flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    script = tmp_path / "starts_a_worker.py"
+    script.write_text(code)
+    found = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=60)
+    worker, deadline = int(found.stdout), time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.kill(worker, 9)
+    pytest.fail("the worker goes on without the process that started it")

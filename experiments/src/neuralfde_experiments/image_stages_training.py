@@ -18,7 +18,7 @@ from neuralfde.errors import InputError, NonFiniteError
 
 from .data.images import ImageData
 from .image_stages_model import StagedFDE
-from .image_training import Trainer, _Logs
+from .image_training import Trainer, _Logs, common
 from .processes import Processes
 
 if TYPE_CHECKING:
@@ -37,20 +37,11 @@ def build(config: Config, data: ImageData) -> StagedFDE:
         raise InputError(f"--depth {config.depth}: a field has two convolutions here. Leave it out.")
     return StagedFDE(
         (1, *data.train_images.shape[1:]),
-        classes=len(data.classes),
-        width=config.width,
         expansion=config.expansion,
         halvings=2 if config.downsamplings < 0 else config.downsamplings,
         pieces=config.pieces,
-        order=config.order,
-        learn_order=config.learn_order,
-        t=config.t,
-        step=config.step,
-        channels_last=config.channels_last,
-        method=config.method,
-        adjoint=config.adjoint,
         history=Full(BLOCK) if config.history == "auto" else config.history,
-        storage=config.storage,
+        **common(config, data),
     )
 
 

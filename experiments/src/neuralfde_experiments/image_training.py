@@ -37,20 +37,17 @@ def build(config: Config, data: ImageData) -> ConvFDE:
     """The model of a configuration, on the CPU."""
     return ConvFDE(
         (1, *data.train_images.shape[1:]),
-        classes=len(data.classes),
-        width=config.width,
         depth=config.depth,
         downsamplings=None if config.downsamplings < 0 else config.downsamplings,
-        order=config.order,
-        learn_order=config.learn_order,
-        t=config.t,
-        step=config.step,
-        channels_last=config.channels_last,
-        method=config.method,
-        adjoint=config.adjoint,
         history=config.history,
-        storage=config.storage,
+        **common(config, data),
     )
+
+
+def common(config: Any, data: ImageData) -> dict[str, Any]:
+    """What every model of images is told: what a config says in so many words, and how many classes there are."""
+    same = ("width", "order", "learn_order", "t", "step", "channels_last", "method", "adjoint", "storage")
+    return {"classes": len(data.classes)} | {name: getattr(config, name) for name in same}
 
 
 class Trainer:

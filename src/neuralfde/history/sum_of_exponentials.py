@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .base import Block, Memory
-from .matrices import toeplitz_inner
+from .matrices import summed_by_lag, toeplitz_inner
 
 
 class SumOfExponentials(Memory):
@@ -100,16 +100,12 @@ class SumOfExponentials(Memory):
         assert self.weights_grad is not None
         count = slopes.shape[0]
         mine = slopes.transpose(0, 1)  # (groups, own, width)
-        own = torch.arange(count, device=slopes.device)
-        times = torch.arange(-self.block, count, device=slopes.device)
-        lag = (own[:, None] - times).clamp_(min=0).reshape(-1)
         near, far = self.weights_grad.split([2 * self.block, self.terms], dim=-1)
         for k in range(self.ins):
             past = torch.cat([self.previous[:, k], rows[:, k].transpose(0, 1)], dim=1)
-            near[k].index_add_(-1, lag, (mine @ past.transpose(1, 2)).flatten(1))
+            near[k, :, 1 : self.block + count] += summed_by_lag(mine @ past.transpose(1, 2))[:, 1:]
             if self.terms:
                 far[k].add_(((mine @ self.older[:, k].transpose(1, 2)) * self.tables.fade[:count]).sum(1))
-        near[..., 0] = 0  # where the pairs that no weight joins were gathered
 
 
 class _Tables:

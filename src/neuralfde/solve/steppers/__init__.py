@@ -63,8 +63,9 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     """What ``stepper="auto"`` takes, and why."""
     if backward and run.stepper == "single":
         return Single(), run.why
-    if Kernel.pays(plan, like) and Kernel().refusal(plan, like) is None and Kernel().yields(plan, run, like) is None:
-        return Kernel(), "a small function: its steps are one launch"
+    kernel = Kernel()
+    if kernel.pays(plan, like) and kernel.refusal(plan, like) is None and kernel.yields(plan, run, like) is None:
+        return kernel, "a small function: its steps are one launch"
     picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
     ways: list[tuple[Stepper, str]] = [(picard, "a small state, whose steps cost as much as their calls")]
     if like.device.type == "cuda":

@@ -35,8 +35,7 @@ class Kernel(Stepper):
 
     name = "kernel"
 
-    @staticmethod
-    def pays(plan: Plan, like: Tensor) -> bool:
+    def pays(self, plan: Plan, like: Tensor) -> bool:
         """Whether a kernel is worth being compiled: where it was measured to be several times faster."""
         small = like.numel() <= KERNEL_AUTO_NUMBERS and like.device.type == "cuda" and isinstance(plan.storage, Device)
         return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
