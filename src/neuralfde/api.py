@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .adjoints import Adjoint
-from .base.structure import structure_of, tensors_in
+from .base.structure import is_complex, structure_of, tensors_in
 from .base.torch_private import pytree
 from .course import follow, needs_no_steps, solved_exactly, stats_of
-from .door.complex_numbers import again_complex, in_real_numbers, is_complex
+from .door.complex_numbers import again_complex, in_real_numbers
 from .door.cost import Prediction, predict
 from .door.migration import explained, refuse
 from .door.observed import initial_state
@@ -168,14 +168,15 @@ def fdeint(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
         horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags, linear,
     )  # fmt: skip
-    z0, t = initial_state(z0, past), in_rows(t)
-    if needs_no_steps(func, given):
+    z0, t = z0 if past is None else initial_state(z0, past), in_rows(t)
+    if linear is not None and needs_no_steps(func, given):
         _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
         return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
+    way = follow if given.eventful else run
     if not is_complex(z0):
-        return follow(func, z0, t, order, given).ys
+        return way(func, z0, t, order, given).ys
     func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
-    return again_complex(follow(func, z0, t, order, given).ys)
+    return again_complex(way(func, z0, t, order, given).ys)
 
 
 @explained
@@ -204,8 +205,8 @@ def solve(
             past is cut off from gradients, as truncated training wants it.
     """
     given = _options("solve", options)
-    z0, t = initial_state(z0, given.past), in_rows(t)
-    if needs_no_steps(func, given) and not resume:
+    z0, t = z0 if given.past is None else initial_state(z0, given.past), in_rows(t)
+    if given.linear is not None and needs_no_steps(func, given) and not resume:
         instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
         some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
         off = None if exact.error is None else exact.error[some]
@@ -222,7 +223,7 @@ def solve(
             "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=; neither it "
             "nor resume= goes with event= or past=."
         )
-    solved = follow(func, z0, t, order, given, resume, pair == "embedded")
+    solved = (follow if given.eventful else run)(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
     times = wanted.grid.start + wanted.grid.at(wanted.all_positions)
@@ -248,10 +249,11 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
     """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
     given = _options("plan", options)
-    z0, t = initial_state(z0, given.past), in_rows(t)
+    z0, t = z0 if given.past is None else initial_state(z0, given.past), in_rows(t)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
-    func, given = joined(func, z0, given)
+    if given.linear is not None:
+        func, given = joined(func, z0, given)
     trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)

@@ -16,6 +16,7 @@ from .base.torch_private import derivatives_are_watched, pytree, without_compile
 from .base.transfer import capturing
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
+from .door.export import refuse_export
 from .door.lags import read_lags
 from .door.names import ADJOINTS
 from .door.output import assembled
@@ -102,8 +103,10 @@ class Solved(NamedTuple):
 
 def run(*given: Any, **more: Any) -> Solved:
     """:func:`_solve` outside of any graph that torch.compile is building: the solver runs as it is."""
-    inside = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    return (_uncompiled if inside else _solve)(*given, **more)
+    if torch.compiler.is_exporting():
+        refuse_export(*given[2:5])
+        return _solve(*given, **more)
+    return (_uncompiled if torch.compiler.is_compiling() else _solve)(*given, **more)
 
 
 def _solve(
@@ -116,7 +119,7 @@ def _solve(
     embedded: bool = False,
 ) -> Solved:
     """Solve, with given steps or to a tolerance."""
-    if not given.adaptive or read_state(resume) is not None:
+    if not given.adaptive or (resume is not None and read_state(resume) is not None):
         return _solve_once(func, z0, t, order, given, resume, embedded)
 
     def once(share: float) -> tuple[Solved, Adapted]:
@@ -151,8 +154,10 @@ def _solve_once(
     embedded: bool = False,
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
-    before = read_state(resume)
-    func, given = joined(func, z0, given, before is not None)
+    before = None if resume is None else read_state(resume)
+    semilinear = given.linear is not None
+    if semilinear:
+        func, given = joined(func, z0, given, before is not None)
     refuse_surroundings(func)
     if (resume or embedded) and derivatives_are_watched():
         raise UnsupportedError(
@@ -161,15 +166,17 @@ def _solve_once(
         )
     problem, weights = weighed(structure_of(z0), t, order, given, before, resume, embedded)
     structure, wanted = problem.structure, problem.request
-    refuse_orders(problem)
+    if semilinear:
+        refuse_orders(problem)
     if embedded:
         refuse_estimate(wanted.grid.steps, resume)
     row0 = structure.pack(z0) if before is None else before.last
     if not (torch.compiler.is_exporting() or capturing()) and not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     trained, args = read_params(func, given.params), read_args(given.args, structure)
-    delays = read_lags(given, problem, bool(resume or embedded))
-    if delays is not None:
+    delays = None
+    if given.lags is not None:
+        delays = read_lags(given, problem, bool(resume or embedded))
         args = (delays.at(0, [row0]), *args)
         count = len(args)
     if given.horizon is not None:

@@ -223,3 +223,13 @@ def replace_tensors(tree: Any, tensors: list[Tensor]) -> Any:
     leaves, spec = pytree.tree_flatten(tree)
     supply = iter(tensors)
     return pytree.tree_unflatten([next(supply) if isinstance(x, Tensor) else x for x in leaves], spec)
+
+
+def is_complex(z0: Any) -> bool:
+    """Whether the state is complex; one that is so in part is refused."""
+    found = {x.is_complex() for x in tensors_in(z0)}
+    if len(found) > 1:
+        raise InputTypeError(
+            "z0 mixes real and complex tensors; convert all of it to one dtype, for example z.cfloat()."
+        )
+    return True in found

@@ -25,12 +25,7 @@ def needs_no_steps(func: Any, given: Options) -> bool:
     """Whether the equation is linear with a constant source, and no steps are asked for in any way."""
     asked = (given.method, given.rtol, given.atol, given.horizon, given.velocity, given.solver)
     course = (given.jumps, given.event, given.past, given.lags)
-    return (
-        given.linear is not None
-        and (func is None or isinstance(func, Tensor))
-        and given.adaptive
-        and all(x is None for x in (*asked, *course))
-    )
+    return (func is None or isinstance(func, Tensor)) and given.adaptive and all(x is None for x in (*asked, *course))
 
 
 def solved_exactly(

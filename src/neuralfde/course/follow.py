@@ -22,11 +22,9 @@ from .events import run_with_event
 
 
 def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
-    """:func:`~neuralfde.solver.run`, as often as it takes."""
+    """:func:`~neuralfde.solver.run`, as often as an eventful course takes."""
     if torch.compiler.is_exporting():
         refuse_export(t, order, given)
-    if given.event is None and not _on_state(given.jumps):
-        return run(func, z0, t, order, given, *more)
     return (_uncompiled if torch.compiler.is_compiling() else _follow)(func, z0, t, order, given, *more)
 
 
@@ -37,10 +35,6 @@ def _follow(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Option
 
 
 _uncompiled = without_compiler(_follow)
-
-
-def _on_state(jumps: Any) -> bool:
-    return isinstance(jumps, tuple | list) and len(jumps) == 2 and callable(jumps[1])
 
 
 def _jumping(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:

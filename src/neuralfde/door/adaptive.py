@@ -76,8 +76,11 @@ def adapted(
     if given.past is not None:
         refuse_past(operator, known, given.velocity is not None)
         window = read_past(given.past, structure, t)
-    func, whole = joined(func, z0, given)
-    beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(whole.args, structure)
+    args = given.args
+    if given.linear is not None:
+        func, whole = joined(func, z0, given)
+        args = whole.args
+    beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(args, structure)
     check_order(beta, scheme, velocity=False)
     if not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")

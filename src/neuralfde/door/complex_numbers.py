@@ -10,22 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..base.checks import function
-from ..base.structure import tensors_in
 from ..base.torch_private import pytree
-from ..errors import InputError, InputTypeError
+from ..errors import InputError
 from ..orders import Caputo, Operator
 from ..time import Event
 from .validation import Options
-
-
-def is_complex(z0: Any) -> bool:
-    """Whether the state is complex; one that is so in part is refused."""
-    found = {x.is_complex() for x in tensors_in(z0)}
-    if len(found) > 1:
-        raise InputTypeError(
-            "z0 mixes real and complex tensors; convert all of it to one dtype, for example z.cfloat()."
-        )
-    return True in found
 
 
 class InRealNumbers(nn.Module):

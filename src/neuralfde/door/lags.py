@@ -18,10 +18,8 @@ from .observed import Observed
 from .validation import Options, Problem
 
 
-def read_lags(given: Options, problem: Problem, more: bool) -> Delays | None:
+def read_lags(given: Options, problem: Problem, more: bool) -> Delays:
     """The delays, or an error that says what to change; ``more``: rows are to be kept for later."""
-    if given.lags is None:
-        return None
     lags, single = lags_of(given.lags)
     grid, shortest = problem.request.grid, min(float(x.detach()) for x in lags)
     longest = grid.extremes[1]

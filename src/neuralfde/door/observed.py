@@ -39,8 +39,6 @@ class Observed(NamedTuple):
 
 def initial_state(z0: Any, past: Any) -> Any:
     """The state that a solve begins with: with a known past its last sample, with which ``z0`` must agree."""
-    if past is None:
-        return z0
     if not isinstance(past, tuple | list) or len(past) != 2:
         raise InputTypeError("past= must be a pair (times, states), states stacked along a first axis like z0.")
     if any(not isinstance(x, Tensor) or x.ndim == 0 or x.shape[0] == 0 for x in pytree.tree_leaves(past[1])):

@@ -173,12 +173,13 @@ def _windowed(kernel: Kernel, history: History) -> Kernel:
         return kernel
     lag = torch.arange(kernel.weights.shape[1])
     weights = torch.where((lag <= history.length)[:, None], kernel.weights, 0.0)
-    return replace(kernel, weights=weights, start=windowed_start(kernel.start, history))
+    start = None if kernel.start is None else windowed_start(kernel.start, history)
+    return replace(kernel, weights=weights, start=start)
 
 
-def windowed_start(start: Tensor | None, history: History) -> Tensor | None:
+def windowed_start(start: Tensor, history: History) -> Tensor:
     """Starting weights without those of slopes that a window has forgotten."""
-    if start is None or not isinstance(history, Window):
+    if not isinstance(history, Window):
         return start
     lag = torch.arange(start.shape[2]) - torch.arange(start.shape[1])[:, None]
     return torch.where((lag <= history.length)[..., None], start, 0.0)

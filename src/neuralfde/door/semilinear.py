@@ -44,10 +44,6 @@ def constant(t: Any, z: Tensor, b: Tensor) -> Tensor:
 
 def joined(func: Any, z0: Any, given: Options, resumed: bool = False) -> tuple[Callable[..., Any], Options]:
     """One right-hand side, and options without ``linear=``; IMEX if no other method is given, nor a tolerance."""
-    if given.linear is None:
-        if func is None or isinstance(func, Tensor):
-            raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor go with linear=.")
-        return func, given
     if given.adjoint == "paper" or isinstance(given.adjoint, Paper):
         raise InputError(
             "adjoint='paper' integrates backwards by explicit steps, which linear= does not bear. Use adjoint='exact'."

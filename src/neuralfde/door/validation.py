@@ -65,6 +65,12 @@ class Options(NamedTuple):
         """Whether a tolerance chooses the steps."""
         return self.step is None and self.steps is None and self.grid is None
 
+    @property
+    def eventful(self) -> bool:
+        """Whether the course depends on the state: an event, or jumps by a function of the state before."""
+        on_state = isinstance(self.jumps, tuple | list) and len(self.jumps) == 2 and callable(self.jumps[1])
+        return on_state or self.event is not None
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -178,6 +184,8 @@ def _memory(
 
 def refuse_surroundings(func: Callable[..., Any]) -> None:
     """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    if func is None or isinstance(func, Tensor):
+        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor go with linear=.")
     function("func", func, "func(t, z, *args)")
     if torch.jit.is_tracing():
         raise UnsupportedError("a solve is not for torch.jit: use torch.export, which takes solves with fixed steps.")

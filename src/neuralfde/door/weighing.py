@@ -136,7 +136,7 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
             bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
             raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
     out = output(wanted, problem.structure, scheme, kernel, past, every)
-    start = windowed_start(kernel.start, past)
+    start = None if kernel.start is None else windowed_start(kernel.start, past)
     weights = past.tabulate(kernel.weights)
     base = kernel.base
     if base is not None and out.dense is not None:

@@ -1,14 +1,13 @@
 """Histories: how the weighted past is summed."""
 
 from .axpy import add_rows
-from .base import Block, History, Memory
+from .base import Block, History, Memory, ieee, reduced
 from .blocked import Blocked
 from .exponentials import Exponentials
 from .fading_mesh import FadingOnMesh
 from .fading_mesh import Mesh as FadingMesh
 from .full import FFT, Full
 from .long_blocks import LongBlocks, Modes
-from .precision import ieee, reduced
 from .sum_of_exponentials import SumOfExponentials
 from .window import Window
 

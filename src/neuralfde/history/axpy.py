@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..base.policy import AXPY_COLUMNS
-from .precision import ieee
+from .base import ieee
 
 
 def add_rows(row: Tensor, weights: Tensor, past: Tensor) -> None:

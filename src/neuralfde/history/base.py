@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -131,3 +134,24 @@ class History(ABC):
         ``spare`` is the memory of the forward pass, where its room may be taken over: slope ``n`` of it is free once
         step ``n`` is recorded. With ``weigh`` the gradient of the weights is accumulated.
         """
+
+
+@contextlib.contextmanager
+def ieee(like: Tensor) -> Iterator[None]:
+    """Matrix products in full precision inside."""
+    if not reduced(like):
+        yield
+        return
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def reduced(like: Tensor) -> bool:
+    """Whether float32 products on this device are made in TF32."""
+    on = like.device.type == "cuda" and like.dtype == torch.float32
+    return on and torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -63,12 +63,12 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     """What ``stepper="auto"`` takes, and why."""
     if backward and run.stepper == "single":
         return Single(), run.why
-    kernel = Kernel()
-    if kernel.pays(plan, like) and kernel.refusal(plan, like) is None and kernel.yields(plan, run, like) is None:
-        return kernel, "a small function: its steps are one launch"
     picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
     ways: list[tuple[Stepper, str]] = [(picard, "a small state, whose steps cost as much as their calls")]
     if like.device.type == "cuda":
+        kernel = Kernel()
+        if kernel.pays(plan, like) and kernel.refusal(plan, like) is None and kernel.yields(plan, run, like) is None:
+            return kernel, "a small function: its steps are one launch"
         ways = [(CudaGraph(always=False), launches), (picard, f"{launches}, and many steps have as many as one")]
     refusals = [wanted.refusal(plan, like) for wanted, _ in ways]
     taken = next((way for way, refusal in zip(ways, refusals, strict=True) if refusal is None), None)
