@@ -130,6 +130,7 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
     """Solve as often as it takes, each time with a smaller share of the tolerance for each step."""
     share, evaluations = 1.0, 0
     for _ in range(ADAPTIVE_ATTEMPTS):
+        found = march = None  # the mesh of an attempt goes before the next one is made
         found, march = once(share)
         evaluations += march.evaluations
         excess = march.excess(found.last)
