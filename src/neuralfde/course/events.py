@@ -151,11 +151,6 @@ class Watched:
 
     def reset(self, k: int, event: Moment) -> float:
         """The state of a sample jumps; when."""
-        if self.own and event.at.requires_grad:
-            raise UnsupportedError(
-                "a reset of single samples has no gradient here: samples share their steps, and each would feel where "
-                "the others' are. Solve one sample after the other with an event of one number, or use torch.no_grad()."
-            )
         apart, shift = 3 * JUMP_LENGTH * (self.asked[-1] - self.asked[0]), 0.0
         while any(abs(event.when + shift - j.when) < apart for j in self.jumps):
             shift -= apart
