@@ -130,16 +130,17 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
     """Solve as often as it takes, each time with a smaller share of the tolerance for each step."""
     share, evaluations = 1.0, 0
     for _ in range(ADAPTIVE_ATTEMPTS):
-        found = march = None  # the mesh of an attempt goes before the next one is made
         found, march = once(share)
         evaluations += march.evaluations
         excess = march.excess(found.last)
         if excess <= 1:
             return found._replace(march=march._replace(evaluations=evaluations))
         share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+        told = march.told(excess)
         if not share * march.tolerance.rtol > 8 * torch.finfo(found.last.dtype).eps:
             break  # rounding, or a state that is not finite
-    raise ConvergenceError(march.told(excess))
+        del found, march  # this mesh goes before the next one is made
+    raise ConvergenceError(told)
 
 
 def _solve_once(
