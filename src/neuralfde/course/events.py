@@ -240,7 +240,8 @@ def _refuse(given: Options, t: Any) -> None:
             "event= looks at the sign of a value, which transforms and forward mode hide. Use plain autograd there; a "
             "batch axis of z0 needs no vmap."
         )
-    if given.horizon is not None or (isinstance(t, Tensor) and t.ndim == 2):
+    if given.horizon is not None or given.before is not None or (isinstance(t, Tensor) and t.ndim == 2):
         raise InputError(
-            "event= ends each sample in its own time: leave horizon= out, and give all times in one row, t.unique()."
+            "event= ends each sample in its own time: leave horizon= and a solve as past= out, and give all times in "
+            "one row, t.unique()."
         )
