@@ -21,14 +21,14 @@ def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tup
 def _means(x: Tensor) -> tuple[Tensor, Tensor]:
     """``m = ∫₀¹ e^{-xu} du`` and ``l = ∫₀¹ u e^{-xu} du``, the share of a cell's left end, where u = 1.
 
-    By parts, ``m = e^{-x} + x l``; where that cancels l is a series, and ``(1 + x) m = 1 + x l``.
+    By parts, ``m = e^{-x} + x l``; where that cancels, l is a series.
     """
     small, near = x < 0.05, torch.full_like(x, _SERIES[-1])
     for c in _SERIES[-2::-1]:
         near = torch.rsub(near.mul_(x), c)
-    safe = torch.where(small, 1.0, x)
-    mean = torch.where(small, (1 + x * near) / (1 + x), -torch.expm1(-safe) / safe)
-    return mean, torch.where(small, near, (mean - torch.exp(-safe)) / safe)
+    down = -x.clamp(min=1e-300)  # m is 1 to rounding from here on
+    mean = torch.expm1(down) / down
+    return mean, torch.where(small, near, (torch.exp(down) - mean) / down)
 
 
 #: Those of l in powers of -x.

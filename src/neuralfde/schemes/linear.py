@@ -79,9 +79,13 @@ class _Inverse(Factor):
         self.blocks, self.shape = blocks if blocks.numel() <= STAGE_KEPT else None, shape
         self.inverse = inverse = _inverted(blocks, weight_of(w0, shape).reshape(self.samples, m))
         self.diagonal, self.transposed = inverse.ndim == 2, inverse.mT if inverse.ndim == 3 else inverse
-        self.singular = not bool(torch.isfinite(inverse).all())
         parts = f"{self.samples} samples of {m} numbers" if self.samples > 1 else f"{m} coupled numbers"
         self.why = f"dense, {parts}" if not self.diagonal else "diagonal, no number acts on another"
+
+    @property
+    def singular(self) -> bool:  # type: ignore[override]
+        """See :class:`Factor`; looked at where something went wrong."""
+        return not bool(torch.isfinite(self.inverse).all())
 
     def at(self, w0: Tensor) -> Factor | None:
         """See :class:`Factor`."""

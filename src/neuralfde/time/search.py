@@ -177,12 +177,11 @@ def _rates(seen: list[tuple[Tensor, Tensor]], w0: Tensor, scale: Tensor) -> tupl
     0 where both are the same but for rounding.
     """
     (a, before), (b, after) = seen[0], seen[-1]
-    by, change = (b - a) / scale, (after - before) / scale
-    size = float(torch.linalg.vector_norm(by))
-    if not size > 1e3 * torch.finfo(by.dtype).eps * float(torch.linalg.vector_norm(b / scale)):
+    by, change, norm = (b - a) / scale, (after - before) / scale, torch.linalg.vector_norm
+    size = float(norm(by))
+    if not size > 1e3 * torch.finfo(by.dtype).eps * float(norm(b / scale)):
         return 0.0, 0.0
-    by = by / size
-    return float((by * change).sum()) / size, float(torch.linalg.vector_norm(w0 * change)) / size
+    return float(torch.sum(by / size * change)) / size, float(norm(w0 * change)) / size
 
 
 def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
