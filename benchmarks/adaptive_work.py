@@ -5,10 +5,10 @@
 Four problems with closed solutions on [0, 1000]. The error of a solver is the largest at its own grid points from
 t = 0.1 on, relative to ``1 + |z|``. Work are evaluations of ``func``, all of them: rejected steps, the march and the
 solve, corrections and iterations; ours are taken one by one for this (``stepper="single"``). Seconds are those of the
-processor, on one thread, with what a user gets by default, the least of three runs where they are short. pycaputo has three adaptive controllers; its methods for
-Caputo's derivative take one, after Jannelli, and refuse the others. Every solver may take the best of its methods at
-each error. A method that took more than ``LONGEST`` seconds is not run for smaller errors, and pycaputo is stopped
-after twice as long.
+processor, on one thread, with what a user gets by default, the least of three runs where they are short. pycaputo has
+three adaptive controllers; its methods for Caputo's derivative take one, after Jannelli, and refuse the others. Every
+solver may take the best of its methods at each error. A method that took more than ``LONGEST`` seconds is not run for
+smaller errors, and pycaputo is stopped after twice as long.
 """
 
 from __future__ import annotations
