@@ -120,7 +120,7 @@ CALLS: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
             "estimate_error": ["'embeded'", "3", "None"],
             "steps=3, estimate_error": ["True", "'embedded'"],
             "resume": ["3", "'x'", "solve(relax, torch.ones(2), 1.0, 0.5, steps=4, resume=True)"],
-            "t=2.0, steps=None, resume": ["state(method='abm')"],
+            "t=2.0, steps=None, past": ["state(method='abm')"],
             "t=2.0, steps=None, step=0.25, resume": ["state(steps=3)"],
             "t=torch.tensor([1.0, 1.5, 2.0]), steps=None, step=0.5, resume": ["state()"],
             "t=2.0, order=0.7, steps=None, resume": ["state()"],

@@ -83,7 +83,7 @@ def test_trajectories_structures_modules_and_solutions(dtype):
     found.ys["a"][-1].abs().sum().backward()
     assert net.layer.weight.grad.abs().sum() > 0
     both = nf.solve(net, z0, 0.5, 0.7, steps=10, resume=True)
-    later = nf.solve(net, z0, 1.0, 0.7, resume=both.state)
+    later = nf.solve(net, None, 1.0, 0.7, past=both.state)
     torch.testing.assert_close(later.ys["a"][-1], found.ys["a"][-1], rtol=1e-5, atol=1e-6)
 
 

@@ -124,7 +124,7 @@ VALUES = [
     (Krylov, {"size": 0}, "Krylov.size=0"),
     (Krylov, {"restarts": -1}, "Krylov.restarts=-1"),
     (mittag_leffler, {"z": torch.ones(2, 3), "alpha": torch.ones(4)}, "do not broadcast"),
-    (partial(door, solve), {"z0": torch.ones(3), "t": 2.0, "steps": None, "resume": STATE}, "z0 differs"),
+    (partial(door, solve), {"z0": torch.ones(3), "t": 2.0, "steps": None, "past": STATE}, "z0 differs"),
 ]
 KINDS = [
     (door, {"params": 3}, "module.parameters"),
@@ -191,7 +191,11 @@ KINDS = [
     (binomial_series, {"order": "x", "count": 3}, "order must be numbers"),
     (binomial_series, {"order": 0.5, "count": 2.5}, "must be a whole number"),
     (series_product, {"a": "x", "b": Z}, "must be a tensor"),
-    *((partial(door, solve), {"resume": bad}, "the .state of a solution") for bad in (3, "x", SOLUTION)),
+    *(
+        (partial(door, solve), {k: x}, "the .state of a solution")
+        for k in ("past", "resume")
+        for x in (3, "x", SOLUTION)
+    ),
 ]
 
 

@@ -121,19 +121,35 @@ def test_resets_to_a_tolerance_are_those_of_short_steps():
     torch.testing.assert_close(found.event_times, short.event_times, rtol=0, atol=3e-3)
 
 
-def test_every_sample_is_reset_by_itself_without_gradients():
-    drive, event = (
-        torch.tensor([[1.5], [2.0]], dtype=F64),
-        nf.Event(lambda t, z, d: z[:, 0] - 0.6, 1, reset=torch.zeros_like),
-    )
-    both = nf.solve(charge, torch.zeros(2, 1, dtype=F64), 3.0, 0.7, args=(drive,), event=event, steps=100)
+EACH = nf.Event(lambda t, z, d: z[:, 0] - 0.6, direction=1, reset=lambda z: 0.25 * z)
+
+
+def test_every_sample_is_reset_by_itself():
+    drive = torch.tensor([[1.5], [2.0]], dtype=F64)
+    both = nf.solve(charge, torch.zeros(2, 1, dtype=F64), 3.0, 0.7, args=(drive,), event=EACH, steps=100)
     for k in range(2):
-        one = nf.solve(charge, torch.zeros(1, 1, dtype=F64), 3.0, 0.7, args=(drive[k],), event=event, steps=100)
+        one = nf.solve(charge, torch.zeros(1, 1, dtype=F64), 3.0, 0.7, args=(drive[k],), event=EACH, steps=100)
         count = int(torch.isfinite(both.event_times[:, k]).sum())
         assert count == len(one.event_times)
         torch.testing.assert_close(both.event_times[:count, k], one.event_times[:, 0], rtol=0, atol=2e-2)
-    with pytest.raises(nf.UnsupportedError, match="one sample after the other"):
-        nf.solve(charge, torch.zeros(2, 1, dtype=F64), 3.0, 0.7, args=(drive.requires_grad_(),), event=event, steps=20)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"steps": 20, "method": "abm"}, {"grid": 2 * torch.linspace(0, 1, 21, dtype=F64) ** 2, "method": "trapezoid"}],
+    ids=["steps", "mesh"],
+)
+def test_resets_of_single_samples_have_exact_gradients(options):
+    """Three samples: reset often, once, never."""
+
+    def loss(drive, z0):
+        found = nf.solve(charge, z0[:, None], T[:4], 0.7, args=(drive[:, None],), event=EACH, **options)
+        happened = torch.isfinite(found.event_times)
+        assert [int(x) > 0 for x in happened.sum(0)] == [True, True, False]
+        return found.event_times[happened].square().sum() + (found.ys[..., 0] * T[:4, None]).sum()
+
+    given = leaf(1.3, 1.0, 0.3), leaf(0.1, 0.0, 0.2)
+    torch.testing.assert_close(gradients(loss, *given), differences(loss, *given), rtol=1e-6, atol=1e-6)
 
 
 def test_times_that_are_only_noted():

@@ -26,11 +26,11 @@ def test_pieces_make_the_trajectory_of_one_solve(case):
     def func(t, z):  # `a` is learned from what comes after step 3
         return right_hand_side(t, z, torch.where(t > 0.33 * factor, a, a.detach()))
 
-    def piece(t, resume, stop=10, **given):
-        t = torch.arange(t, stop + 1, dtype=F64) / 10
-        return nf.solve(func, z0, t, order, history=nf.Full(block=3), params=[a], resume=resume, **given)
+    def piece(t, past, stop=10, **given):
+        t, given = torch.arange(t, stop + 1, dtype=F64) / 10, {**given, "history": nf.Full(block=3), "params": [a]}
+        return nf.solve(func, z0 if past is None else None, t, order, past=past, resume=past is None, **given)
 
-    whole, state = piece(0, None, step=0.1, **options), True
+    whole, state = piece(0, None, step=0.1, **options), None
     for n in range(10):  # one step after the other
         found = piece(n, state, n + 1, **({"step": 0.1, **options} if n == 0 else more))
         torch.testing.assert_close(found.ys[-1], whole.ys[n + 1], rtol=1e-9, atol=1e-9)
@@ -51,7 +51,7 @@ def test_windows_and_long_pasts_go_on(method):
         with torch.no_grad():
             whole = nf.solve(func, Z0, (count + 20) / 40, 0.6, step=0.025, **options).ys[-1]
             first = nf.solve(func, Z0, count / 40, 0.6, step=0.025, resume=True, **options)
-            second = nf.solve(func, Z0, (count + 20) / 40, 0.6, resume=first.state, **options)
+            second = nf.solve(func, Z0, (count + 20) / 40, 0.6, past=first.state, **options)
         torch.testing.assert_close(second.ys[-1], whole, rtol=1e-7, atol=1e-8)
         assert (first.state.steps, second.state.steps) == (count, count + 20)
 
@@ -62,7 +62,7 @@ def test_truncated_gradients(history):
     begun = nf.solve(func, Z0, 0.5, 0.6, step=0.01, history=history, resume=True)
     for adjoint in ("exact", nf.Exact(), "direct"):
         func.zero_grad()
-        ys = nf.solve(func, Z0, 1.2, 0.6, history=history, resume=begun.state, adjoint=adjoint).ys
+        ys = nf.solve(func, Z0, 1.2, 0.6, history=history, past=begun.state, adjoint=adjoint).ys
         ys.square().sum().backward()
         found.append(torch.cat([p.grad.reshape(-1) for p in func.parameters()]))
     assert not begun.state.slopes.requires_grad
@@ -90,7 +90,7 @@ def test_truncated_gradients(history):
         ({"history": nf.Window(3)}, "history differs"),
         ({"z0": Z0.t()}, "z0 differs"),
         ({"z0": Z0.float()}, "z0 differs"),
-        ({"adjoint": "paper"}, "'exact' or 'direct'"),
+        ({"adjoint": "paper"}, "adjoint='exact'"),
     ],
     ids=str,
 )
@@ -98,7 +98,7 @@ def test_what_does_not_go_on_is_refused(given, match):
     state = nf.solve(Net(), Z0, 0.5, 0.6, step=0.05, resume=True).state
     func = Net(dtype=given.get("z0", Z0).dtype)
     with pytest.raises(nf.InputError, match=match):
-        nf.solve(func, *[given.pop(k, d) for k, d in (("z0", Z0), ("t", 1.0), ("order", 0.6))], resume=state, **given)
+        nf.solve(func, *[given.pop(k, d) for k, d in (("z0", Z0), ("t", 1.0), ("order", 0.6))], past=state, **given)
 
 
 def test_another_order_of_time_is_refused_and_so_is_no_state():
@@ -107,9 +107,16 @@ def test_another_order_of_time_is_refused_and_so_is_no_state():
 
     begun = nf.solve(Net(), Z0, 0.5, order(0.3), step=0.1, resume=True)
     with pytest.raises(nf.InputError, match="order differs"):
-        nf.solve(Net(), Z0, 1.0, order(0.2), resume=begun.state)
+        nf.solve(Net(), Z0, 1.0, order(0.2), past=begun.state)
     with pytest.raises(nf.InputTypeError, match=r"the \.state of a solution"):
-        nf.solve(Net(), Z0, 1.0, order(0.3), resume=begun)
+        nf.solve(Net(), Z0, 1.0, order(0.3), past=begun)
+    with pytest.raises(nf.InputTypeError, match="past="):
+        nf.solve(Net(), Z0, 1.0, order(0.3), resume=begun.state)
+    for more in ({"event": lambda t, z: z.sum()}, {"jumps": ([0.7], Z0[None])}, {"lags": 0.1}):
+        with pytest.raises(nf.InputError, match="past="):
+            nf.solve(Net(), Z0, 1.0, order(0.3), past=begun.state, **more)
+    with pytest.raises(nf.InputError, match="estimate_error"):
+        nf.solve(Net(), Z0, 1.0, order(0.3), past=begun.state, estimate_error=True)
 
 
 def test_auto_says_what_it_chose_and_why(monkeypatch):

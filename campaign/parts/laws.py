@@ -109,9 +109,9 @@ right = {"states": fdeint(func, z0, times, order, **options)}
         """
 options.pop("steps")
 ends = sorted({min(steps, max(1, round(cut * steps))) for cut in cuts} | {steps})
-parts, state, begun = [], True, 0
+parts, state, begun = [], None, 0
 for end in ends:
-    part = solve(func, z0, times[begun : end + 1], order, step=1 / steps, resume=state, **options)
+    part = solve(func, z0, times[begun : end + 1], order, step=1 / steps, past=state, resume=True, **options)
     parts, state, begun = [*parts, part.ys[bool(parts) :]], part.state, end
 found = {"states": torch.cat(parts)}
 """,

@@ -21,7 +21,7 @@ from .door.output import in_rows
 from .door.resume import State
 from .door.semilinear import joined
 from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
-from .errors import InputError
+from .errors import InputError, InputTypeError
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
@@ -36,7 +36,7 @@ class Solution:
     """Times, states in the structure of ``z0`` stacked along the first axis, and the cost.
 
     ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=`` asked for it.
-    ``state``, where ``resume=True`` asked for it, is what a later ``solve(..., resume=state)`` goes on from.
+    ``state``, where ``resume=True`` asked for it, is what a later solve goes on from, as ``past=state``.
     ``grid`` are the times at which the steps ended, float64; a later solve takes them as ``grid=``.
     ``event_times``, with ``event=``, are the times at which it happened, with their gradients: of the shape that
     ``event`` returns where it ends the solve, several stacked first where not, infinite where it did not happen.
@@ -79,7 +79,7 @@ def fdeint(
     max_steps: int = 100_000,
     jumps: tuple[Any, Any] | None = None,
     event: Event | Callable[..., Any] | None = None,
-    past: tuple[Any, Any] | None = None,
+    past: tuple[Any, Any] | State | None = None,
     lags: float | Tensor | Sequence[float | Tensor] | None = None,
     linear: Any = None,
 ) -> Any:
@@ -148,7 +148,10 @@ def fdeint(
         past: ``(times, states)``, an observed window to go on from in place of a point: times increasing up to the
             initial one, states stacked first in the structure of ``z0``, which is the last of them, or None. Linear
             between samples and constant before, it enters as a known sum, exactly; states get gradients. For orders
-            up to 1. Weights take a number for each sample and step.
+            up to 1. Weights take a number for each sample and step. Or the ``state`` of a solution that kept it, see
+            :func:`solve`: the trajectory is then that of one long solve, with any order and the same step; ``t`` is
+            the new end, ``z0`` None or a state that looks the same, and what came before is cut off from gradients, as
+            truncated training wants it.
         lags: delays τ, a positive number or tensor, or several of them: ``func(t, z, lagged, *args)`` then gets
             ``z(t - τ)``, a tuple of states for several, linear between steps; before the initial time it is that of
             ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph of every step
@@ -187,7 +190,7 @@ def solve(
     order: Any,
     *,
     estimate_error: bool | str = False,
-    resume: bool | State | None = None,
+    resume: bool = False,
     **options: Any,
 ) -> Solution:
     """``fdeint`` with the same arguments, returning a ``Solution`` with times, states and statistics.
@@ -200,11 +203,11 @@ def solve(
             much work again. ``'embedded'`` compares the sum of each step with that of every other slope: no further
             evaluation but one, N rows more memory, O(N log N). It sees what each step adds, and not how errors grow
             from there on. Both take an even number of steps.
-        resume: True keeps what a later solve needs to go on (N rows); that solve gets it as ``resume=state`` and gives
-            the trajectory of one long solve. Its ``z0`` only says what a state looks like; ``t`` is the new end. The
-            past is cut off from gradients, as truncated training wants it.
+        resume: True keeps what a later solve needs to go on (N rows), which gets it as ``past=found.state``.
     """
     given = _options("solve", options)
+    if not isinstance(resume, bool):
+        raise InputTypeError("resume must be True or False; a solve goes on from the .state of a solution as past=.")
     z0, t = z0 if given.past is None else initial_state(z0, given.past), in_rows(t)
     if given.linear is not None and needs_no_steps(func, given) and not resume:
         instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
@@ -215,13 +218,14 @@ def solve(
         func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
         found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
         off = None if found.error is None else pytree.tree_map(torch.abs, again_complex(found.error))
-        return replace(found, ys=again_complex(found.ys), error=off)
+        state = None if found.state is None else replace(found.state, pairs=True)
+        return replace(found, ys=again_complex(found.ys), error=off, state=state)
     pair = named("estimate_error", estimate_error, {"embedded": "embedded"}, bool)
     whole = given.event is given.past is None
-    if (pair and (given.adaptive or given.jumps is not None)) or ((pair or resume) and not whole):
+    if (pair and (given.adaptive or given.jumps is not None or not whole)) or (resume and not (whole or given.before)):
         raise InputError(
             "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=; neither it "
-            "nor resume= goes with event= or past=."
+            "nor resume= goes with event= or past=, unless past= is a solve that goes on."
         )
     solved = (follow if given.eventful else run)(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure
@@ -231,7 +235,7 @@ def solve(
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
     if pair is True:
-        refuse_estimate(wanted.grid.steps, resume)
+        refuse_estimate(wanted.grid.steps)
         longer = {"steps": wanted.grid.steps // 2} if given.grid is None else {"grid": given.grid[::2]}
         with torch.no_grad():
             half = run(func, z0, t, order, given._replace(step=None, **longer)).ys

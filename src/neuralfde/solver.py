@@ -20,7 +20,7 @@ from .door.export import refuse_export
 from .door.lags import read_lags
 from .door.names import ADJOINTS
 from .door.output import assembled
-from .door.resume import State, read_state, settings_of, weights_of_past
+from .door.resume import State, settings_of, weights_of_past
 from .door.semilinear import joined, refuse_orders
 from .door.validation import (
     Options,
@@ -115,15 +115,15 @@ def _solve(
     t: float | Tensor,
     order: Any,
     given: Options,
-    resume: bool | State | None = None,
+    resume: bool = False,
     embedded: bool = False,
 ) -> Solved:
     """Solve, with given steps or to a tolerance."""
-    if not given.adaptive or (resume is not None and read_state(resume) is not None):
+    if not given.adaptive:
         return _solve_once(func, z0, t, order, given, resume, embedded)
 
     def once(share: float) -> tuple[Solved, Adapted]:
-        steps, march = adapted(func, z0, t, order, given, bool(resume) or embedded, share)
+        steps, march = adapted(func, z0, t, order, given, resume or embedded, share)
         return _solve_once(func, z0, t, order, steps), march
 
     return to_tolerance(once)
@@ -139,9 +139,11 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
         if excess <= 1:
             return found._replace(march=march._replace(evaluations=evaluations))
         share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+        told = march.told(excess)
         if not share * march.tolerance.rtol > 8 * torch.finfo(found.last.dtype).eps:
             break  # rounding, or a state that is not finite
-    raise ConvergenceError(march.told(excess))
+        del found, march  # this mesh goes before the next one is made
+    raise ConvergenceError(told)
 
 
 def _solve_once(
@@ -150,33 +152,33 @@ def _solve_once(
     t: float | Tensor,
     order: Any,
     given: Options,
-    resume: bool | State | None = None,
+    resume: bool = False,
     embedded: bool = False,
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
-    before = None if resume is None else read_state(resume)
-    semilinear = given.linear is not None
+    before, semilinear = given.before, given.linear is not None
+    keep = resume or before is not None
     if semilinear:
-        func, given = joined(func, z0, given, before is not None)
+        func, given = joined(func, z0, given)
     refuse_surroundings(func)
-    if (resume or embedded) and derivatives_are_watched():
+    if (keep or embedded) and derivatives_are_watched():
         raise UnsupportedError(
             "resume= and estimate_error='embedded' keep rows of a solve, which transforms and forward mode would take "
             "with them. Leave them out there."
         )
-    problem, weights = weighed(structure_of(z0), t, order, given, before, resume, embedded)
+    problem, weights = weighed(structure_of(z0), t, order, given, keep, embedded)
     structure, wanted = problem.structure, problem.request
     if semilinear:
         refuse_orders(problem)
     if embedded:
-        refuse_estimate(wanted.grid.steps, resume)
+        refuse_estimate(wanted.grid.steps)
     row0 = structure.pack(z0) if before is None else before.last
     if not (torch.compiler.is_exporting() or capturing()) and not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     delays = None
     if given.lags is not None:
-        delays = read_lags(given, problem, bool(resume or embedded))
+        delays = read_lags(given, problem, keep or embedded)
         args = (delays.at(0, [row0]), *args)
         count = len(args)
     if given.horizon is not None:
@@ -192,7 +194,7 @@ def _solve_once(
         row0 = row0 if problem.observed is None else torch.cat([row0, problem.observed.rows[:-1]])
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), bool(resume or embedded), delays)
+    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), keep or embedded, delays)
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
@@ -337,15 +339,13 @@ def _step_errors(
         return step_errors(kernel, rows, slopes, initial, by)
 
 
-def refuse_estimate(count: int, resume: bool | State | None) -> None:
+def refuse_estimate(count: int) -> None:
     """Raise where no solve with steps of twice the length exists."""
     if count % 2:
         raise InputError(
             f"estimate_error= compares with steps of twice the length, but there are {count}. Use an even number of "
             f"them, such as steps={count + 1}."
         )
-    if isinstance(resume, State):
-        raise InputError("estimate_error= needs the whole solve; leave resume= out.")
 
 
 def gain(scheme: Scheme, order: Any) -> float:

@@ -127,6 +127,15 @@ def test_wide_states_with_few_diagonals_are_solved_by_them(shape):
         assert apart(one, other) < 1e-11
 
 
+def test_one_jacobian_serves_steps_of_all_lengths():
+    mesh = torch.cat([torch.zeros(1), torch.logspace(-4, 1, 60)]).double()
+    z0, k = torch.ones(2, 3, dtype=F64), torch.tensor(30.0, dtype=F64, requires_grad=True)
+    out = solve(relaxation, z0, 10.0, 0.7, grid=mesh, method="trapezoid", args=(k,), stepper="single")
+    out.ys.sum().backward()
+    assert out.stats.factorisations <= 2
+    assert out.stats.linear_solves < 6 * 60
+
+
 NEAR = Given(lambda w0, r: r / (1 + w0), lambda w0, r: r / (1 + w0))
 LINEAR = [Dense(), Krylov(size=4), Krylov(preconditioner=Dense()), NEAR]
 

@@ -139,7 +139,7 @@ def test_a_second_initial_value_and_a_resumed_solve(captures):
         torch.testing.assert_close(two, one, rtol=1e-12, atol=1e-12)
     whole = nf.fdeint(func, z0, 2.0, 0.6, steps=180, method="abm", stepper="single")
     half = nf.solve(func, z0, 1.0, 0.6, steps=90, method="abm", stepper="cuda-graph", resume=True)
-    rest = nf.solve(func, z0, 2.0, 0.6, method="abm", stepper="cuda-graph", resume=half.state)
+    rest = nf.solve(func, z0, 2.0, 0.6, method="abm", stepper="cuda-graph", past=half.state)
     torch.testing.assert_close(rest.ys[-1], whole, rtol=1e-12, atol=1e-12)
     assert captures
 

@@ -276,7 +276,7 @@ def test_a_func_is_shown_to_be_vectorised_once():
 def test_a_resumed_solve_is_one_long_solve():
     whole = nf.fdeint(oscillator, start(), 2.0, 0.7, steps=200, method="abm")
     half = nf.solve(oscillator, start(), 1.0, 0.7, steps=100, method="abm", resume=True)
-    rest = nf.solve(oscillator, start(), 2.0, 0.7, method="abm", resume=half.state)
+    rest = nf.solve(oscillator, start(), 2.0, 0.7, method="abm", past=half.state)
     assert relative(rest.ys[-1], whole) < 1e-13
 
 

@@ -10,25 +10,26 @@ from torch import Tensor
 
 def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
     """``p`` and ``q`` of cells of these lengths (m, 1) for the rule of each sum, (sums, m, K)."""
-    x = length * rates
-    whole = length * _mean(x)
-    left = length * _mean_of_left(x) if "linear" in cells else whole
+    mean, of_left = _means(length * rates)
+    whole, left = length * mean, length * of_left
     none, linear = torch.zeros_like(whole), (left, whole - left)
     rules = {"linear": linear, "ahead": linear, "left": (whole, none), "right": (none, whole)}
     p, q = zip(*[rules[cell] for cell in cells], strict=True)
     return torch.stack(p), torch.stack(q)
 
 
-def _mean(x: Tensor) -> Tensor:
-    """``∫₀¹ e^{-xu} du``."""
-    safe = torch.where(x > 0, x, 1.0)
-    return torch.where(x > 0, -torch.expm1(-safe) / safe, 1.0)
+def _means(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``m = ∫₀¹ e^{-xu} du`` and ``l = ∫₀¹ u e^{-xu} du``, the share of a cell's left end, where u = 1.
+
+    By parts, ``m = e^{-x} + x l``; where that cancels, l is a series.
+    """
+    small, near = x < 0.05, torch.full_like(x, _SERIES[-1])
+    for c in _SERIES[-2::-1]:
+        near = torch.rsub(near.mul_(x), c)
+    down = -x.clamp(min=1e-300)  # m is 1 to rounding from here on
+    mean = torch.expm1(down) / down
+    return mean, torch.where(small, near, (torch.exp(down) - mean) / down)
 
 
-def _mean_of_left(x: Tensor) -> Tensor:
-    """``∫₀¹ u e^{-xu} du``: the share of a cell's left end, where u = 1; a series where that cancels."""
-    small = x < 0.05
-    near, safe = torch.zeros_like(x), torch.where(small, 1.0, x)
-    for k in range(7, -1, -1):
-        near = 1 / (math.factorial(k) * (k + 2)) - x * near
-    return torch.where(small, near, (-torch.expm1(-safe) / safe - torch.exp(-safe)) / safe)
+#: Those of l in powers of -x.
+_SERIES = [1 / (math.factorial(k) * (k + 2)) for k in range(8)]

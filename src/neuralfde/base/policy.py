@@ -108,6 +108,10 @@ CHEBYSHEV_TERMS = 1024
 STAGE_STALE = 0.1
 #: A step with so much smaller a weight asks for a matrix of its own: the error of its slope is its state's over it.
 STAGE_SHORTER = 1 / 64
+#: A Jacobian of up to so many numbers is kept, and its matrix made anew for each step of another length: 0.1 ms. With
+#: the matrix of the step before, a mesh of growing steps asks for a Jacobian at every second step, each 0.6 ms: a solve
+#: to a tolerance takes half as long again (benchmarks/adaptive_work.py).
+STAGE_KEPT = 1 << 10
 #: Updates of this many roundings do not shrink any further.
 STAGE_ROUNDING = 256
 #: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.

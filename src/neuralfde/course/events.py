@@ -151,11 +151,6 @@ class Watched:
 
     def reset(self, k: int, event: Moment) -> float:
         """The state of a sample jumps; when."""
-        if self.own and event.at.requires_grad:
-            raise UnsupportedError(
-                "a reset of single samples has no gradient here: samples share their steps, and each would feel where "
-                "the others' are. Solve one sample after the other with an event of one number, or use torch.no_grad()."
-            )
         apart, shift = 3 * JUMP_LENGTH * (self.asked[-1] - self.asked[0]), 0.0
         while any(abs(event.when + shift - j.when) < apart for j in self.jumps):
             shift -= apart
@@ -245,7 +240,8 @@ def _refuse(given: Options, t: Any) -> None:
             "event= looks at the sign of a value, which transforms and forward mode hide. Use plain autograd there; a "
             "batch axis of z0 needs no vmap."
         )
-    if given.horizon is not None or (isinstance(t, Tensor) and t.ndim == 2):
+    if given.horizon is not None or given.before is not None or (isinstance(t, Tensor) and t.ndim == 2):
         raise InputError(
-            "event= ends each sample in its own time: leave horizon= out, and give all times in one row, t.unique()."
+            "event= ends each sample in its own time: leave horizon= and a solve as past= out, and give all times in "
+            "one row, t.unique()."
         )

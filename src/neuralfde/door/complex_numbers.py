@@ -53,7 +53,9 @@ def in_real_numbers(
         event = event if isinstance(event, Event) else Event(event)
         reset = None if event.reset is None else _pairwise(event.reset)
         event = replace(event, fn=_of_pairs(event.fn), reset=reset)
-    past = None if given.past is None else (given.past[0], pytree.tree_map(_as_pairs, given.past[1]))
+    past = given.past
+    if isinstance(past, tuple | list):
+        past = (past[0], pytree.tree_map(_as_pairs, past[1]))
     given = given._replace(velocity=velocity, horizon=horizon, jumps=jumps, event=event, past=past)
     return InRealNumbers(func, given.lags is not None), pytree.tree_map(_as_pairs, z0), order, given
 

@@ -65,7 +65,8 @@ def _refuse(given: Options, problem: Problem, more: bool) -> None:
     """Raise where a solve that keeps the graph of every step is no answer to what is asked."""
     if given.horizon is not None or more or isinstance(problem.adjoint, Paper):
         raise InputError(
-            "lags= need adjoint='exact' or 'direct', and no horizon=, resume= or estimate_error='embedded'."
+            "lags= need adjoint='exact' or 'direct', and no horizon=, resume=, solve as past= or "
+            "estimate_error='embedded'."
         )
     if problem.storage.recomputes or given.storage == "host" or given.stepper not in ("auto", "single", Single()):
         raise InputError(

@@ -16,6 +16,7 @@ from ..errors import InputError, InputTypeError
 from ..history import History, Window
 from ..orders import Caputo, Operator
 from ..weights.observed import observed
+from .resume import State
 
 
 class Observed(NamedTuple):
@@ -38,9 +39,17 @@ class Observed(NamedTuple):
 
 
 def initial_state(z0: Any, past: Any) -> Any:
-    """The state that a solve begins with: with a known past its last sample, with which ``z0`` must agree."""
+    """The state that a solve begins with: with a known past its last sample, with which ``z0`` must agree.
+
+    A solve that goes on has its own last state, and ``z0`` says what that looks like.
+    """
+    if isinstance(past, State):
+        return past.template() if z0 is None else z0
     if not isinstance(past, tuple | list) or len(past) != 2:
-        raise InputTypeError("past= must be a pair (times, states), states stacked along a first axis like z0.")
+        raise InputTypeError(
+            "past= must be a pair (times, states), states stacked along a first axis like z0, or the .state of a "
+            "solution to go on with."
+        )
     if any(not isinstance(x, Tensor) or x.ndim == 0 or x.shape[0] == 0 for x in pytree.tree_leaves(past[1])):
         raise InputTypeError("the states of past= must be tensors with the times along a first axis.")
     last = pytree.tree_map(lambda x: x[-1], past[1])
@@ -81,6 +90,6 @@ def refuse_past(operator: Operator, numbers: dict[str, Tensor], more: bool, hist
     if not isinstance(operator, Caputo) or float(numbers["order"].detach().max()) > 1:
         raise InputError("past= is for orders of Caputo's derivative up to 1: there the slopes of a window are known.")
     if more:
-        raise InputError("past= says how a solve begins: leave velocity= and resume= out.")
+        raise InputError("past= says how a solve begins: leave velocity= out.")
     if isinstance(history, Window):
         raise InputError("past= is remembered for good, and a Window forgets. Use another history.")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..base.grid import Grid, Request, request
 from ..base.structure import Structure
-from ..errors import InputError, InputTypeError
+from ..base.torch_private import pytree
+from ..errors import InputError
 from ..history import FFT, Exponentials, Full, History, Window
 from ..weights.kernel import Kernel
 
@@ -31,6 +32,7 @@ class State:
         last: the state where it stopped, (groups, width).
         slopes: (steps, groups, width).
         weights: those of the past, as a later solve must find them again.
+        pairs: whether the state is complex, and all these are pairs of real numbers.
     """
 
     start: float
@@ -41,6 +43,12 @@ class State:
     last: Tensor
     slopes: Tensor
     weights: Tensor
+    pairs: bool = False
+
+    def template(self) -> Any:
+        """What a state looks like, for those who give none."""
+        last = self.structure.unpack(self.last)
+        return pytree.tree_map(torch.view_as_complex, last) if self.pairs else last
 
     @property
     def steps(self) -> int:
@@ -149,20 +157,10 @@ def settings_of(method: Any, operator: Any, numbers: Mapping[str, Tensor], histo
     }
 
 
-def read_state(resume: Any) -> State | None:
-    """The state to go on from, if there is one."""
-    if resume is None or isinstance(resume, bool | State):
-        return resume if isinstance(resume, State) else None
-    raise InputTypeError(
-        f"resume must be True, to keep what a later solve needs, or the .state of a solution; got "
-        f"{type(resume).__name__}."
-    )
-
-
 def refuse_other(name: str, then: Any, now: Any) -> None:
     """Raise: a setting differs from that of the solve so far."""
     raise InputError(
-        f"resume=: {name} differs. The solve so far has {then}, this one has {now}. One grid, one method and one order "
+        f"past=: {name} differs. The solve so far has {then}, this one has {now}. One grid, one method and one order "
         f"run through all of a fractional history; give the same {name}, or start anew."
     )
 

@@ -42,7 +42,7 @@ def constant(t: Any, z: Tensor, b: Tensor) -> Tensor:
     return b.expand_as(z)
 
 
-def joined(func: Any, z0: Any, given: Options, resumed: bool = False) -> tuple[Callable[..., Any], Options]:
+def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Options]:
     """One right-hand side, and options without ``linear=``; IMEX if no other method is given, nor a tolerance."""
     if given.adjoint == "paper" or isinstance(given.adjoint, Paper):
         raise InputError(
@@ -59,7 +59,7 @@ def joined(func: Any, z0: Any, given: Options, resumed: bool = False) -> tuple[C
     given = given._replace(args=(*args, tuple(tensors)), linear=None)
     if given.params is not None and part.own:
         given = given._replace(params=[*given_params(given.params), *part.tensors])
-    default = "trapezoid" if given.adaptive and not resumed else "imex"
+    default = "trapezoid" if given.adaptive else "imex"
     scheme = read_scheme(given.method, given.solver, default)
     uneven = given.grid is not None or given.grading != 1 or given.adaptive
     if isinstance(scheme, IMEX):

@@ -63,7 +63,12 @@ class Options(NamedTuple):
     @property
     def adaptive(self) -> bool:
         """Whether a tolerance chooses the steps."""
-        return self.step is None and self.steps is None and self.grid is None
+        return self.step is None and self.steps is None and self.grid is None and self.before is None
+
+    @property
+    def before(self) -> State | None:
+        """The solve that this one goes on with, if that is its past."""
+        return self.past if isinstance(self.past, State) else None
 
     @property
     def eventful(self) -> bool:
@@ -101,15 +106,13 @@ class Problem:
         return Mesh(grid.steps, elapsed, grid.start, grid.uniform, horizon, velocity, self.rates)
 
 
-def read(
-    structure: Structure, t: float | Tensor, order: Any, given: Options, train: bool, before: State | None = None
-) -> Problem:
+def read(structure: Structure, t: float | Tensor, order: Any, given: Options, train: bool) -> Problem:
     """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
-    scheme = read_scheme(given.method, given.solver)
+    before, scheme = given.before, read_scheme(given.method, given.solver)
     read_callback(given.callback)
     if given.rtol is not None or given.atol is not None:
         raise InputError(
-            "rtol= and atol= choose the steps: leave step=, steps=, grid= and resume= out, or the tolerances."
+            "rtol= and atol= choose the steps: leave step=, steps=, grid= and a solve as past= out, or the tolerances."
         )
     if before is None:
         wanted = request(t, given.step, given.steps, given.grading, given.grid)
@@ -126,9 +129,8 @@ def read(
         jumps = read_jumps(given.jumps, structure, t)
         wanted = with_jumps(wanted, jumps, t)
     known_past = None
-    if given.past is not None:
-        more = given.velocity is not None or before is not None
-        refuse_past(operator, known, more, read_history(given.history))
+    if given.past is not None and before is None:
+        refuse_past(operator, known, given.velocity is not None, read_history(given.history))
         known_past = read_past(given.past, structure, t)
     row_bytes, double = structure.numel * structure.dtype.itemsize, structure.dtype == torch.float64
     size = Size(wanted.grid.steps, row_bytes, scheme.sums, train, double)
@@ -228,7 +230,7 @@ def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None
     if not scheme.cells or not isinstance(operator, Caputo) or before is not None:
         raise InputError(
             "jumps= put a short step before each jump: use method='predictor', 'predictor-implicit', 'trapezoid' "
-            "or 'abm', ABM(ahead=True), orders of Caputo's derivative, and no resume=."
+            "or 'abm', ABM(ahead=True), orders of Caputo's derivative, and no solve as past=."
         )
 
 

@@ -22,7 +22,7 @@ from ..solve.plan import Coefficients
 from ..weights import uniform
 from ..weights.kernel import Kernel
 from .output import output
-from .resume import State, settings_of, windowed_start
+from .resume import settings_of, windowed_start
 from .validation import Options, Problem, read, read_velocity, refuse_resume
 
 # Stage solvers that are known by their numbers alone.
@@ -43,21 +43,20 @@ class Weights(NamedTuple):
 
 
 def weighed(
-    structure: Structure, t: Any, order: Any, given: Options, before: State | None, resume: Any, every: bool
+    structure: Structure, t: Any, order: Any, given: Options, keep: bool, every: bool
 ) -> tuple[Problem, Weights]:
     """The problem and its numbers; a small solve that was asked for in the same words before is found again.
 
     Args:
-        before: what a resumed solve goes on from.
-        resume: whether a later solve will go on from this one.
+        keep: whether a later solve will go on from this one.
         every: whether the state is wanted at every step.
     """
     asked = (structure, t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     if torch.compiler.is_exporting():
         with outside_of_programs():
             return _weighed(*asked)
-    if resume or every or not _is_found_again(*asked[:4]):
-        return _weighed(*asked, before, resume, every)
+    if keep or every or not _is_found_again(*asked[:4]):
+        return _weighed(*asked, keep, every)
     return _READ.get(_typed(asked), lambda: _with_tables(*_weighed(*asked)))
 
 
@@ -67,13 +66,12 @@ def _weighed(
     order: Any,
     given: Options,
     modes: tuple[bool, bool],
-    before: State | None = None,
-    resume: Any = None,
+    keep: bool = False,
     every: bool = False,
 ) -> tuple[Problem, Weights]:
     """What was asked for; ``modes``: with gradients, in inference mode, where tensors are of no use to training."""
-    problem = read(structure, t, order, given, modes[0], before)
-    return problem, _weights(problem, given, before, resume, every)
+    problem = read(structure, t, order, given, modes[0])
+    return problem, _weights(problem, given, keep, every)
 
 
 def _with_tables(problem: Problem, weights: Weights) -> tuple[Problem, Weights]:
@@ -107,11 +105,11 @@ def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) ->
     return numbers and small and known and names and structure.device.type == "cpu"
 
 
-def _weights(problem: Problem, given: Options, before: State | None, resume: Any, every: bool) -> Weights:
+def _weights(problem: Problem, given: Options, keep: bool, every: bool) -> Weights:
     like = torch.empty(0, dtype=problem.structure.dtype, device=problem.structure.device)
-    wanted, past = problem.request, problem.history
+    wanted, past, before = problem.request, problem.history, given.before
     grid, past_rows, velocity = wanted.grid, None, given.velocity is not None
-    if resume:
+    if keep:
         refuse_resume(problem.adjoint, wanted, problem.scheme)
         settings = settings_of(problem.scheme, problem.operator, problem.known, past)
     if before is not None:
@@ -125,7 +123,7 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
     fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and is_constant(c)}
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
     times = grid.times(like)[grid.steps - wanted.grid.steps :]
-    return Weights(coefficients, times, nodes, kernel.first, past_rows, whole if resume else None)
+    return Weights(coefficients, times, nodes, kernel.first, past_rows, whole if keep else None)
 
 
 def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[int, ...], Coefficients]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import function, whole
-from ..base.policy import DENSE_MEMORY, DENSE_NUMBERS
+from ..base.policy import DENSE_MEMORY, DENSE_NUMBERS, STAGE_KEPT
 from ..errors import InputTypeError
 from .jacobian import Jacobian, agrees, irregular
 
@@ -43,6 +43,10 @@ class Factor(ABC):
         """The least real part of the eigenvalues of M, as far as it is known; infinite if it is not."""
         return math.inf
 
+    def at(self, w0: Tensor) -> Factor | None:
+        """The factor for another weight and the same Jacobian, where that takes little; None where not."""
+        return None
+
     @abstractmethod
     def solve(self, r: Tensor) -> Tensor:
         """``M⁻¹ r``, in the shape of the state."""
@@ -68,14 +72,24 @@ def check_linear(name: str, value: object) -> None:
 
 
 class _Inverse(Factor):
-    """Inverse matrices (samples, m, m), or numbers (samples, 1) where the matrix is diagonal."""
+    """Inverse matrices (samples, m, m), or numbers (samples, 1) where the matrix is diagonal, from ``blocks`` of J."""
 
-    def __init__(self, inverse: Tensor) -> None:
-        self.inverse, self.samples, m = inverse, inverse.shape[0], inverse.shape[-1]
+    def __init__(self, blocks: Tensor, w0: Tensor, shape: torch.Size) -> None:
+        self.samples, m, _ = blocks.shape
+        self.blocks, self.shape = blocks if blocks.numel() <= STAGE_KEPT else None, shape
+        self.inverse = inverse = _inverted(blocks, weight_of(w0, shape).reshape(self.samples, m))
         self.diagonal, self.transposed = inverse.ndim == 2, inverse.mT if inverse.ndim == 3 else inverse
-        self.singular = not bool(torch.isfinite(inverse).all())
         parts = f"{self.samples} samples of {m} numbers" if self.samples > 1 else f"{m} coupled numbers"
         self.why = f"dense, {parts}" if not self.diagonal else "diagonal, no number acts on another"
+
+    @property
+    def singular(self) -> bool:  # type: ignore[override]
+        """See :class:`Factor`; looked at where something went wrong."""
+        return not bool(torch.isfinite(self.inverse).all())
+
+    def at(self, w0: Tensor) -> Factor | None:
+        """See :class:`Factor`."""
+        return None if self.blocks is None else _Inverse(self.blocks, w0, self.shape)
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -124,7 +138,7 @@ class Dense(Linear):
                 continue
             found = None if samples > 1 and jacobian.seems_to_mix(samples) else self._blocks(jacobian, samples, m)
             if found is not None:
-                return _Inverse(_inverted(found, weight_of(w0, shape).reshape(samples, m)))
+                return _Inverse(found, w0, shape)
         return None
 
     def _blocks(self, jacobian: Jacobian, samples: int, m: int) -> Tensor | None:

@@ -158,7 +158,7 @@ class NewtonStages(Stages):
         start, fresh, before, least = (x, at), False, None, torch.finfo(x.dtype).tiny
         found, ahead = None, None  # what is there of samples that are done, and which are not
         for _ in range(self.solver.max_iter):
-            if self.factor is None or not (fresh or (self.factor.reusable and self._long_enough(w0))):
+            if self.factor is None or not (fresh or (self.factor.reusable and self._serves(w0))):
                 self._renew(jacobian(x), w0)
                 fresh = True
             d = self._solved(at[0], transposed)
@@ -254,12 +254,15 @@ class NewtonStages(Stages):
         self.factor, self.linear, self.made = found, found.by or self.linear, (w0, float(w0.max()))
         self.factorisations += found.reusable
 
-    def _long_enough(self, w0: Tensor) -> bool:
-        """Whether the matrix is not one of a far longer step: its errors would be divided by ``w_0`` in the slope."""
+    def _serves(self, w0: Tensor) -> bool:
+        """Whether the matrix is one for this weight, or that of a step which is not far longer: its errors would be
+        divided by ``w_0`` in the slope."""
         if self.made[0] is not w0:
-            if float(w0.max()) < STAGE_SHORTER * self.made[1]:
+            assert self.factor is not None
+            found, size = self.factor.at(w0), float(w0.max())
+            if found is None and size < STAGE_SHORTER * self.made[1]:
                 return False
-            self.made = w0, self.made[1]
+            self.factor, self.made = found or self.factor, (w0, size if found else self.made[1])
         return True
 
     # ---- several solutions ------------------------------------------------------------------------------------------

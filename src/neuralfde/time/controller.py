@@ -47,7 +47,7 @@ class Tolerance:
 
 @dataclass
 class Trial:
-    """A step that was tried: the state and slope at its end, and the error of each number.
+    """A step that was tried: the state and slope at its end, and the error of each number in units of what is allowed.
 
     ``stiffness`` is ``w_0 |J|`` of an explicit step in units of what is stable.
     """
@@ -57,9 +57,10 @@ class Trial:
     error: Tensor
     stiffness: float = 0.0
 
-    def excess(self, tolerance: Tolerance, before: Tensor) -> float:
-        """The largest error in units of what is allowed; infinite where a number is not finite."""
-        found = float((self.error / tolerance.scale(before, self.state)).max())
+    @property
+    def excess(self) -> float:
+        """The largest error; infinite where a number is not finite."""
+        found = float(self.error.max())
         return found if math.isfinite(found) else math.inf
 
 

@@ -47,7 +47,8 @@ class Past:
         if length < self.shortest:
             self._extend(length)
         like = self.initial
-        fading = (self.coefficients * torch.exp(-self.rates * length)[:, None]).to(like)
+        self.fade = torch.exp(self.rates * -length)[:, None]
+        fading = (self.coefficients * self.fade).to(like)
         far = (fading.T[:, None, None] @ self.sums)[:, :, 0].transpose(0, 1)  # (sums, groups, width)
         lengths = torch.tensor([[self.length], [length]], dtype=torch.float64)
         weights = [[(self.gain * w[-1]).to(like)[:, None] for w in newest(c, self.order, lengths)] for c in self.cells]
@@ -58,8 +59,8 @@ class Past:
         return found, weights[0][0][:, 0]
 
     def accept(self, length: float, slope: Tensor) -> None:
-        """The step was taken: the cell is folded in."""
-        self.sums.mul_(torch.exp(-self.rates * length).to(slope)[:, None]).add_(self._cell(length, slope, 0))
+        """The step that was tried last is taken: its cell is folded in."""
+        self.sums.mul_(self.fade.to(slope)).add_(self._cell(length, slope, 0))
         self.slopes, self.length, self.age = [*self.slopes[-2:], slope], length, self.age + length
 
     def _cell(self, length: float, slope: Tensor, first: int) -> Tensor:

@@ -92,7 +92,7 @@ def find_mesh(
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
         trial = _tried(equation, scheme, stages, past, time, length, state, tolerance)
-        excess = math.inf if trial is None else trial.excess(tolerance, state)
+        excess = math.inf if trial is None else trial.excess
         if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
             past.accept(length, trial.slope)
             time, state = stop if length == stop - time else time + length, trial.state
@@ -113,8 +113,9 @@ def find_mesh(
 
 def _halved(times: Tensor) -> Tensor:
     """Times with one in the middle of each step, but for the tiny ones that end in a jump."""
-    found = times.repeat_interleave(2)[:-1]
-    found[1::2] = torch.lerp(times[:-1], times[1:], 0.5)
+    found = times.new_empty(2 * len(times) - 1)
+    found[::2] = times
+    torch.lerp(times[:-1], times[1:], 0.5, out=found[1::2])
     wide = times.diff() > 2 * JUMP_LENGTH * times[-1]
     if bool(wide.all()):
         return found
@@ -139,25 +140,28 @@ def _tried(
         seen[1:] = [(z, v)]
         return v
 
+    v: Tensor | None
     if scheme.implicit:
         try:
-            x[0], _ = scheme.locate(f, x[0], w0, before.view(shape), stages, f"the step to t={time + length:g}")
+            z, v = scheme.locate(f, x[0], w0, before.view(shape), stages, f"the step to t={time + length:g}")
         except ConvergenceError:
             return None
-    z, v = scheme.evaluate(f, x, w0)
+    else:
+        z, v = scheme.evaluate(f, x, w0)
     assert v is not None
     state, slope = z.view_as(sums[0]), v.view_as(sums[0])
     linear = scheme.cells[0] == "linear"
     scale = tolerance.scale(before, state)
     rate, stiffness = _rates(seen, w0, scale.view(shape))
-    passes = length * float((slope / scale).norm() / ((slope - past.slopes[-1]) / scale).norm().clamp(min=1e-300))
+    norm = torch.linalg.vector_norm
+    passes = length * float(norm(slope / scale)) / max(float(norm((slope - past.slopes[-1]) / scale)), 1e-300)
     since = min(past.age + length, ADAPTIVE_PASSES * passes)
     counts = reach(since, equation.order, rate * equation.gain) * equation.gain
     error = slope_error([*past.slopes, slope], [past.length, length], linear) * counts.to(state)[:, None]
     if linear and not scheme.implicit:
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
-    return Trial(state, slope, ADAPTIVE_WEIGHT * error, stiffness / stable)
+    return Trial(state, slope, ADAPTIVE_WEIGHT * error / scale, stiffness / stable)
 
 
 def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
@@ -173,12 +177,11 @@ def _rates(seen: list[tuple[Tensor, Tensor]], w0: Tensor, scale: Tensor) -> tupl
     0 where both are the same but for rounding.
     """
     (a, before), (b, after) = seen[0], seen[-1]
-    by, change = (b - a) / scale, (after - before) / scale
-    size = float(torch.linalg.vector_norm(by))
-    if not size > 1e3 * torch.finfo(by.dtype).eps * float(torch.linalg.vector_norm(b / scale)):
+    by, change, norm = (b - a) / scale, (after - before) / scale, torch.linalg.vector_norm
+    size = float(norm(by))
+    if not size > 1e3 * torch.finfo(by.dtype).eps * float(norm(b / scale)):
         return 0.0, 0.0
-    by = by / size
-    return float((by * change).sum()) / size, float(torch.linalg.vector_norm(w0 * change)) / size
+    return float(torch.sum(by / size * change)) / size, float(norm(w0 * change)) / size
 
 
 def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
@@ -208,7 +211,7 @@ def _gave_up(
     elif not bool(torch.isfinite(trial.error).all()):
         culprit = "func, or the state, becomes NaN or infinite there"
     else:
-        worst = int((trial.error / tolerance.scale(state, trial.state)).argmax())
+        worst = int(trial.error.argmax())
         value, slope = float(state.flatten()[worst]), float(trial.slope.flatten()[worst])
         culprit = f"the largest error is that of number {worst} of the state, z={value:.4g} with slope {slope:.4g}"
     return (

@@ -77,15 +77,18 @@ def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor
     if is_constant(order) and is_constant(horizon):
         rest = (order - order.to(torch.bfloat16).to(order)).detach()
         near = [torch.stack([order - rest, rest, gain])] * len(cells)
+        local = gain.new_zeros(len(times), len(gain))
+        for k in range(0, len(times) - 1, OWN_WEIGHTS):  # a piece at a time: the table alone grows with the steps
+            lengths = times[k : k + OWN_WEIGHTS + 1].diff()[:, None]
+            local[k + 1 : k + 1 + len(lengths)] = gain * newest(cells[0], order, lengths)[0]
     else:
         lengths, lags = torch.cat([torch.zeros_like(times[:1]), times.diff()])[:, None], 1 + ("ahead" in cells)
         near = [gain * torch.cat(newest(cell, order, lengths)[1 : 1 + lags]) for cell in cells]
+        local = gain * newest(cells[0], order, lengths)[0]
     weights = torch.stack([torch.cat([own, far]) for own in near])
-    pieces = (times[k : k + OWN_WEIGHTS + 1].diff()[:, None] for k in range(0, len(times) - 1, OWN_WEIGHTS))
-    own = [gain * newest(cells[0], order, lengths)[0] for lengths in pieces]
     return Kernel(
         weights,
-        torch.cat([torch.zeros_like(own[0][:1]), *own]),
+        local,
         first=int(cells[0] == "right"),
         dense=lambda positions: _dense(cells[0], order, times, horizon, rates, positions),
     )
