@@ -70,7 +70,7 @@ def _delayed(plan: Plan, run: Run, inputs: tuple[Tensor | None, ...]) -> tuple[T
     """The solve in plain operations, where ``func`` gets earlier states."""
     run.stepper, run.why = "single", "func gets earlier states"
     found = _composed(plan, inputs)
-    if plan.check_finite and not all(x is None or all_finite(x) for x in found):
+    if plan.check_finite and not all_finite(*[x for x in found if x is not None]):
         raise NonFiniteError("the result contains NaN or infinity: use shorter steps, or an implicit method.")
     return found
 

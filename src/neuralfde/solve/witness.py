@@ -64,7 +64,7 @@ class Witness:
 
     def verdict(self) -> None:
         """Raise unless every slope that was compared was the same, up to rounding."""
-        if not all(float(excess) <= 0 for excess in self.excess):
+        if self.excess and not bool((torch.stack(self.excess) <= 0).all()):
             raise ChangedFunctionError(
                 "func gives other values in the backward pass than it gave in the forward pass, so that the gradient "
                 "would be wrong: something that it uses was changed before backward() (weights or buffers in place, a "
