@@ -35,12 +35,14 @@ from neuralfde.cli import execution
 from neuralfde.cli.folder import FolderReport
 from neuralfde.cli.installed import available, load
 from neuralfde_command import app
-from neuralfde_experiments import graph_training
+from neuralfde_experiments import forecasting, graph_training
+from neuralfde_experiments.data.series import Panel
 from neuralfde_experiments.graph_synthetic import GraphSize, synthetic_graph
 
 LV = "--trajectories 6 --samples 5 --steps 5 --batch-size 2"
 IMAGES = "--limit 96 --batch-size 16 --width 8 --t 0.5 --step 0.25 --threads 1 --holdout 0.1 --checkpoint-every 1"
 GRAPH = "--hidden 8 --heads 2 --t 2 --step 1 --device cpu"
+FORECAST = "--sets fulda --horizons 24 --latent 4 --width 8 --batch 8"
 #: Every experiment that trains or fits, in small.
 RUNS = {
     "lotka-volterra": f"run lotka-volterra {LV} --epochs 16 --learn-order",
@@ -51,6 +53,7 @@ RUNS = {
     "image-stages": f"run image-stages {IMAGES} --epochs 2 --adjoint exact,paper",
     "graphs": f"run graphs {GRAPH} --seeds 3 --orders 0.6,1.0 --choose-on 1 --epochs 12 --evaluate-every 3",
     "graph-sampled": f"run graph-sampled {GRAPH} --scale 0.01 --batch-size 600 --batches 4 --epochs 6",
+    "forecasting": f"run forecasting {FORECAST} --seeds 2 --iterations 24 --every 2 --patience 3 --data .",
     "lynx-hare": "run lynx-hare --first 1912 --last 1912 --ahead 2 --steps-per-year 2",
     "relaxation": "run relaxation --path relaxation.csv",
     "demo": "demo --epochs 2 --trajectories 4 --no-lynx --size tiny",
@@ -89,6 +92,11 @@ def tiny_graph(name, root=None, **_):
     return data
 
 
+def tiny_series(name, root=None):
+    t = torch.arange(800.0)
+    return Panel(torch.sin(t / 4)[None] + 1e-3 * t, t[:, None] / 800, torch.zeros(800, 2), (500, 650, 800), (24,))
+
+
 def start(command: str, folder: Path, *more: str, before=lambda: None) -> int:
     """Fork a process that runs the command in a folder; its number."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +114,7 @@ def start(command: str, folder: Path, *more: str, before=lambda: None) -> int:
         os.dup2(out, 1), os.dup2(out, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         torch.set_num_threads(1)
-        execution.FolderReport, graph_training.named_graph = Often, tiny_graph
+        execution.FolderReport, graph_training.named_graph, forecasting._panel = Often, tiny_graph, tiny_series
         sys.argv = ["neuralfde", *command.split(), "--out", "out", "--quiet", *more]
         before()
         app.main()

@@ -447,8 +447,9 @@ def test_verdicts_go_with_the_function_and_are_bounded():
     before = caches.listed()["vectorised"]
     func = Switched()
     for n in range(1, 80):
-        Verdicts.of(func).add((n, 0))
-    assert len(Verdicts.of(func).proven) <= 65
+        Verdicts.of(func, (n, 0)).vectorised = True
+    assert Verdicts.of(func, (79, 0)).vectorised
+    assert len(Verdicts._known[id(func)][1]) <= 65
     assert caches.listed()["vectorised"] == before + 1
     del func
     gc.collect()

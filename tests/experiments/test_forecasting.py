@@ -114,6 +114,25 @@ def test_the_experiment_has_a_row_for_each_training_and_goes_on_where_it_ended(p
     assert "±" in table
 
 
+def test_a_training_that_was_interrupted_goes_on_to_the_same_numbers(panel, tmp_path):
+    class Fatal(FolderReport):
+        def checkpoint(self, key, state):
+            super().checkpoint(key, state)
+            if key.endswith("LSTM 0"):
+                self.flush()
+                raise KeyboardInterrupt
+
+    want = forecasting.run(SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        forecasting.run(SMALL, Fatal(tmp_path, "forecasting", SMALL))
+    report = FolderReport(tmp_path, "forecasting", SMALL, resume=True)
+    assert report.restored("fulda 24 LSTM 0")["done"] == 2
+    rows = forecasting.run(SMALL, report)
+    assert [{k: v for k, v in r.items() if k != "seconds"} for r in rows] == [
+        {k: v for k, v in r.items() if k != "seconds"} for r in want
+    ]
+
+
 def test_differences_are_taken_seed_by_seed():
     own = {MODELS[0]: {0: 1.0, 1: 3.0, 2: 9.0}, "LSTM": {0: 2.0, 1: 6.0}}
     assert forecasting.paired(own, "LSTM") == (-2.0, pytest.approx(1.0))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import neuralfde as nf
+from neuralfde import solver
 
 F64 = torch.float64
 LARGE = 1 << 12
@@ -102,3 +103,28 @@ def test_a_storage_that_would_fit_is_named():
     with pytest.raises(torch.OutOfMemoryError) as caught:
         nf.fdeint(lambda t, z: -z, z0, 1.0, 0.5, steps=5000, callback=short)
     assert "history='exponentials', storage='checkpoint' would take" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("when", [12, 40])  # in the forward and in the backward pass
+@pytest.mark.parametrize("way", [{}, {"history": "exponentials"}, {"adjoint": "direct"}], ids=str)
+def test_what_would_fit_is_asked_when_the_solve_has_let_go_of_its_rows(when, way, monkeypatch):
+    there, left, count = {id(x) for x in large_tensors()}, [], [0]
+
+    def advice(*given):
+        new = [x.untyped_storage() for x in large_tensors() if id(x) not in there]
+        left.append(sum({x.data_ptr(): x.nbytes() for x in new}.values()) / (4 * z0.numel()))
+        return "Something smaller."
+
+    def short(step, total):
+        count[0] += 1
+        if count[0] == when:
+            raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(solver, "less_memory", advice)
+    z0 = torch.ones(1000, 5, requires_grad=True)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory") as caught:
+        nf.fdeint(lambda t, z: -z, z0, 1.0, 0.5, steps=30, callback=short, stepper="single", **way).sum().backward()
+    assert len(caught.value.__notes__) == 1
+    assert caught.value.__notes__[0].startswith(f"Something smaller. Memory ran out in short, {__file__}:")
+    assert len(left) == 1
+    assert left[0] < 8  # rows: the first state and slope, and what else is alive outside of the solve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,8 +80,13 @@ def train(
     every: int = 25,
     patience: int = 8,
     tell: Callable[[int, float], None] = lambda done, loss: None,
+    before: Mapping[str, Any] | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda state: None,
 ) -> Row:
-    """Train until validation no longer gets better, and test the best of what validation saw."""
+    """Train until validation no longer gets better, and test the best of what validation saw.
+
+    After each look at validation ``keep`` gets what a later call can go on from as ``before``: to the same numbers.
+    """
     began = time.perf_counter()
     torch.manual_seed(seed)
     forecaster = build(model, windows.inputs, latent, width)
@@ -90,8 +95,14 @@ def train(
     held_out = held_out[torch.linspace(0, len(held_out) - 1, min(len(held_out), VALIDATION)).long()]
     optimiser = _optimiser(forecaster, lr)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, iterations)
-    best, kept, at = torch.inf, dict[str, Tensor](), 0
-    for k in range(1, iterations + 1):
+    best, kept, at, done = torch.inf, dict[str, Tensor](), 0, 0
+    parts: dict[str, Any] = {"model": forecaster, "optimiser": optimiser, "falling": falling}
+    if before is not None:
+        for name, part in parts.items():
+            part.load_state_dict(before[name])
+        draw.set_state(before["draw"])
+        best, kept, at, done = (before[name] for name in ("best", "kept", "at", "done"))
+    for k in range(done + 1, iterations + 1):
         now = windows.batch(training[torch.randint(len(training), (batch,), generator=draw)])
         loss = (forecaster(now.inputs, windows.horizon) + now.level - now.target).square().mean()
         optimiser.zero_grad()
@@ -106,6 +117,8 @@ def train(
                 best, kept, at = found, copy.deepcopy(forecaster.state_dict()), k
             elif k - at >= patience * every:
                 break
+            now_at = {"draw": draw.get_state(), "best": best, "kept": kept, "at": at, "done": k}
+            keep({name: part.state_dict() for name, part in parts.items()} | now_at)
     if not at:
         raise InputError(f"{model} has no finite validation error with seed {seed}. Lower the learning rate, --lr.")
     forecaster.load_state_dict(kept)

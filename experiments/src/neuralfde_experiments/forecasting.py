@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
@@ -87,24 +87,28 @@ def jobs(config: Config) -> list[Job]:
 _panel = cache(load_series)
 
 
-def do(job: Job, config: Config, tell: Callable[[int, float], None] = lambda done, loss: None) -> Row:
-    """The row of a job."""
-    windows = Windows(_panel(job.set, config.data), job.horizon)
+def do(job: Job, config: Config, report: Report | None = None) -> Row:
+    """The row of a job; a training that was interrupted goes on."""
+    windows, key, report = Windows(_panel(job.set, config.data), job.horizon), str(job), report or Report()
     if job.model == NAIVE:
         return job._asdict() | naive(windows)
     names = ("latent", "width", "lr", "iterations", "batch", "every", "patience")
-    return job._asdict() | train(job.model, windows, job.seed, **{k: getattr(config, k) for k in names}, tell=tell)
-
-
-def _bar(report: Report, job: Job, config: Config) -> Callable[[int, float], None]:
-    return lambda done, loss: report.progress("training", done, config.iterations, loss, str(job))
+    return job._asdict() | train(
+        job.model,
+        windows,
+        job.seed,
+        **{k: getattr(config, k) for k in names},
+        tell=lambda done, loss: report.progress("training", done, config.iterations, loss, key),
+        before=report.restored(key),
+        keep=partial(report.checkpoint, key),
+    )
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
     """One row for each training and naive forecast, and a table of all."""
     with Processes.from_environment("cpu") as processes:
         report = processes.quieten(Report() if report is None else report)
-        computes = {str(job): partial(do, job, config, _bar(report, job, config)) for job in jobs(config)}
+        computes = {str(job): partial(do, job, config, report) for job in jobs(config)}
         rows = processes.cases(report, computes, "forecasting", "mse")
     tables.keep_table(report, "forecasting", markdown(rows))
     return rows

@@ -43,7 +43,7 @@ class Paper:
         assert plan.backward_weights is not None
         memory = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, record.engine, False)
         totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, False, plan.field.outside)
-        read, _ = readers(plan, c, record, Unseen(plan, run))
+        read, _, compare = readers(plan, c, record, Unseen(plan, run))
         outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
         terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this node and later ones
         multiplier = torch.zeros_like(z0)
@@ -69,6 +69,7 @@ class Paper:
             work.take(sums)
             for k in range(block.count):
                 step(task, work, k)
+            compare()
             return work.rows(block.count), None
 
         march(memory, range(plan.steps + 1), z0, take)

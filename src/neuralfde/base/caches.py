@@ -10,10 +10,10 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from torch import nn
 
 from .torch_private import derivatives_are_watched
 
@@ -63,41 +63,36 @@ class Cache(Generic[_T]):
             self.entries.clear()
 
 
+@dataclass
+class Verdict:
+    """What was seen of a function: that it gives the same values when vectorised, and the numbers of a sample."""
+
+    vectorised: bool = False
+    sample: int | None = None
+
+
 class Verdicts:
-    """For which kinds of state, in which mode, a function was seen to give the same values when it is vectorised."""
+    """The verdicts on each function, by the kind of state and all that the function can reach."""
 
-    _known: ClassVar[dict[int, tuple[weakref.ref[Any], Verdicts]]] = {}  # by identity: equal is not the same
-
-    def __init__(self, func: Any) -> None:
-        self.proven: set[Hashable] = set()
-        self.mode: Callable[[], Hashable] = lambda: None
-        if isinstance(func, nn.Module):
-            module = weakref.ref(func)
-            self.mode = lambda: tuple(m.training for m in found.modules()) if (found := module()) is not None else None
+    _known: ClassVar[dict[int, tuple[weakref.ref[Any], dict[Hashable, Verdict]]]] = {}  # by identity, not equality
 
     @classmethod
-    def of(cls, func: Any) -> Verdicts:
-        """The verdicts on this function; those on one that cannot be referred to weakly are not kept."""
+    def of(cls, func: Any, kind: Hashable) -> Verdict:
+        """The verdict on this function; that on one that cannot be referred to weakly is not kept."""
         try:
             with _LOCK:
                 key = id(func)
                 known = cls._known.get(key)
                 if known is None or known[0]() is not func:
-                    known = cls._known[key] = (weakref.ref(func, lambda _: cls._known.pop(key, None)), Verdicts(func))
-                return known[1]
+                    known = cls._known[key] = (weakref.ref(func, lambda _: cls._known.pop(key, None)), {})
+                found = known[1].get(kind)
+                if found is None:
+                    if len(known[1]) > 64:
+                        known[1].clear()
+                    found = known[1][kind] = Verdict()
+                return found
         except TypeError:
-            return Verdicts(func)
-
-    def __contains__(self, structure: Hashable) -> bool:
-        return (structure, self.mode()) in self.proven
-
-    def add(self, structure: Hashable) -> bool:
-        """It gave the same values for a state of this structure."""
-        with _LOCK:
-            if len(self.proven) > 64:
-                self.proven.clear()
-            self.proven.add((structure, self.mode()))
-        return True
+            return Verdict()
 
 
 def listed() -> dict[str, int]:

@@ -197,12 +197,10 @@ def _of_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> S
     return Structure(pytree.tree_structure(0), (shape,), dtype, device, bare=True)
 
 
-def all_finite(x: Tensor) -> bool:
+def all_finite(*tensors: Tensor) -> bool:
     """Whether no number is infinite or none at all, in one look: the extremes are as bad as the worst of them."""
-    if x.numel() == 0:
-        return True
-    least, most = torch.aminmax(value_of(x))
-    return math.isfinite(float(torch.maximum(-least, most)))
+    worst = [torch.maximum(-low, high) for low, high in (torch.aminmax(value_of(x)) for x in tensors if x.numel())]
+    return all(map(math.isfinite, torch.stack(worst).tolist() if len(worst) > 1 else map(float, worst)))
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

@@ -93,10 +93,12 @@ def host_bytes(storage: Storage, size: Size) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device now, counting what the allocator holds without using it."""
+    """Memory that a process may take of a device now, counting what its allocator holds without using it."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, total = torch.cuda.mem_get_info(device)
+        stats, share = torch.cuda.memory_stats(device), torch.cuda.get_per_process_memory_fraction(device)
+        reserved, used = (stats.get(f"{kind}_bytes.all.current", 0) for kind in ("reserved", "allocated"))
+        return max(0, min(free, int(share * total) - reserved)) + reserved - used
     return _host_free()
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.policy import INSTANTS
 from ..base.structure import Structure, tensors_in
 from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised
 from ..base.transfer import capturing
@@ -58,29 +57,24 @@ class Field:
         self.as_it_is = structure.bare and structure.spans is None
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
-        self._instants: tuple[int, tuple[Tensor, ...]] = (-1, ())  # those of some grid points, and which
-
-    def instant(self, n: int) -> Tensor:
-        """The time of a grid point, as ``func`` gets it; a tensor for each of a million would take half a gigabyte."""
-        piece, k = divmod(n, INSTANTS)
-        if self._instants[0] != piece:
-            self._instants = piece, self.times[piece * INSTANTS : (piece + 1) * INSTANTS].unbind(0)
-        return self._instants[1][k]
+        self._dtype, self._device = structure.dtype, structure.device
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
         self.evaluations += 1
-        t = self.instant(n)
+        t = self.times[n]
         if self.noise.active:
             with self.noise.of_step(n):
                 return self._unharmed(self.slope, t, row)
-        if not self._plain or self.overwrites:
+        if not self._plain:
             return self._unharmed(self.slope, t, row)
-        version = row._version  # what these two do, without their calls: it is done in every step
+        if self.overwrites:
+            return self.slope(t, row.clone())
+        version = row._version  # what these do, without their calls: it is done in every step
         v = self.func(t, row, *self.args)
         if row._version != version:
             self._refuse_overwriting()
-        if type(v) is not Tensor or v.shape != row.shape or v.dtype != row.dtype or v.device != row.device:
+        if type(v) is not Tensor or v.shape != self.shape or v.dtype != self._dtype or v.device != self._device:
             self.check(v)
         return v  # type: ignore[no-any-return]
 
@@ -142,7 +136,6 @@ class Field:
         """The same right-hand side with other times, counted from 0, and arguments: static ones, for a capture."""
         other = copy.copy(self)
         other.times, other.args, other.evaluations = times, args, 0
-        other._instants = -1, ()
         return other
 
     def made_of(self, func: Callable[..., Any], structure: Structure, shape: Sequence[int]) -> Field:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import gc
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from .composed import composed
 from .loop import Gradients, Record
 from .plan import COEFFICIENTS, Coefficients, Plan, Run
 from .transforms import Kept, TensorPull, transformed
+
+_T = TypeVar("_T")
 
 
 class Adjoint(Protocol):
@@ -38,14 +42,20 @@ class Adjoint(Protocol):
         """Gradients of everything from gradients of the outputs."""
 
 
-@contextlib.contextmanager
-def _advised(plan: Plan) -> Iterator[None]:
-    """An error for want of memory says once what would take less."""
+def _advised(plan: Plan, work: Callable[[], _T], let_go: Callable[[], None] = lambda: None) -> _T:
+    """An error for want of memory says once what would take less, when the solve has let go of all that it held.
+
+    The frames of a traceback hold every row, also while somebody handles the error: it only says where it began.
+    """
     try:
-        yield
+        return work()
     except torch.OutOfMemoryError as error:
         if plan.advice is not None and not getattr(error, "__notes__", None):
-            error.add_note(plan.advice())
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            error.__traceback__ = None
+            let_go()
+            gc.collect()
+            error.add_note(f"{plan.advice()} Memory ran out in {place.name}, {place.filename}:{place.lineno}.")
         raise
 
 
@@ -70,7 +80,7 @@ def _delayed(plan: Plan, run: Run, inputs: tuple[Tensor | None, ...]) -> tuple[T
     """The solve in plain operations, where ``func`` gets earlier states."""
     run.stepper, run.why = "single", "func gets earlier states"
     found = _composed(plan, inputs)
-    if plan.check_finite and not all(x is None or all_finite(x) for x in found):
+    if plan.check_finite and not all_finite(*[x for x in found if x is not None]):
         raise NonFiniteError("the result contains NaN or infinity: use shorter steps, or an implicit method.")
     return found
 
@@ -108,10 +118,15 @@ class Solve(torch.autograd.Function):
         assert initial is not None
         z0 = initial.detach()
         c = _numbers(inputs, z0)
-        with _without_autocast(plan, z0), _advised(plan):
+
+        def work() -> tuple[Tensor, Tensor | None, Record]:
             out, between, record = loop.forward(plan, run, c, z0, plan.train and adjoint.stores_graph)
             if plan.check_finite:
                 loop.check_outputs(plan, run, c, z0, (out, between))
+            return out, between, record
+
+        with _without_autocast(plan, z0):
+            out, between, record = _advised(plan, work)
         if plan.train:
             ctx.plan, ctx.run, ctx.adjoint, ctx.record = plan, run, adjoint, record
             ctx.save_for_backward(*inputs)
@@ -131,14 +146,19 @@ def _gradients(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple
     z0 = inputs[COEFFICIENTS].detach()
     c = _numbers(inputs, z0)
     again = plan.called.restored(plan.field.impure is not None or adjoint.stores_graph)
-    with _without_autocast(plan, z0), torch.no_grad(), again, _advised(plan):
+
+    def work() -> Gradients:
         if ctx.record.spent:
             _, _, ctx.record = loop.forward(plan, run, c, z0, adjoint.stores_graph)
         ctx.record.spent = True
         grads = (grad_out, None if grad_between is None else grad_between.detach())
-        found = adjoint.pull(plan, run, ctx.record, c, z0, grads)
+        found: Gradients = adjoint.pull(plan, run, ctx.record, c, z0, grads)
         if ctx.record.witness is not None:
             ctx.record.witness.verdict()
+        return found
+
+    with _without_autocast(plan, z0), torch.no_grad(), again:
+        found = _advised(plan, work, lambda: ctx.record.release())
     ctx.record.release()  # the node itself may live until the whole backward pass ends
     weights = [None if g is None or x is None else g.to(x) for g, x in zip(found.coefficients, inputs, strict=False)]
     return (*weights, found.z0, *found.tensors)

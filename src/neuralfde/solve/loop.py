@@ -155,7 +155,7 @@ def backward(
     engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
-    read, read_block = readers(plan, c, record, steps)
+    read, read_block, compare = readers(plan, c, record, steps)
     outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
 
     def room(block: Block) -> Tensor | None:
@@ -169,6 +169,7 @@ def backward(
         task = backward_task(plan, c, block, sums, inner)
         grads = [outside.get(n) for n in task.steps]
         mu, slopes = steps.backward(task, Pull(read, read_block, grads, totals, plan.weigh, record.witness))
+        compare()
         if plan.callback is not None:
             for n in task.steps:
                 plan.callback(plan.steps - n, plan.steps)
@@ -187,39 +188,51 @@ def backward(
 
 def readers(
     plan: Plan, c: Coefficients, record: Record, steps: Steps
-) -> tuple[Callable[[int], Tensor], Callable[[range], Tensor]]:
-    """Row ``n`` of the forward pass, and those of a block; rows that are computed again are computed by these steps.
+) -> tuple[Callable[[int], Tensor], Callable[[range], Tensor], Callable[[], None]]:
+    """Row ``n`` of the forward pass, those of a block, and a comparison of slopes at the rows that were read.
 
-    Where these do not compare slopes with those of the forward pass, it is done here.
+    Rows that are computed again are computed by these steps. Where these compare slopes themselves, there is nothing
+    left to do; elsewhere it is done when a block was taken: a GPU is at work on it by then.
     """
-    if isinstance(record.tape, SegmentRows):
-        record.tape.use(steps, march, forward_task)
-
-    def compare(n: int, row: Tensor) -> None:
-        own = c.local if c.local.ndim == 1 else c.local[n]
-        (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
-        with torch.enable_grad(), derivative_only(False):
-            x = leaves(row, plan.field.shape)
-            _, v = traced(plan.scheme, partial(plan.field, n), x, w0, slope=True, start=n == 0)
-        assert witness is not None
-        witness.compare(n, v, x)
+    tape, witness, held = record.tape, None if steps.compares else record.witness, dict[int, Tensor]()
+    if isinstance(tape, SegmentRows):
+        tape.use(steps, march, forward_task)
+    if tape is None:  # the graphs of the steps are kept in place of rows
+        return _unread, _unread, _nothing
+    if witness is None:
+        return tape.read, partial(read_rows, tape), _nothing
 
     def read(n: int) -> Tensor:
-        assert record.tape is not None, "the graphs of the steps are kept in place of rows"
-        row = record.tape.read(n)
-        if witness is not None and n in witness.slopes:
-            compare(n, row)
+        row = tape.read(n)
+        if n in witness.slopes:
+            held[n] = row.clone()
         return row
 
     def read_block(steps: range) -> Tensor:
-        assert record.tape is not None
-        rows = read_rows(record.tape, steps)
-        for n in () if witness is None else [n for n in witness.slopes if n in steps]:
-            compare(n, rows[steps.index(n)])
+        rows = read_rows(tape, steps)
+        held.update({n: rows[steps.index(n)].clone() for n in witness.slopes if n in steps})
         return rows
 
-    witness = None if steps.compares else record.witness
-    return read, read_block
+    def compare() -> None:
+        while held:
+            n, row = held.popitem()
+            if n not in witness.slopes:  # the steps were taken singly after all, and compared
+                continue
+            own = c.local if c.local.ndim == 1 else c.local[n]
+            (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
+            with torch.enable_grad(), derivative_only(False):
+                x = leaves(row, plan.field.shape)
+                _, v = traced(plan.scheme, partial(plan.field, n), x, w0, slope=True, start=n == 0)
+            witness.compare(n, v, x)
+
+    return read, read_block, compare
+
+
+def _unread(_: object) -> Tensor:
+    raise AssertionError("the graphs of the steps are kept in place of rows")
+
+
+def _nothing() -> None: ...
 
 
 def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor, before: Tensor | None) -> Task:
@@ -285,7 +298,7 @@ def _take_nodes(nodes: tuple[int, ...], block: Block, states: Tensor, out: Tenso
 
 def check_outputs(plan: Plan, run: Run, c: Coefficients, z0: Tensor, outputs: tuple[Tensor | None, ...]) -> None:
     """Raise if an output is not finite; the solve is repeated to say at which step that began."""
-    if all(o is None or all_finite(o) for o in outputs):
+    if all_finite(*[o for o in outputs if o is not None]):
         return
     try:
         forward(plan, run, c, z0, check=True)

@@ -23,23 +23,41 @@ class SlopeRows:
         self.plan, self.memory, self.local = plan, memory, local
         self.first = plan.steps + 1
         self.rows: tuple[Tensor, ...] = ()
+        self.block: Tensor | None = None  # the same rows in one piece
 
     def read(self, n: int) -> Tensor:
         """Row ``n``, (sums, groups, width); rows are asked for in descending order."""
         if n < self.first:
             self._compute(n)
+        if not self.rows:
+            assert self.block is not None
+            self.rows = self.block.unbind(0)
         row = self.rows[n - self.first]
         if not self.plan.scheme.implicit or n == 0:
             return row
         own = self.local if self.local.ndim == 1 else self.local[n]
         return self.plan.scheme.restore(row[0], self.memory.kept(n).to(row.device), own[:, None])[None]
 
+    def read_rows(self, steps: range) -> Tensor:
+        """The rows of these steps, descending, at once; where stages are restored, one by one."""
+        if self.plan.scheme.implicit:
+            return torch.stack([self.read(n) for n in steps])
+        parts, n = [], steps[0]
+        while n >= steps[-1]:
+            if n < self.first:
+                self._compute(n)
+            assert self.block is not None
+            low = max(self.first, steps[-1])
+            parts.append(self.block[low - self.first : n + 1 - self.first].flip(0))
+            n = low - 1
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
     def _compute(self, n: int) -> None:
         """The sums of a block of rows up to row ``n``."""
         count = min(self.memory.replay_block, n + 1)
-        self.first, self.rows = n + 1 - count, ()  # frees the last block before the next one is made
+        self.first, self.rows, self.block = n + 1 - count, (), None  # frees the last block before the next one is made
         with ieee(self.local) if self.local.is_cuda else contextlib.nullcontext():
-            self.rows = self.memory.replay(self.first, count).unbind(0)
+            self.block = self.memory.replay(self.first, count)
 
     @property
     def bytes(self) -> int:

@@ -64,7 +64,7 @@ class Witness:
 
     def verdict(self) -> None:
         """Raise unless every slope that was compared was the same, up to rounding."""
-        if self.excess and not float(torch.stack(self.excess).max()) <= 0:  # one look: a host waits for its device
+        if self.excess and not bool((torch.stack(self.excess) <= 0).all()):
             raise ChangedFunctionError(
                 "func gives other values in the backward pass than it gave in the forward pass, so that the gradient "
                 "would be wrong: something that it uses was changed before backward() (weights or buffers in place, a "

@@ -43,7 +43,8 @@ class DeviceTape:
 
     def read(self, n: int) -> Tensor:
         """See ``Tape``."""
-        return self.buffer[n - self.first].to(self.dtype)
+        row = self.buffer[n - self.first]
+        return row if row.dtype == self.dtype else row.to(self.dtype)
 
     def read_rows(self, steps: range) -> Tensor:
         """See :func:`neuralfde.storage.read_rows`."""

@@ -194,10 +194,10 @@ class BlockBackward:
             if before is not None and k > PICARD_BLIND and k % 2:
                 change = _change(before, by_groups)
                 # a small number beside large ones may go on changing by their rounding, and func may be rougher still
-                still = last <= change <= STANDSTILL * eps
-                if change > last / 2 and largest(by_groups - before) <= 1e-3 * largest(by_groups):
-                    still |= change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
-                if still or change <= 4 * eps:
+                done = change <= 4 * eps or last <= change <= STANDSTILL * eps
+                if not done and change > last / 2 and largest(by_groups - before) <= 1e-3 * largest(by_groups):
+                    done = change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
+                if done:
                     return mu, bars.transpose(0, 1).reshape(self.v.shape)
                 last = change
             before, bars = by_groups, product(far, weights, by_groups)

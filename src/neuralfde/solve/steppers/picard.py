@@ -207,11 +207,11 @@ class PicardSteps(Steps):
         The first time for this ``func`` only if it, which was ``put`` states and gave the slopes ``got`` when it was
         vectorised, says the same of the last of them when it is not.
         """
-        if not self.settling.proven:
+        if not self.settling.verdict.vectorised:
             n, last = block.task.steps[a + count - 1], count - 1
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
                 return self._give_up(None)
-            self.settling.prove()
+            self.settling.verdict.vectorised = True
         if self.scheme.implicit and not self.settling.continued(
             block, a, states[..., :count, :], slopes[..., :count, :]
         ):

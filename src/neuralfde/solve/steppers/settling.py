@@ -22,17 +22,13 @@ class Settling:
 
     Attributes:
         scale: the largest states so far.
-        proven: ``func`` was seen to give the same values when it is vectorised.
+        verdict: what was seen of ``func``, in this solve or before.
     """
 
     def __init__(self, plan: Plan, like: Tensor, tol: float) -> None:
         self.plan, self.tol, self.scale = plan, tol, like.new_zeros(())
-        self.verdicts, self.kind = Verdicts.of(plan.field.func), (plan.field.structure, plan.field.known_by)
-        self.proven = self.kind in self.verdicts
-
-    def prove(self) -> None:
-        """``func`` gives the same values when it is vectorised."""
-        self.proven = self.verdicts.add(self.kind)
+        field = plan.field
+        self.verdict = Verdicts.of(field.func, (field.structure, field.shape, field.known_by))
 
     def grow(self, states: Tensor) -> None:
         """These states count from now on."""
@@ -88,9 +84,6 @@ class Settling:
 
     def sample(self, n: int, row: Tensor) -> int:
         """The numbers of a sample; found once for each func and kind of state."""
-        sizes = [row.shape[k:].numel() for k in range(row.ndim + 1)]
-        known = next((m for m in sizes if (self.kind, m) in self.verdicts), None)
-        if known is None:
-            known = Jacobian(partial(self.plan.field, n), row).part()
-            self.verdicts.add((self.kind, known))
-        return known
+        if self.verdict.sample is None:
+            self.verdict.sample = Jacobian(partial(self.plan.field, n), row).part()
+        return self.verdict.sample
