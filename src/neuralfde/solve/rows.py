@@ -34,6 +34,10 @@ class SlopeRows:
         own = self.local if self.local.ndim == 1 else self.local[n]
         return self.plan.scheme.restore(row[0], self.memory.kept(n).to(row.device), own[:, None])[None]
 
+    def read_rows(self, steps: range) -> Tensor:
+        """See :func:`neuralfde.storage.read_rows`."""
+        return torch.stack([self.read(n) for n in steps])
+
     def _compute(self, n: int) -> None:
         """The sums of a block of rows up to row ``n``."""
         count = min(self.memory.replay_block, n + 1)
