@@ -51,7 +51,7 @@ STANDSTILL = 256
 #: and numbers in the sums of a row from which on: 16 × 2 by abm take 45 ms in place of 63, 3 by predictor 52 for 45.
 PICARD_SAMPLE, PICARD_ROW = 4, 8
 #: The same beside single steps: numbers of the state, and these times the parameters of func, up to which Jacobians
-#: take less time than the calls that they save. Solve and gradient of Riccati's equation by abm: 512 numbers take 64 ms,
+#: take less time than the calls that they save. Solve and gradient of Riccati's equation by abm: 512 numbers in 64 ms,
 #: not 151, 2048 130 for 190, 4096 as long; networks 2-16-2 and 2-64-2 of 256 samples 33 for 50 and 89 for 76.
 SAMPLES_NUMBERS, SAMPLES_WORK = 1 << 11, 1 << 16
 #: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix.
