@@ -43,8 +43,8 @@ def pulled(monkeypatch):
     """How many steps each block that was solved backward had."""
     seen, solve, by_samples = [], BlockBackward.solve, samples.by_samples
 
-    def watched(self):
-        found = solve(self)
+    def watched(self, most):
+        found = solve(self, most)
         seen.append(0 if found is None else self.count)
         return found
 
@@ -424,6 +424,17 @@ def test_graded_grids_stored_rows_and_orders_of_their_own(method, options):
         options["solver"] = nf.Newton(tol=1e-14)
     func = TimeNet()
     assert relative(gradients(func, "picard", **options), gradients(func, "single", **options)) < 1e-11
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm"])
+@pytest.mark.parametrize("storage", ["device", "checkpoint"])
+def test_steps_that_are_single_forward_are_taken_together_backward(together, pulled, method, storage):
+    func, options = TimeNet(), {"method": method, "storage": storage, "history": nf.Window(90)}
+    z0 = torch.randn(30, 3, dtype=F64, generator=torch.Generator().manual_seed(2))
+    found = gradients(func, "auto", z0, **options)
+    assert not together
+    assert sum(pulled) == 151
+    assert relative(found, gradients(func, "single", z0, **options)) < 1e-12
 
 
 def test_trajectories_and_nested_states():

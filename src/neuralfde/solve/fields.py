@@ -74,7 +74,7 @@ class MappedField:
 
     def over_times(self, times: Tensor, states: Tensor, *tensors: Tensor) -> Tensor:
         """The slopes of many states at many times: these inside, so that matrices of each solve meet all its states."""
-        each = states.reshape(len(times), self.count, *self.shape).transpose(0, 1)
+        each = states.reshape(len(times), self.count, *self.shape).transpose(0, 1).contiguous()  # or bmm is slow
         given = zip((times, each, *tensors), self.along, strict=True)
         found = mapped(partial(vectorised, self.func), given, self.count, self.randomness)
         return found.transpose(0, 1).reshape(states.shape)

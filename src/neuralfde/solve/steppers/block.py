@@ -184,12 +184,12 @@ class BlockBackward:
         ends = [(o, g) for o, g in ((self.z, self.grad_z), (self.v, by)) if o.requires_grad]
         return vjp(tuple(o for o, _ in ends), tuple(g for _, g in ends), wanted, keep)
 
-    def solve(self) -> tuple[Tensor, Tensor] | None:
-        """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle."""
+    def solve(self, most: int) -> tuple[Tensor, Tensor] | None:
+        """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle soon."""
         far, weights = self.system()
         bars, before, last, eps = far, None, math.inf, torch.finfo(far.dtype).eps
         product = precisely(torch.baddbmm, far)
-        for k in range(2 * most_iterations(self.scheme, self.count)):
+        for k in range(most):
             mu, by_groups = self._pulled(bars)
             if before is not None and k > PICARD_BLIND and k % 2:
                 change = _change(before, by_groups)

@@ -39,8 +39,9 @@ from ...errors import InputError
 from ...schemes import Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
-from .block import BlockBackward, BlockOfSteps, most_iterations
+from .block import BlockOfSteps, most_iterations
 from .newton_block import newton
+from .samples import WholeBlocks
 from .settling import Settling
 from .single import SingleSteps
 from .stacked import largest, same
@@ -102,6 +103,7 @@ class PicardSteps(Steps):
         self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
         self.settling = Settling(plan, like, self.tol)
+        self.blocks = WholeBlocks(self.settling.samples, True, lambda count: 2 * most_iterations(plan.scheme, count))
         self.latest: Tensor | None = None  # the last slope of the block before
 
     def __exit__(self, *error: object) -> None:
@@ -243,16 +245,11 @@ class PicardSteps(Steps):
         """See :class:`Steps`; where the block does not settle, or func has a checkpoint inside, steps are single."""
         rows = pull.read_block(task.steps)
         if self.most > 0 and self.run.vectorised is not False:
-            found = self.settling.samples.pulled(task, pull, rows)
-            if found is not None:
-                self.iterated = True
-                return found
             try:
-                block = BlockBackward(task, pull, rows, self.plan)
-                solved = block.solve()
-                if solved is not None:
+                found = self.blocks.pulled(task, pull, rows)
+                if found is not None:
                     self.iterated = True
-                    return block.collect(*solved)  # type: ignore[return-value]
+                    return found
                 self.most = 0
             except Exception as error:
                 self._give_up(error)

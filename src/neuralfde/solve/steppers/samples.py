@@ -1,4 +1,4 @@
-"""The backward pass of a block from the Jacobians of its samples, where these have few numbers.
+"""A block of steps backward at once: by iteration, or from the Jacobians of its samples, where these have few numbers.
 
 ``v̄ = c + Wᵀ μ``, ``μ = ā + Jᵀ v̄`` with a small matrix J for each sample and step: as many products as a sample has
 numbers give all of them, for all steps at once, and the triangular system is solved row by row.
@@ -6,13 +6,23 @@ numbers give all of them, for all steps at once, and the triangular system is so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ...base.caches import Verdicts
-from ...base.policy import PICARD_FEWEST, PICARD_ROW, PICARD_SAMPLE, SAMPLES_NUMBERS, SAMPLES_WORK
+from ...base.policy import (
+    PICARD_BACKWARD,
+    PICARD_EXTRA,
+    PICARD_FEWEST,
+    PICARD_PARAMETERS,
+    PICARD_ROW,
+    PICARD_SAMPLE,
+    SAMPLES_NUMBERS,
+    SAMPLES_WORK,
+)
 from ...base.torch_private import vjp
 from ...schemes import Jacobian
 from ..plan import Plan, Run
@@ -47,39 +57,64 @@ class Samples:
             self.verdicts.add((self.kind, most, found))
         return found
 
-    def few(self, task: Task, rows: Tensor) -> int | None:
-        """The numbers of a sample, where they are so few that a block is pulled back from its Jacobians."""
-        count, sums, groups, width = rows.shape
-        pays = count > PICARD_SAMPLE and sums * width >= PICARD_ROW
-        if self.plan.scheme.implicit or rows.is_cuda or groups > 1 or not pays:
+
+class WholeBlocks:
+    """Blocks backward with all their steps at once, where the samples of ``func`` allow for it.
+
+    Args:
+        samples: what is known of ``func``.
+        jacobians: from the Jacobians of samples, where these have few numbers.
+        iterations: otherwise by so many of :meth:`BlockBackward.solve` for so many steps; 0 of them: not at all.
+    """
+
+    def __init__(self, samples: Samples, jacobians: bool, iterations: Callable[[int], int]) -> None:
+        self.samples, self.jacobians, self.iterations = samples, jacobians, iterations
+
+    @classmethod
+    def beside_single(cls, plan: Plan, run: Run, like: Tensor) -> WholeBlocks | None:
+        """For steps that are taken singly, where that pays: more work, and far fewer calls."""
+        func, size = plan.field.func, like.numel()
+        if plan.stepper is not None or plan.scheme.implicit or like.is_cuda or plan.scheme.stages == 0:
             return None
-        m = self.numbers(task.steps[0], rows[0, 0].reshape(self.plan.field.shape), PICARD_SAMPLE)
-        return m if m <= PICARD_SAMPLE else None
+        if run.vectorised is False or why_single(plan.field) or plan.steps * plan.scheme.stages < PICARD_FEWEST:
+            return None
+        held = sum(x.numel() for x in (func.parameters() if isinstance(func, nn.Module) else plan.leaves))
+        jacobians = size <= SAMPLES_NUMBERS and size * held <= SAMPLES_WORK
+        several = hasattr(func, "over_times")
+        iterated = size * like.itemsize <= PICARD_BACKWARD[several] and (several or held <= PICARD_PARAMETERS)
+        if not (jacobians or iterated):
+            return None
+        return cls(Samples(plan), jacobians, lambda count: PICARD_EXTRA + count // 4 if iterated else 0)
 
     def pulled(self, task: Task, pull: Pull, rows: Tensor) -> tuple[Tensor, Tensor | None] | None:
-        """A block backward from the Jacobians of its samples, see :class:`Steps`; None where that does not do."""
-        try:
-            m = self.few(task, rows)
-            if m is None:
-                return None
-            block = BlockBackward(task, pull, rows, self.plan)
-            if not self.proven:
-                if not same(block.v[0].detach(), self.plan.field(task.steps[0], block.z[0].detach())):
-                    return None
-                self.prove()
-            found = by_samples(block, m)
-        except Exception:  # func cannot be vectorised: other ways will say so, or do without
+        """See :class:`Steps`; None where the block does not settle. Raises what a vectorised ``func`` raises."""
+        found, m = None, self._few(task, rows) if self.jacobians else None
+        if m is not None:
+            block = self._block(task, pull, rows)
+            found = block.collect(*by_samples(block, m))
+        most = self.iterations(task.block.count)
+        if found is None and most:
+            block = self._block(task, pull, rows)
+            solved = block.solve(most)
+            found = None if solved is None else block.collect(*solved)
+        return found
+
+    def _few(self, task: Task, rows: Tensor) -> int | None:
+        """The numbers of a sample, where they are so few that its Jacobians cost less than an iteration."""
+        plan, (count, sums, groups, width) = self.samples.plan, rows.shape
+        pays = count > PICARD_SAMPLE and sums * width >= PICARD_ROW
+        if plan.scheme.implicit or rows.is_cuda or groups > 1 or not pays:
             return None
-        return block.collect(*found)
+        m = self.samples.numbers(task.steps[0], rows[0, 0].reshape(plan.field.shape), PICARD_SAMPLE)
+        return m if m <= PICARD_SAMPLE else None
 
-
-def samples_pay(plan: Plan, run: Run, like: Tensor) -> bool:
-    """Whether the samples of single steps are looked at: their Jacobians take more work, and far fewer calls."""
-    func = plan.field.func
-    own = func.parameters() if isinstance(func, nn.Module) else plan.leaves
-    small = like.numel() <= SAMPLES_NUMBERS and like.numel() * sum(x.numel() for x in own) <= SAMPLES_WORK
-    many = plan.steps * plan.scheme.stages >= PICARD_FEWEST
-    return plan.stepper is None and small and many and run.vectorised is not False and why_single(plan.field) is None
+    def _block(self, task: Task, pull: Pull, rows: Tensor) -> BlockBackward:
+        block, field = BlockBackward(task, pull, rows, self.samples.plan), self.samples.plan.field
+        if not self.samples.proven:
+            if not same(block.v[0].detach(), field(task.steps[0], block.z[0].detach())):
+                raise ValueError("it gives other values")
+            self.samples.prove()
+        return block
 
 
 def by_samples(block: BlockBackward, m: int) -> tuple[Tensor, Tensor, Tensor]:
