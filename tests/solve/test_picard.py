@@ -9,7 +9,7 @@ from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
 from neuralfde.door.names import METHODS as NAMES
-from neuralfde.solve.steppers import picard
+from neuralfde.solve.steppers import samples
 from neuralfde.solve.steppers.block import BlockBackward
 from neuralfde.solve.steppers.picard import PicardSteps
 from tests.stubs import F64, TreeNet, flat, relative
@@ -41,10 +41,10 @@ def together(monkeypatch):
 @pytest.fixture
 def pulled(monkeypatch):
     """How many steps each block that was solved backward had."""
-    seen, solve, by_samples = [], BlockBackward.solve, picard.by_samples
+    seen, solve, by_samples = [], BlockBackward.solve, samples.by_samples
 
-    def watched(self):
-        found = solve(self)
+    def watched(self, most):
+        found = solve(self, most)
         seen.append(0 if found is None else self.count)
         return found
 
@@ -53,7 +53,7 @@ def pulled(monkeypatch):
         return by_samples(block, m)
 
     monkeypatch.setattr(BlockBackward, "solve", watched)
-    monkeypatch.setattr(picard, "by_samples", sampled)
+    monkeypatch.setattr(samples, "by_samples", sampled)
     return seen
 
 
@@ -426,6 +426,17 @@ def test_graded_grids_stored_rows_and_orders_of_their_own(method, options):
     assert relative(gradients(func, "picard", **options), gradients(func, "single", **options)) < 1e-11
 
 
+@pytest.mark.parametrize("method", ["predictor", "abm"])
+@pytest.mark.parametrize("storage", ["device", "checkpoint"])
+def test_steps_that_are_single_forward_are_taken_together_backward(together, pulled, method, storage):
+    func, options = TimeNet(), {"method": method, "storage": storage, "history": nf.Window(90)}
+    z0 = torch.randn(30, 3, dtype=F64, generator=torch.Generator().manual_seed(2))
+    found = gradients(func, "auto", z0, **options)
+    assert not together
+    assert sum(pulled) == 151
+    assert relative(found, gradients(func, "single", z0, **options)) < 1e-12
+
+
 def test_trajectories_and_nested_states():
     times = torch.linspace(0, 2, 11, dtype=F64)
     func = TimeNet()
@@ -551,11 +562,13 @@ def test_steps_that_are_stiff_at_first_are_taken_together_later(together):
     assert relative(found, run("single")) < 1e-11
 
 
+@pytest.mark.parametrize("stepper", ["picard", "auto"])
 @pytest.mark.parametrize("method", ["predictor", "abm", nf.ABM(corrections=2)])
-def test_samples_of_few_numbers_are_pulled_back_by_their_jacobians(monkeypatch, method):
-    seen, by_samples, order = [], picard.by_samples, torch.tensor(0.7, dtype=F64, requires_grad=True)
-    monkeypatch.setattr(picard, "by_samples", lambda block, m: seen.append(m) or by_samples(block, m))
-    z0 = (start() * torch.linspace(0.9, 1.1, 6, dtype=F64)[:, None]).requires_grad_()
+def test_samples_of_few_numbers_are_pulled_back_by_their_jacobians(monkeypatch, method, stepper):
+    seen, by_samples, order = [], samples.by_samples, torch.tensor(0.7, dtype=F64, requires_grad=True)
+    monkeypatch.setattr(samples, "by_samples", lambda block, m: seen.append(m) or by_samples(block, m))
+    count = 6 if stepper == "picard" else 60  # too many to be iterated
+    z0 = (start() * torch.linspace(0.9, 1.1, count, dtype=F64)[:, None]).requires_grad_()
     rate = torch.tensor(1.1, dtype=F64, requires_grad=True)
 
     def run(stepper):
@@ -564,14 +577,16 @@ def test_samples_of_few_numbers_are_pulled_back_by_their_jacobians(monkeypatch, 
                       stepper=stepper)  # fmt: skip
         return torch.autograd.grad(y.square().sum(), (z0, rate, order))
 
-    found = run("picard")
+    found = run(stepper)
     assert set(seen) == {2}
     assert all(relative(a, b) < 1e-12 for a, b in zip(found, run("single"), strict=True))
 
 
-def test_samples_that_begin_to_see_each_other_are_noticed():
+@pytest.mark.parametrize("stepper", ["picard", "auto"])
+def test_samples_that_begin_to_see_each_other_are_noticed(stepper):
     """The second sample follows the square of the first, which is at rest in the last block."""
-    z0 = torch.stack([torch.linspace(1, 2, 4, dtype=F64), torch.zeros(4, dtype=F64)]).T.clone().requires_grad_()
+    count = 4 if stepper == "picard" else 40
+    z0 = torch.stack([torch.linspace(1, 2, count, dtype=F64), torch.zeros(count, dtype=F64)]).T.clone().requires_grad_()
 
     def coupled(t, z):
         late = torch.relu(t - 1.0) ** 2
@@ -581,7 +596,7 @@ def test_samples_that_begin_to_see_each_other_are_noticed():
         y = nf.fdeint(lambda t, z: coupled(2.0 - t, z), z0, 2.0, 0.7, steps=200, method="abm", stepper=stepper)
         return torch.autograd.grad(y.square().sum(), z0)[0]
 
-    assert relative(run("picard"), run("single")) < 1e-12
+    assert relative(run(stepper), run("single")) < 1e-12
 
 
 def test_an_iteration_that_runs_away_is_told_as_what_it_is():

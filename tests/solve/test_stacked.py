@@ -35,7 +35,7 @@ def used(monkeypatch):
 
 def gradients(func, adjoint, t=3.0, storage="device", history="full", order=0.7, steps=400, **options):
     torch.manual_seed(1)
-    z0 = torch.randn(10, 8, dtype=F64, requires_grad=True)
+    z0 = torch.randn(20, 8, dtype=F64, requires_grad=True)  # too many to be iterated backward
     u = torch.randn(8, dtype=F64, requires_grad=True)
     order = torch.tensor(order, dtype=F64, requires_grad=True)
     y = nf.fdeint(

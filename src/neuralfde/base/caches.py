@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -65,10 +65,13 @@ class Cache(Generic[_T]):
 
 @dataclass
 class Verdict:
-    """What was seen of a function: that it gives the same values when vectorised, and the numbers of a sample."""
+    """What was seen of a function: that it gives the same values when vectorised, and the numbers of a sample.
+
+    ``samples`` has these by the most numbers up to which they were looked for.
+    """
 
     vectorised: bool = False
-    sample: int | None = None
+    samples: dict[int, int] = field(default_factory=dict)
 
 
 class Verdicts:

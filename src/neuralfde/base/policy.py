@@ -50,6 +50,14 @@ STANDSTILL = 256
 #: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,
 #: and numbers in the sums of a row from which on: 16 × 2 by abm take 45 ms in place of 63, 3 by predictor 52 for 45.
 PICARD_SAMPLE, PICARD_ROW = 4, 8
+#: The same beside single steps: numbers of the state, and these times the parameters of func, up to which Jacobians
+#: take less time than the calls that they save. Solve and gradient of Riccati's equation by abm: 512 numbers in 64 ms,
+#: not 151, 2048 130 for 190, 4096 as long; networks 2-16-2 and 2-64-2 of 256 samples 33 for 50 and 89 for 76.
+SAMPLES_NUMBERS, SAMPLES_WORK = 1 << 11, 1 << 16
+#: Bytes of a state up to which the backward pass of explicit steps is iterated though their forward pass is not: of one
+#: solve, and of several by vmap, whose calls take longer. Networks 8-32-8 with 200 steps, 16 samples 18 in place of 37
+#: ms (double precision 27 for 38), 64 samples 34 for 42 (59 for 47); 64 of them by vmap 61 for 121 (105 for 135).
+PICARD_BACKWARD = 1 << 10, 1 << 11
 #: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix.
 NEWTON_NUMBERS = 64
 #: Its iterations, and how exact its differences are, at best.

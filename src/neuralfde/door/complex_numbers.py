@@ -26,6 +26,11 @@ class InRealNumbers(nn.Module):
         super().__init__()
         self.func, self.lagged = func, lagged
 
+    @property
+    def only_converts(self) -> Callable[..., Any]:
+        """``func`` itself: what is seen of it holds for this as well."""
+        return self.func
+
     def forward(self, t: Any, z: Any, *args: Any) -> Any:
         """The derivative as pairs."""
         t = _each(lambda x: x.squeeze(-1) if x.ndim else x, t)

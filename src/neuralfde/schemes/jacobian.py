@@ -109,11 +109,14 @@ class Jacobian:
         u = torch.where(some[:, None], irregular(self.z).view(parts, -1), 0.0)
         return bool((self.vjp(u.view(self.shape)).reshape(parts, -1)[~some] != 0).any())
 
-    def part(self) -> int:
-        """The numbers of a sample: the smallest part of trailing axes that does not act on the others."""
-        sizes = dict.fromkeys(self.shape[k:].numel() for k in range(len(self.shape), 0, -1))
-        alone = (m for m in sizes if m < self.shape.numel() and not self.mixes(self.shape.numel() // m))
-        return next(alone, self.shape.numel())
+    def part(self, most: int) -> int:
+        """The numbers of a sample: the smallest part of trailing axes that does not act on the others.
+
+        Looked for up to so many numbers; the whole state where there is none.
+        """
+        whole, axes = self.shape.numel(), range(len(self.shape), 0, -1)
+        sizes = [m for m in dict.fromkeys(self.shape[k:].numel() for k in axes) if m <= most and m < whole]
+        return next((m for m in sizes if not self.mixes(whole // m)), whole)
 
     def samples(self) -> int:
         """How many parts along the first axis do not act on each other: all of them, or 1."""

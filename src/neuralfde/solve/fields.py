@@ -72,6 +72,13 @@ class MappedField:
         given = zip((t, state.reshape(self.count, *self.shape), *tensors), self.along, strict=True)
         return mapped(self.func, given, self.count, self.randomness).reshape(state.shape)
 
+    def over_times(self, times: Tensor, states: Tensor, *tensors: Tensor) -> Tensor:
+        """The slopes of many states at many times: these inside, so that matrices of each solve meet all its states."""
+        each = states.reshape(len(times), self.count, *self.shape).transpose(0, 1).contiguous()  # or bmm is slow
+        given = zip((times, each, *tensors), self.along, strict=True)
+        found = mapped(partial(vectorised, self.func), given, self.count, self.randomness)
+        return found.transpose(0, 1).reshape(states.shape)
+
 
 def mapped_field(
     func: Rhs, shape: Sequence[int], along: Sequence[bool], count: int, randomness: str

@@ -92,6 +92,14 @@ class Totals:
             target = self.local if self.local.ndim == 1 else self.local[n]
             target.add_(grad.reshape(target.shape))
 
+    def add_locals(self, steps: range, grads: Tensor) -> None:
+        """Add those of these steps, which descend: one row each."""
+        grads = grads.reshape(len(steps), -1)
+        if self.local is not None and self.local.ndim == 1:
+            self.local += grads.sum(0)
+        elif self.local is not None:
+            self.local[steps[-1] : steps[0] + 1] += grads.flip(0)
+
 
 @dataclass(frozen=True)
 class Pull:

@@ -6,7 +6,7 @@ Rows of a block are (steps, width) here, or (groups, steps, width) where groups 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -184,12 +184,12 @@ class BlockBackward:
         ends = [(o, g) for o, g in ((self.z, self.grad_z), (self.v, by)) if o.requires_grad]
         return vjp(tuple(o for o, _ in ends), tuple(g for _, g in ends), wanted, keep)
 
-    def solve(self) -> tuple[Tensor, Tensor] | None:
-        """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle."""
+    def solve(self, most: int) -> tuple[Tensor, Tensor] | None:
+        """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle soon."""
         far, weights = self.system()
         bars, before, last, eps = far, None, math.inf, torch.finfo(far.dtype).eps
         product = precisely(torch.baddbmm, far)
-        for k in range(2 * most_iterations(self.scheme, self.count)):
+        for k in range(most):
             mu, by_groups = self._pulled(bars)
             if before is not None and k > PICARD_BLIND and k % 2:
                 change = _change(before, by_groups)
@@ -205,11 +205,14 @@ class BlockBackward:
 
     def _pulled(self, bars: Tensor) -> tuple[Tensor, Tensor]:
         """The rows μ for these gradients of the slopes, as they are returned and by groups."""
-        shape = (self.count, self.groups, self.width)
-        found = self.products(bars.transpose(0, 1).reshape(self.v.shape), self.x, keep=True)
-        parts = [bars.new_zeros(shape) if g is None else g.reshape(shape) for g in found]
-        mu = parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
+        mu = self.stacked(self.products(bars.transpose(0, 1).reshape(self.v.shape), self.x, keep=True))
         return mu, mu.permute(2, 0, 1, 3).reshape(self.groups, -1, self.width)
+
+    def stacked(self, found: Sequence[Tensor | None]) -> Tensor:
+        """Gradients of ``x`` as rows (count, sums, groups, width)."""
+        shape = (self.count, self.groups, self.width)
+        parts = [self.v.new_zeros(shape) if g is None else g.reshape(shape) for g in found]
+        return parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
 
     def system(self) -> tuple[Tensor, Tensor]:
         """``c`` and ``Wᵀ`` of ``v̄ = c + Wᵀ μ``: (groups, count, width) and (groups, count, count · sums)."""
@@ -221,22 +224,28 @@ class BlockBackward:
             weights[:, k], far[:, k] = 0.0, 0.0
         return far, weights
 
-    def collect(self, mu: Tensor, by: Tensor) -> Tensor | None:
-        """Add what these steps give to the totals; returns their slopes where they are wanted."""
-        totals, weighed = self.pull.totals, self.w0.requires_grad
-        wanted = (*totals.wanted, *((self.w0,) if weighed else ()))
+    def collect(self, mu: Tensor, by: Tensor, rounding: Tensor | None = None) -> tuple[Tensor, Tensor | None] | None:
+        """Add what these steps give to the totals; returns ``mu``, and their slopes where they are wanted.
+
+        Where ``rounding`` is given, None if the rows are not the product that they stand for, up to so much.
+        """
+        totals, weighed, checked = self.pull.totals, self.w0.requires_grad, 0 if rounding is None else self.sums
+        wanted = (*self.x[:checked], *totals.wanted, *((self.w0,) if weighed else ()))
         found = self.products(by, wanted, keep=False) if wanted else ()
-        totals.add(found[: len(totals.wanted)])
-        if not self.pull.weigh:
+        if rounding is not None and not bool(((self.stacked(found[:checked]) - mu).abs_() <= rounding).all()):
             return None
+        totals.add(found[checked : checked + len(totals.wanted)])
+        if not self.pull.weigh:
+            return mu, None
         slopes = self.v.detach().reshape(self.count, self.groups, self.width).clone()
         grad = found[-1] if weighed else (mu[:, 0] * slopes).sum(-1) if self.scheme.implicit else None
-        for k, n in enumerate(self.task.steps):
-            if grad is not None and k != self.task.origin:
-                totals.add_local(n, grad[k])
+        if grad is not None:
+            if self.task.origin is not None:
+                grad[self.task.origin] = 0.0
+            totals.add_locals(self.task.steps, grad)
         for k in self.task.idle:
             slopes[k] = 0.0
-        return slopes
+        return mu, slopes
 
 
 def _change(before: Tensor, now: Tensor) -> float:

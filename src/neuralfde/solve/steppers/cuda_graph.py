@@ -119,16 +119,8 @@ class CudaGraphSteps(Steps):
                 mu[k, 0].copy_(grad)
         graph.replay()
         if self.weighs and static.totals is not None and static.totals.local is not None:
-            self._add_local(task, pull.totals, static.totals.local[:count])
+            pull.totals.add_locals(task.steps, static.totals.local[:count])
         return mu, static.slopes[:count] if pull.weigh else None
-
-    def _add_local(self, task: Task, totals: Totals, grads: Tensor) -> None:
-        """Gradients of the local weights of a block: of one weight for all steps in one sum."""
-        if totals.local is not None and totals.local.ndim == 1:
-            totals.add_local(0, grads.sum(0))
-            return
-        for n, grad in zip(task.steps, grads, strict=True):
-            totals.add_local(n, grad)
 
     def finish(self, totals: Totals) -> None:
         """See :class:`Steps`."""

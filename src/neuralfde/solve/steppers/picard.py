@@ -30,8 +30,6 @@ from ...base.policy import (
     PICARD_NUMBERS,
     PICARD_NUMBERS_GPU,
     PICARD_PARAMETERS,
-    PICARD_ROW,
-    PICARD_SAMPLE,
     PICARD_STIFF,
     PICARD_TOGETHER,
     PICARD_TOGETHER_GPU,
@@ -41,9 +39,9 @@ from ...errors import InputError
 from ...schemes import Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, why_single
-from .block import BlockBackward, BlockOfSteps, most_iterations
+from .block import BlockOfSteps, most_iterations
 from .newton_block import newton
-from .samples import by_samples
+from .samples import WholeBlocks
 from .settling import Settling
 from .single import SingleSteps
 from .stacked import largest, same
@@ -105,6 +103,7 @@ class PicardSteps(Steps):
         self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
         self.settling = Settling(plan, like, self.tol)
+        self.blocks = WholeBlocks(self.settling.samples, True, lambda count: 2 * most_iterations(plan.scheme, count))
         self.latest: Tensor | None = None  # the last slope of the block before
 
     def __exit__(self, *error: object) -> None:
@@ -207,11 +206,11 @@ class PicardSteps(Steps):
         The first time for this ``func`` only if it, which was ``put`` states and gave the slopes ``got`` when it was
         vectorised, says the same of the last of them when it is not.
         """
-        if not self.settling.verdict.vectorised:
+        if not self.settling.samples.verdict.vectorised:
             n, last = block.task.steps[a + count - 1], count - 1
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
                 return self._give_up(None)
-            self.settling.verdict.vectorised = True
+            self.settling.samples.verdict.vectorised = True
         if self.scheme.implicit and not self.settling.continued(
             block, a, states[..., :count, :], slopes[..., :count, :]
         ):
@@ -242,25 +241,15 @@ class PicardSteps(Steps):
         log.debug("steps one by one, since %s", self.run.why)
         return 0
 
-    def tiny(self, task: Task, rows: Tensor) -> int | None:
-        """The numbers of a sample, where they are so few that its Jacobians cost less than an iteration."""
-        count, sums, groups, width = rows.shape
-        if self.scheme.implicit or rows.is_cuda or groups > 1 or count < PICARD_EXTRA or sums * width < PICARD_ROW:
-            return None
-        m = self.settling.sample(task.steps[0], rows[0, 0].reshape(self.plan.field.shape))
-        return m if m <= PICARD_SAMPLE else None
-
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
         """See :class:`Steps`; where the block does not settle, or func has a checkpoint inside, steps are single."""
         rows = pull.read_block(task.steps)
         if self.most > 0 and self.run.vectorised is not False:
             try:
-                block = BlockBackward(task, pull, rows, self.plan)
-                small = self.tiny(task, rows)
-                found = (None if small is None else by_samples(block, small)) or block.solve()
+                found = self.blocks.pulled(task, pull, rows)
                 if found is not None:
                     self.iterated = True
-                    return found[0], block.collect(*found)
+                    return found
                 self.most = 0
             except Exception as error:
                 self._give_up(error)

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from ...base.caches import Verdicts
 from ...base.policy import STAGE_GROWTH, STAGE_ROUNDING
-from ...schemes import Jacobian
 from ...schemes.stage_solvers import rounding_of
 from ..plan import Plan
 from .block import BlockOfSteps
+from .samples import Samples
 from .stacked import largest
 
 
 class Settling:
-    """What one pass knows of the size of its states and of ``func``.
-
-    Attributes:
-        scale: the largest states so far.
-        verdict: what was seen of ``func``, in this solve or before.
-    """
+    """What one pass knows of the size of its states; ``scale`` are the largest so far."""
 
     def __init__(self, plan: Plan, like: Tensor, tol: float) -> None:
-        self.plan, self.tol, self.scale = plan, tol, like.new_zeros(())
-        field = plan.field
-        self.verdict = Verdicts.of(field.func, (field.structure, field.shape, field.known_by))
+        self.samples, self.tol, self.scale = Samples(plan), tol, like.new_zeros(())
 
     def grow(self, states: Tensor) -> None:
         """These states count from now on."""
@@ -57,7 +48,7 @@ class Settling:
             return False
         times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
         noise = (block.evaluate(times, stages + rounding_of(stages)) - slopes)[-1] * weights
-        m = self.sample(block.task.steps[a], block.row(stages[-1], 0))
+        m = self.samples.numbers(block.task.steps[a], block.row(stages[-1], 0))
         size, noise = (x.abs() if block.one else x.abs().transpose(0, 1) for x in (moved, noise))
         size, noise = (x.reshape(b - a, -1, m).amax((0, 2)) for x in (size, noise))
         return bool((size <= STAGE_ROUNDING * noise).all())
@@ -77,13 +68,7 @@ class Settling:
         grown = block.w0[..., a : a + count, :] * (slopes - there)
         if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
             return True
-        m = self.sample(block.task.steps[a], block.row(earlier, 0))
+        m = self.samples.numbers(block.task.steps[a], block.row(earlier, 0))
         d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
         size = d.abs().amax(-1, keepdim=True)
         return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())
-
-    def sample(self, n: int, row: Tensor) -> int:
-        """The numbers of a sample; found once for each func and kind of state."""
-        if self.verdict.sample is None:
-            self.verdict.sample = Jacobian(partial(self.plan.field, n), row).part()
-        return self.verdict.sample

@@ -14,8 +14,9 @@ Backward, from the last step to the first, with ``ḡ_n`` the gradient of ``z_n`
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from ...schemes.one_stage import explicit_pull
 from ...schemes.stage_solvers import Stages
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task
+from .samples import WholeBlocks
 from .stacked import Stacked
 from .trace import Trace, kept, leaves, traced
 from .work import Work, local_weights
@@ -65,16 +67,16 @@ class Single(Stepper):
 
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> SingleSteps:
         """See :class:`Stepper`."""
-        return SingleSteps(plan, run)
+        return SingleSteps(plan, run, blocks=WholeBlocks.beside_single(plan, run, like) if backward else None)
 
 
 class SingleSteps(Steps):
-    """Steps one by one; with ``keep_graphs`` each step's graph is kept for the backward pass."""
+    """Steps one by one; with ``keep_graphs`` each keeps its graph for the backward pass, which ``blocks`` may do."""
 
     compares = True
 
-    def __init__(self, plan: Plan, run: Run, keep_graphs: bool = False) -> None:
-        self.plan, self.run = plan, run
+    def __init__(self, plan: Plan, run: Run, keep_graphs: bool = False, blocks: WholeBlocks | None = None) -> None:
+        self.plan, self.run, self._blocks = plan, run, blocks
         self.traces: list[Trace] | None = [] if keep_graphs else None
         self._work: dict[bool, Work] = {}
         self._stacked: Stacked | None = None
@@ -122,6 +124,13 @@ class SingleSteps(Steps):
 
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
         """See :class:`Steps`."""
+        if self._blocks is not None:
+            rows = pull.read_block(task.steps)
+            with contextlib.suppress(Exception):  # func cannot be vectorised
+                found = self._blocks.pulled(task, pull, rows)
+                if found is not None:
+                    return found
+            self._blocks, pull = None, replace(pull, read=lambda n: rows[task.steps[0] - n])
         plan, work, count = self.plan, self.work(task, backward=True), task.block.count
         if self._stacked is None:
             self._stacked = Stacked(plan, self.run, pull.totals.wanted, self.traces is not None)

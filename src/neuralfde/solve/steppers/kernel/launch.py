@@ -107,9 +107,7 @@ class Launcher:
             found = weights.sum(-1)
             if task.origin is not None:
                 found[task.origin] = 0.0
-            one = pull.totals.local is not None and pull.totals.local.ndim == 1
-            for n, grad in [(0, found.sum(0))] if one else zip(task.steps, found, strict=True):
-                pull.totals.add_local(n, grad)
+            pull.totals.add_locals(task.steps, found)
         return mu, slopes if pull.weigh else None
 
     def _gather(self, saved: Tensor, totals: Tensor) -> None:
