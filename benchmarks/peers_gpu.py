@@ -107,14 +107,16 @@ def of_torchfde(call: Callable[..., Tensor], method: str) -> Solve:
     return solve
 
 
-def ways(images: bool) -> list[Way]:
+def ways(images: bool, cuda: bool) -> list[Way]:
     """Every package, ours first; rows that are kept for long horizons go to the host where they are large."""
     import torchfde
 
     storage = "host" if images else "device"
+    split = ours("exponentials", storage, stepper=nf.CudaGraph(split=True))
     return [
         Way("neuralfde", "exact, defaults", ours("auto")),
         Way("neuralfde", f"exact, exponentials + {storage}", ours("exponentials", storage)),
+        *([Way("neuralfde", "exact, exponentials, split backward", split)] if images and cuda else []),
         Way("torchdiffeq", "autograd", of_torchdiffeq(torchdiffeq.odeint), memory=False),
         Way("torchdiffeq", "its adjoint", of_torchdiffeq(torchdiffeq.odeint_adjoint), memory=False),
         Way("torchfde", "its adjoint", of_torchfde(torchfde.fdeint_adjoint, "predictor-f"), once=True),
@@ -197,7 +199,7 @@ class Comparison:
 
     def rows(self, once: bool) -> Iterator[tuple[str, Row]]:
         """Of the packages that are run several times, or of those that are run once."""
-        for way in ways(self.work.name.startswith("image")):
+        for way in ways(self.work.name.startswith("image"), self.work.z0.is_cuda):
             if way.once == once:
                 truth = self.truths.get(way.memory)
                 yield "training step", measured(self.work, way, self.steps, truth, self.limit, self.repeats)
@@ -215,9 +217,9 @@ def parts(device: torch.device, given: argparse.Namespace) -> Iterator[tuple[str
         yield from each.rows(once=False)
     for work, steps in ((perceptron, many), (images, few)):
         yield from (("where the time goes", row) for row in spent(work.anew(), steps))
+    yield from Comparison(images, many, given, truth=False, repeats=1).rows(once=False)
     for each in short:
         yield from each.rows(once=True)
-    yield from Comparison(images, many, given, truth=False, repeats=1).rows(once=False)
 
 
 def main() -> None:
