@@ -98,6 +98,15 @@ def test_convolutions_and_few_steps_in_one_call(monkeypatch):
     assert agree(Images(), shape=(2, 4, 3, 3))
 
 
+def test_a_compiled_func_has_compiled_parts(monkeypatch):
+    parts = []
+    monkeypatch.setattr(torch, "compile", lambda part, **_: (parts.append(part), part)[1])
+    func = Net()
+    func._compiled_call_impl = func._call_impl  # as Module.compile() leaves it
+    assert agree(func)
+    assert len(parts) == 2
+
+
 class OwnBackward(torch.autograd.Function):
     """Straight through: a gradient that its operations do not have."""
 

@@ -9,16 +9,16 @@ again: from the operations that they enter, ``y = op(x, θ)``, whose gradients `
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...base.policy import SPLIT_NUMBERS
-from ...base.torch_private import uncompiled, vjp
+from ...base.torch_private import operations_of, uncompiled, vjp
 from ...errors import UnsupportedError
 from ...schemes.one_stage import put
 from .base import Pull
@@ -29,45 +29,51 @@ from .work import Work
 class Split:
     """``func`` in parts; ``rhs(t, z, *given)`` calls it with these tensors in place of those that it depends on.
 
+    Where ``func`` was ``compiled``, the parts are, in its place.
+
     Raises:
         UnsupportedError: where the parts together are not ``func``, as one with a backward pass of its own.
     """
 
-    def __init__(self, rhs: Callable[..., Tensor], t: Tensor, z: Tensor, given: Sequence[Tensor]) -> None:
-        from torch.fx.experimental.proxy_tensor import make_fx  # takes seconds, and nobody else needs it
-
+    def __init__(
+        self, rhs: Callable[..., Tensor], t: Tensor, z: Tensor, given: Sequence[Tensor], compiled: bool = False
+    ) -> None:
         z, leaves = z.detach().clone(), [x.detach().requires_grad_(x.requires_grad) for x in given]
-        with uncompiled():
-            with torch.no_grad():
-                once = make_fx(torch.func.functionalize(rhs))(t, z, *leaves)
-            run = _Watched(once, _meeting(once.graph, [x.requires_grad for x in given]))
-            joint = make_fx(run.with_gradients)(t, z.requires_grad_(), torch.ones_like(z), *leaves)
-            self.kept = run.kept
-            self.forward, self.product = _parts(joint, run.kept)
-            self._prove(rhs, t, z, leaves)
+        with torch.no_grad():
+            once = operations_of(torch.func.functionalize(rhs), t, z, *leaves)
+        run = _Watched(once, _meeting(once.graph, [x.requires_grad for x in given]))
+        joint = operations_of(run.with_gradients, t, z.requires_grad_(), torch.ones_like(z), *leaves)
+        self.kept = run.kept
+        forward, self.product = _parts(joint, run.kept)
+        self.stacked: Callable[..., Any] = torch.vmap(forward, in_dims=(0, 0, *(None,) * len(leaves)))
+        self._prove(rhs, t, z, leaves)
+        if compiled:
+            self.stacked, self.product = (torch.compile(part, dynamic=False) for part in (self.stacked, self.product))
 
     def evaluate(
         self, times: Tensor, states: Tensor, given: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The slopes of all steps, their ``y`` with graphs that lead to ``given``, and what the products need."""
+    ) -> tuple[Tensor, list[GradientEdge | None], list[Tensor]]:
+        """The slopes of all steps, where the graphs of their ``y`` to ``given`` begin, and what the products need."""
         with torch.enable_grad():
-            found = torch.vmap(self.forward, in_dims=(0, 0, *(None,) * len(given)))(times, states, *given)
-        return found[0].detach(), found[1 : 1 + self.kept], tuple(x.detach() for x in found[1 + self.kept :])
+            slopes, *found = self.stacked(times, states, *given)
+        edges = [get_gradient_edge(y) if y.requires_grad else None for y in found[: self.kept]]
+        return slopes.detach(), edges, [x.detach() for x in found[self.kept :]]
 
     def gather(
-        self, ys: Sequence[Tensor], bars: Sequence[Sequence[Tensor]], wanted: Sequence[Tensor]
+        self, ys: Sequence[GradientEdge | None], bars: Sequence[Sequence[Tensor]], wanted: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
         """The gradients of ``wanted``, from those of the ``y`` of each step."""
-        pairs = [(y, own) for y, own in zip(ys, zip(*bars, strict=True), strict=True) if y.requires_grad]
+        pairs = [(y, torch.stack(own)) for y, own in zip(ys, zip(*bars, strict=True), strict=True) if y is not None]
         if not pairs:
             return (None,) * len(wanted)
-        return vjp(tuple(y for y, _ in pairs), tuple(torch.stack(own) for _, own in pairs), tuple(wanted))
+        edges, grads = zip(*pairs, strict=True)
+        return vjp(edges, grads, tuple(wanted))
 
     def _prove(self, rhs: Callable[..., Tensor], t: Tensor, z: Tensor, given: Sequence[Tensor]) -> None:
         """Compare one step with autograd's: the slope, and the gradients of all."""
         wanted = [x for x in given if x.requires_grad]
         bar = torch.sin(torch.arange(1, z.numel() + 1, device=z.device)).view(z.shape).to(z)
-        with torch.enable_grad():
+        with torch.enable_grad(), uncompiled():
             v = rhs(t, z, *given)
         expected = vjp((v,), (bar,), (z, *wanted))
         slopes, ys, rest = self.evaluate(t[None], z.detach()[None], given)
@@ -93,10 +99,9 @@ def pull_back_split(
     """
     given, wanted = leaves
     times, states = rows
-    calls = math.ceil(len(states) / max(1, SPLIT_NUMBERS // states[0].numel()))
-    together = math.ceil(len(states) / calls)
-    for a in range(0, len(states), together):
-        b = min(a + together, len(states))
+    most = max(1, SPLIT_NUMBERS // states[0].numel())
+    for a in range(0, len(states), most):
+        b = min(a + most, len(states))
         v, ys, rest = split.evaluate(times[a:b], states[a:b], given)
         bars = []
         for k in range(a, b):
@@ -156,7 +161,7 @@ def _meeting(graph: fx.Graph, wanted: Sequence[bool]) -> set[fx.Node]:
     return met | {node for node in moving if node.target is operator.getitem and node.args[0] in met}
 
 
-def _parts(joint: fx.GraphModule, kept: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+def _parts(joint: fx.GraphModule, kept: int) -> tuple[fx.GraphModule, Callable[..., Any]]:
     """The forward part, with graphs of one operation each, and the product; ``kept`` counts the ``y``."""
     graph = joint.graph
     time, state, bar, *given = graph.find_nodes(op="placeholder")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...base.structure import replace_tensors, tensors_in
-from ...base.torch_private import with_parameters
+from ...base.torch_private import is_compiled, with_parameters
 from ...history import Block
 from ...rhs.field import Field
 from ...schemes import OneStage
@@ -179,5 +179,5 @@ class Static:
             with with_parameters(field.func, own, tie_weights=True):
                 return field.when(t, z, replace_tensors(field.args, args))
 
-        parts = self.parts = self.parts or Split(rhs, times[0], states[0], given)
+        parts = self.parts = self.parts or Split(rhs, times[0], states[0], given, is_compiled(field.func))
         return lambda: pull_back_split(parts, (given, leaves.wanted), (times, states), work, pull, slopes)
