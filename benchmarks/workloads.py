@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,3 +48,24 @@ def image_problem(device: torch.device, batch: int = 128) -> tuple[Tensor, Tenso
     """Images and labels; random, since only time and memory are looked at."""
     torch.manual_seed(0)
     return torch.rand(batch, 1, 28, 28, device=device), torch.randint(10, (batch,), device=device)
+
+
+@dataclass(frozen=True)
+class Work:
+    """An equation: its function, initial state, order and step."""
+
+    name: str
+    func: nn.Module
+    z0: Tensor
+    order: float
+    step: float
+
+    def anew(self, dtype: torch.dtype = torch.float32) -> Work:
+        """The same without anything that solvers keep with a function, in this precision."""
+        func, z0 = copy.deepcopy(self.func).to(dtype), self.z0.detach().to(dtype).requires_grad_()
+        return Work(self.name, func, z0, self.order, self.step)
+
+    def gradient(self, solve: Callable[[Work, int], Tensor], steps: int) -> list[Tensor]:
+        """One training step; the gradients of parameters and initial state."""
+        loss = solve(self, steps).square().mean()
+        return list(torch.autograd.grad(loss, [self.z0, *self.func.parameters()]))

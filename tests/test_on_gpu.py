@@ -81,6 +81,14 @@ def test_replayed_steps_give_the_numbers_of_eager_ones(func, method, history, st
         assert worst(found, eager) < 1e-11
 
 
+@pytest.mark.parametrize(("history", "storage"), [("full", "device"), ("exponentials", "host")])
+def test_a_split_backward_pass_gives_the_numbers_of_eager_steps(func, history, storage):
+    eager = gradients(func, "single", history=history, storage=storage)
+    for _ in range(2):
+        found = gradients(func, nf.CudaGraph(split=True), history=history, storage=storage)
+        assert worst(found, eager) < 1e-11
+
+
 @pytest.mark.parametrize("history", ["full", "exponentials"])
 def test_a_frozen_mesh_has_replayed_steps_and_no_step_makes_the_host_wait(func, history):
     """Adapt once, then train: as many synchronisations with four times the steps."""

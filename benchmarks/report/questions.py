@@ -28,6 +28,11 @@ QUESTIONS = {
         "`python benchmarks/peers.py`",
         "performance.md#beside-torchfde-and-torchdiffeq",
     ),
+    "peers-gpu": Question(
+        "What does it take on a GPU, beside torchfde and torchdiffeq, and where does the time go?",
+        f"`python benchmarks/peers_gpu.py --torchfde CLONE --out OUT`{TAKE}",
+        "performance.md#beside-them-on-a-gpu",
+    ),
     "work-precision": Question(
         "How long does an error take to reach, beside pycaputo and FDEint?",
         "`python benchmarks/work_precision.py`",

@@ -172,6 +172,12 @@ def modules(found: Row, path: Path, name: str) -> Iterator[Run]:
         yield "engine", part, rows, about(found, path)
 
 
+def peers_gpu(found: Row, path: Path, name: str) -> Iterator[Run]:
+    """Of ``peers_gpu.py``."""
+    for part, rows in found["parts"].items():
+        yield "peers-gpu", part, rows, about(found, path) | {k: found[k] for k in ("torchfde", "torchdiffeq")}
+
+
 def versions(found: Row, path: Path, name: str) -> Iterator[Run]:
     """Of ``compare.py``."""
     for place, rows in found["parts"].items():
@@ -216,6 +222,7 @@ TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "horizons": horizon_rows,
     "modules": modules,
     "compare": versions,
+    "peers-gpu": peers_gpu,
     "kernel": as_they_are("kernel", "training step"),
     "forecasting": as_they_are("forecasting", "five sets"),
     "pde-allen-cahn": on_a_plane,

@@ -7,7 +7,7 @@ from pathlib import Path
 import graphs_search
 import pytest
 from graph_space import Case
-from report import graphs_order, pages, record, take
+from report import graphs_order, pages, peers_gpu, record, take
 from report.questions import QUESTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,8 @@ def test_questions_name_scripts_and_sections_that_exist():
 
 def test_pictures_are_drawn_from_the_results_and_shown():
     assert pages.stale_pictures() == [], "run python benchmarks/render.py"
-    drawn = {*pages.FIGURES, "bias.svg", "hero.svg"}  # the last two by scripts beside them
+    measured = {name for name, (question, _) in pages.FIGURES.items() if record.known(question)}
+    drawn = {*measured, "bias.svg", "hero.svg"}  # the last two by scripts beside them
     assert {p.name for p in pages.PICTURES.iterdir() if p.suffix in (".png", ".svg")} == drawn
     assert all(f"figures/{name}" in "".join(TEXTS.values()) for name in drawn)
 
@@ -142,6 +143,8 @@ LEFT = {
     "search-order.json": ({**MACHINE, "minutes": 1.0, "rows": [FINAL | {"case": "airport order final 1"}]},
                           ("graphs-order", "search-order")),
     "modules.json": ({**MACHINE, "parts": {"source": [{"figure": "core"}]}}, ("engine", "source")),
+    "peers-gpu.json": ({**MACHINE, "torchfde": "main", "torchdiffeq": "0.2.5", "parts": {"training step": [TIMED]}},
+                       ("peers-gpu", "training step")),
     "forecasting.json": ({"machine": MACHINE, "settings": {"seeds": 5}, "rows": [{"set": "fulda", "mse": 1.0}]},
                          ("forecasting", "five sets")),
     "horizons-cpu.json": ({**MACHINE, "device": "cpu", "bare": {}, "rows": [TIMED]}, ("horizons", "perceptron, CPU")),
@@ -176,6 +179,26 @@ def test_orders_are_compared_split_by_split(tmp_path, monkeypatch):
     (line,) = (line for line in graphs_order.orders().splitlines() if line.startswith("| airport"))
     assert "+2.0\u00a0±\u00a00.0" in line
     assert "0.50\u00a0…\u00a00.70" in line
+
+
+def test_packages_are_compared_once_they_were_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    assert peers_gpu.every() == peers_gpu.short() == peers_gpu.spent() == ""
+    work = {"work": "MLP", "memory": True, "gradient": "exact", "mib": 1.0, "error": 1e-7}
+    row = [work | {"steps": n, "package": "neuralfde", "gradient": g, "seconds": 0.02} for n in (4, 8) for g in "ab"]
+    row += [work | {"steps": 4, "package": "torchfde", "seconds": 3.0, "error": 0.5}]
+    row += [work | {"steps": 4, "package": "torchfde", "gradient": "slow", "seconds": None, "limit": 20.0}]
+    spent = {"work": "MLP", "steps": 8, "stepper": "kernel"}
+    spent |= {"forward": 1.0, "backward": 2.0, "history": 0.0, "host": 1.0, "wall": 4.0}
+    parts = {"training step": row, "where the time goes": [spent]}
+    left = {**MACHINE, "torchfde": "main", "torchdiffeq": "0.2.5", "parts": parts}
+    (tmp_path / "peers-gpu.json").write_text(json.dumps(left))
+    list(take.take(tmp_path))
+    assert "| torchfde, exact | 3 s · 1 MiB · 50 % |" in peers_gpu.short()
+    assert "ours takes 20 ms then" in peers_gpu.short()
+    assert "| > 20 s |  |" in peers_gpu.every()
+    assert "`kernel` | 1 | 2 | 0 | 1 | 4 |" in peers_gpu.spent()
+    assert len(peers_gpu.figure().axes) == 1
 
 
 def test_rows_that_a_run_had_no_time_for_stay_and_are_marked(tmp_path, monkeypatch):

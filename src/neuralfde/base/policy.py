@@ -132,6 +132,10 @@ STACKED_NUMBERS = 1 << 14
 #: Steps from which on it pays: the first block shows whether func means the same when it is vectorised.
 STACKED_STEPS = 256
 
+#: Numbers in the states of steps whose func is evaluated in one call of a split backward pass: 8 of the paper's image
+#: block, each of which takes some 16 rows (150 MiB together).
+SPLIT_NUMBERS = 5 << 19
+
 # ---- histories ------------------------------------------------------------------------------------------------------
 
 #: From this many steps on, `auto` sums distant blocks by FFT (benchmarks/scaling.py: where the two curves cross).

@@ -7,6 +7,7 @@ run.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +34,10 @@ __all__ = [
     "copy_each",
     "derivatives_are_watched",
     "hooks_at_rest",
+    "is_compiled",
     "is_constant",
     "is_unknown",
+    "operations_of",
     "outside_of_programs",
     "places",
     "pytree",
@@ -138,6 +141,12 @@ def places(func: Any) -> dict[str, Tensor]:
     return {f"{path}.{key}" if path else key: x for path, key, x in held}
 
 
+def is_compiled(func: Any) -> bool:
+    """Whether a function or module was made by ``torch.compile``, or a module compiled in place."""
+    made = any(hasattr(func, name) for name in ("_orig_mod", "_torchdynamo_orig_callable"))
+    return made or getattr(func, "_compiled_call_impl", None) is not None
+
+
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
     """Within, compiled functions run as they were written; one that is called under a dispatch mode or under vmap would
@@ -161,6 +170,15 @@ def uncompiled() -> Iterator[None]:
             _inside -= 1
             if _inside == 0:
                 _stance.__exit__(None, None, None)
+
+
+def operations_of(call: Callable[..., Any], *given: Tensor) -> Any:
+    """What ``call`` does with these tensors, as a graph of operations; compiled functions run as they were written."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes seconds with all that it imports
+
+    config: Any = importlib.import_module("torch._dynamo.config")
+    with uncompiled(), config.patch(error_on_nested_fx_trace=False):
+        return make_fx(call)(*given)
 
 
 def derivatives_are_watched() -> bool:

@@ -29,9 +29,11 @@ class CudaGraph(Stepper):
 
     Args:
         always: capture at once, and raise where ``func`` cannot be captured; otherwise only where it pays.
+        split: in the backward pass, evaluate ``func`` for many steps in one call, see :mod:`.split`.
     """
 
     always: bool = True
+    split: bool = False
     name = "cuda-graph"
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
@@ -41,6 +43,8 @@ class CudaGraph(Stepper):
             return f"the state is on {like.device}: CUDA graphs need a CUDA device"
         if plan.scheme.implicit:
             return "an implicit stage is solved to a tolerance, which the host has to look at"
+        if self.split and not isinstance(plan.scheme, OneStage):
+            return "split=True is for methods with one history sum"
         reason = why_single(field)
         if reason is not None:
             return reason
@@ -57,7 +61,8 @@ class CudaGraph(Stepper):
         """See :class:`Stepper`."""
         single = SingleSteps(plan, run)
         soon = self.always or backward or plan.steps >= GRAPHS_AT_ONCE
-        static, why = lease(plan, like, size, 1 if soon else GRAPHS_REPEATS, lambda: Static(plan, like, size))
+        repeats = 1 if soon else GRAPHS_REPEATS
+        static, why = lease(plan, like, (size, self.split), repeats, lambda: Static(plan, like, size, self.split))
         if static is not None:
             return CudaGraphSteps(plan, run, static, single, self.always)
         if self.always:

@@ -30,7 +30,9 @@ _CACHE: weakref.WeakKeyDictionary[Any, OrderedDict[Hashable, Static | int | str]
 _LOCK = threading.Lock()
 
 
-def lease(plan: Plan, like: Tensor, size: int, repeats: int, make: Callable[[], Static]) -> tuple[Static | None, str]:
+def lease(
+    plan: Plan, like: Tensor, size: Hashable, repeats: int, make: Callable[[], Static]
+) -> tuple[Static | None, str]:
     """The graphs of this solve, for it alone, made when it comes for the ``repeats``-th time; or None and why."""
     try:
         key = (size, key_of(plan, like))

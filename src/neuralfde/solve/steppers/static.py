@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,13 +10,15 @@ import torch
 from torch import Tensor
 
 from ...base.structure import replace_tensors, tensors_in
+from ...base.torch_private import is_compiled, with_parameters
 from ...history import Block
 from ...rhs.field import Field
 from ...schemes import OneStage
 from ..plan import Plan
 from .base import Pull, Task, Totals
-from .capture import CALLS, StreamLane, capture, capture_stream, new_leaves, refuse_second_holders
+from .capture import CALLS, Leaves, StreamLane, capture, capture_stream, new_leaves, refuse_second_holders
 from .single import fill, pull_back
+from .split import Split, pull_back_split
 from .work import Work, local_weights
 
 
@@ -43,9 +46,9 @@ class Static:
     they never run at once.
     """
 
-    def __init__(self, plan: Plan, like: Tensor, size: int) -> None:
+    def __init__(self, plan: Plan, like: Tensor, size: int, split: bool = False) -> None:
         sums = plan.scheme.sums
-        self.size, self.shape, self.busy = size, like.shape, True
+        self.size, self.shape, self.split, self.busy = size, like.shape, split, True
         self.rows = like.new_empty(size, sums, *like.shape)
         self.rows.copy_(like)  # warming up at a state that exists
         self.flat = self.rows.new_zeros(self.rows.numel())
@@ -55,6 +58,7 @@ class Static:
         self.graphs: dict[tuple[bool, int], Graph] = {}
         self.pool = torch.cuda.graph_pool_handle()
         self.totals: Totals | None = None
+        self.parts: Split | None = None
 
     @cached_property
     def x(self) -> Tensor:
@@ -137,7 +141,8 @@ class Static:
         work.take(task.sums)
         streams = [capture_stream(task.sums.device, lane) for lane in (0, 1)]
         pairs = zip(streams, reversed(streams), strict=True)
-        lanes = [StreamLane(field, new_leaves(plan, self.args)[0], stream, other) for stream, other in pairs]
+        leaves = [new_leaves(plan, self.args)[0] for _ in streams]
+        lanes = [StreamLane(field, own, *pair) for own, pair in zip(leaves, pairs, strict=True)]
         if self.totals is None:
             self.totals = Totals(lanes[0].wanted, self.local, pull.weigh)
         totals = self.totals
@@ -155,8 +160,24 @@ class Static:
                 pull_back(plan.scheme, task, work, local, inside, lanes, slopes)
             streams[0].wait_stream(streams[1])
 
-        graph = capture(call, field.func, task.sums, self.pool)
+        back = self._split(field, leaves[0], task.block.count, work, inside, slopes) if self.split else call
+        graph = capture(back, field.func, task.sums, self.pool)
         for total, then in zip(totals.tensors, before, strict=True):
             if total is not None:
                 total.zero_() if then is None else total.copy_(then)  # warming up has added to them
-        return graph, sum(lane.rhs.evaluations for lane in lanes) // CALLS
+        return graph, task.block.count if self.split else sum(lane.rhs.evaluations for lane in lanes) // CALLS
+
+    def _split(
+        self, field: Field, leaves: Leaves, count: int, work: Work, pull: Pull, slopes: Tensor | None
+    ) -> Callable[[], None]:
+        """The backward pass of a block with one call of ``func`` for many steps."""
+        names, given = list(leaves.own), [*leaves.own.values(), *leaves.args]
+        times, states = self.times[:count], self.x[:count, 0].view(-1, *field.shape)
+
+        def rhs(t: Tensor, z: Tensor, *given: Tensor) -> Tensor:
+            own, args = dict(zip(names, given, strict=False)), list(given[len(names) :])
+            with with_parameters(field.func, own, tie_weights=True):
+                return field.when(t, z, replace_tensors(field.args, args))
+
+        parts = self.parts = self.parts or Split(rhs, times[0], states[0], given, is_compiled(field.func))
+        return lambda: pull_back_split(parts, (given, leaves.wanted), (times, states), work, pull, slopes)
