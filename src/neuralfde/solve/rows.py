@@ -39,9 +39,7 @@ class SlopeRows:
         return self.plan.scheme.restore(row[0], self.memory.kept(n).to(row.device), own[:, None])[None]
 
     def read_rows(self, steps: range) -> Tensor:
-        """The rows of these steps, descending, at once; where stages are restored, one by one."""
-        if self.plan.scheme.implicit:
-            return torch.stack([self.read(n) for n in steps])
+        """The rows of these steps, descending, at once."""
         parts, n = [], steps[0]
         while n >= steps[-1]:
             if n < self.first:
@@ -50,7 +48,13 @@ class SlopeRows:
             low = max(self.first, steps[-1])
             parts.append(self.block[low - self.first : n + 1 - self.first].flip(0))
             n = low - 1
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        later = steps[:-1] if steps[-1] == 0 else steps  # the first state is given: no stage
+        if self.plan.scheme.implicit and later:
+            own = self.local if self.local.ndim == 1 else self.local[later[-1] : later[0] + 1].flip(0)
+            c, slopes = rows[: len(later), 0], self.memory.kept_rows(later).to(rows.device)
+            c.copy_(self.plan.scheme.restore(c, slopes, own[..., None]))
+        return rows
 
     def _compute(self, n: int) -> None:
         """The sums of a block of rows up to row ``n``."""
