@@ -10,18 +10,13 @@ from torch import Tensor
 
 from ..base.torch_private import vjp
 from ..history import Block
-from ..solve.loop import Gradients, Record, backward_task, march, readers
+from ..solve.loop import Gradients, Record, backward_task, forward_task, march
 from ..solve.plan import COEFFICIENTS, Coefficients, Plan, Run
+from ..solve.rows import SegmentRows, readers
 from ..solve.steppers import Task, Totals
 from ..solve.steppers.single import SingleSteps
 from ..solve.steppers.trace import leaves
 from ..solve.steppers.work import Work, local_weights
-
-
-class Unseen(SingleSteps):
-    """Single steps for rows that are computed again; what the reverse equation evaluates is no step."""
-
-    compares = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,9 @@ class Paper:
         assert plan.backward_weights is not None
         memory = plan.history.reverse(plan.backward_weights.to(z0), plan.steps, z0, record.engine, False)
         totals = Totals([x for x in plan.leaves if x.requires_grad], c.local, False, plan.field.outside)
-        read, _, compare = readers(plan, c, record, Unseen(plan, run))
+        if isinstance(record.tape, SegmentRows):
+            record.tape.use(SingleSteps(plan, run), march, forward_task)
+        read, _, compare = readers(plan, c, record.tape, record.witness)
         outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
         terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this node and later ones
         multiplier = torch.zeros_like(z0)

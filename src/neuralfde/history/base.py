@@ -70,7 +70,7 @@ class Memory(ABC):
     def bytes(self) -> int:
         """What it holds on the device of the rows, in bytes."""
 
-    # A history that says `keeps_slopes` has these three.
+    # A history that says `keeps_slopes` has the first three of these.
 
     def replay(self, first: int, count: int) -> Tensor:
         """After a forward pass: all sums of steps first … first + count - 1 again, (count, outputs, groups, width)."""
@@ -84,6 +84,10 @@ class Memory(ABC):
     def kept(self, n: int) -> Tensor:
         """After a forward pass: the slope (groups, width) of step ``n``."""
         raise NotImplementedError
+
+    def kept_rows(self, steps: range) -> Tensor:
+        """The slopes of consecutive steps, in descending order, (steps, groups, width)."""
+        return torch.stack([self.kept(n) for n in steps])
 
     # A history that says `snapshots` has these three.
 

@@ -87,6 +87,10 @@ class Blocked(Memory):
         """See :class:`Memory`."""
         return self.inputs[0].buffer[n]
 
+    def kept_rows(self, steps: range) -> Tensor:
+        """See :class:`Memory`."""
+        return self.inputs[0].buffer[steps[-1] : steps[0] + 1].flip(0)
+
     @property
     def bytes(self) -> int:
         """See :class:`Memory`."""

@@ -50,6 +50,10 @@ class Wrapped(Memory):
         """See :class:`Memory`."""
         return self.memory.kept(n)
 
+    def kept_rows(self, steps: range) -> Tensor:
+        """See :class:`Memory`."""
+        return self.memory.kept_rows(steps)
+
     @property
     def snapshot_rows(self) -> int:
         """See :class:`Memory`."""

@@ -308,16 +308,14 @@ def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: in
 
 def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[tuple[Any, Tensor | None]]:
     """The autograd nodes behind ``outputs``, down to those that made ``known``; with its tensor where one is a leaf."""
-    stop = {x.grad_fn for x in known if x.grad_fn is not None}
     pending: list[Any] = [x.grad_fn for x in outputs]
-    seen = set()
+    seen = {None, *[x.grad_fn for x in known]}
     while pending:
         node = pending.pop()
-        if node is None or node in seen or node in stop:
-            continue
-        seen.add(node)
-        yield node, getattr(node, "variable", None)
-        pending.extend(child for child, _ in node.next_functions)
+        if node not in seen:
+            seen.add(node)
+            yield node, getattr(node, "variable", None)
+            pending += [child for child, _ in node.next_functions]
 
 
 def captured_error(what: str) -> CapturedTensorError:

@@ -21,6 +21,8 @@ from ..base.policy import COMPARED_ENTRIES
 #: Dictionaries of a module that hold parameters, buffers and hooks: looked at by themselves, or never changed by a
 #: call.
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
+#: What is compared by its value.
+_PLAIN = (bool, int, float, complex, str, bytes)
 
 
 def reachable(func: Any) -> dict[str, Hashable]:
@@ -59,7 +61,7 @@ def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(thing, dict | list | tuple | collections.deque):
         entries = list(thing.items() if isinstance(thing, dict) else enumerate(thing))
         for key, value in (*entries[:COMPARED_ENTRIES], *entries[-COMPARED_ENTRIES:]):
-            if not isinstance(value, bool | int | float | complex | str | bytes):
+            if not isinstance(value, _PLAIN):
                 yield from _held(value, f"{name}[{key}]", depth - 1)
     elif "__module__" in vars(type(thing)) and type(thing).__module__ != "torch" and hasattr(thing, "__dict__"):
         for key, value in list(vars(thing).items()):
@@ -77,7 +79,11 @@ def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Any
     for path, part in module.named_modules():
         where = f"{name}.{path}" if path else name
         for key, value in part.__dict__.items():
-            if key not in _OWN and not isinstance(value, nn.Module):
+            if key in _OWN or isinstance(value, nn.Module):
+                continue
+            if isinstance(value, _PLAIN):  # most of them
+                yield f"{where}.{key}", value
+            else:
                 yield from _held(value, f"{where}.{key}", depth)
         for key, buffer in part._buffers.items():
             if buffer is not None:
@@ -123,7 +129,7 @@ def _mark(value: Any) -> Hashable:
     """A value as it is now: numbers themselves, tensors by version, containers by length and some entries."""
     if isinstance(value, Tensor):
         return (id(value), 0 if value.is_inference() else value._version)
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+    if value is None or isinstance(value, _PLAIN):
         return value
     if isinstance(value, list | tuple | set | dict | collections.deque):
         first = list(value.values() if isinstance(value, dict) else value)

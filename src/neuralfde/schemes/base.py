@@ -95,7 +95,7 @@ class Scheme(ABC):
         raise NotImplementedError
 
     def restore(self, c: Tensor, v: Tensor, w0: Tensor) -> Tensor:
-        """Implicit schemes: ``locate`` again, when the slope ``v`` of the step is already known."""
+        """Implicit schemes: ``locate`` again, when the slope ``v`` is already known; of one step or of many at once."""
         raise NotImplementedError
 
     @abstractmethod

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from ..base.policy import HELD_LAGS
@@ -24,14 +23,11 @@ from ..base.transfer import capturing
 from ..errors import NonFiniteError
 from ..history import Block, Exponentials, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
-from ..rhs.demand import derivative_only
 from ..schemes import Jacobian
-from ..storage import Tape, read_rows
+from ..storage import Tape
 from .plan import Coefficients, Plan, Run
-from .rows import SegmentRows, SlopeRows
+from .rows import SegmentRows, SlopeRows, readers
 from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, Yielded, choose
-from .steppers.trace import leaves, traced
-from .steppers.work import local_weights
 from .witness import Witness
 
 #: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.
@@ -155,7 +151,9 @@ def backward(
     engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
     parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
-    read, read_block, compare = readers(plan, c, record, steps)
+    if isinstance(record.tape, SegmentRows):
+        record.tape.use(steps, march, forward_task)
+    read, read_block, compare = readers(plan, c, record.tape, None if steps.compares else record.witness)
     outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
 
     def room(block: Block) -> Tensor | None:
@@ -184,55 +182,6 @@ def backward(
     placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
     weights = (lags, totals.local, parts.start_grad(), parts.dense_grad(), parts.base_grad())
     return Gradients(weights, parts.initial_grad(), placed)
-
-
-def readers(
-    plan: Plan, c: Coefficients, record: Record, steps: Steps
-) -> tuple[Callable[[int], Tensor], Callable[[range], Tensor], Callable[[], None]]:
-    """Row ``n`` of the forward pass, those of a block, and a comparison of slopes at the rows that were read.
-
-    Rows that are computed again are computed by these steps. Where these compare slopes themselves, there is nothing
-    left to do; elsewhere it is done when a block was taken: a GPU is at work on it by then.
-    """
-    tape, witness, held = record.tape, None if steps.compares else record.witness, dict[int, Tensor]()
-    if isinstance(tape, SegmentRows):
-        tape.use(steps, march, forward_task)
-    if tape is None:  # the graphs of the steps are kept in place of rows
-        return _unread, _unread, _nothing
-    if witness is None:
-        return tape.read, partial(read_rows, tape), _nothing
-
-    def read(n: int) -> Tensor:
-        row = tape.read(n)
-        if n in witness.slopes:
-            held[n] = row.clone()
-        return row
-
-    def read_block(steps: range) -> Tensor:
-        rows = read_rows(tape, steps)
-        held.update({n: rows[steps.index(n)].clone() for n in witness.slopes if n in steps})
-        return rows
-
-    def compare() -> None:
-        while held:
-            n, row = held.popitem()
-            if n not in witness.slopes:  # the steps were taken singly after all, and compared
-                continue
-            own = c.local if c.local.ndim == 1 else c.local[n]
-            (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
-            with torch.enable_grad(), derivative_only(False):
-                x = leaves(row, plan.field.shape)
-                _, v = traced(plan.scheme, partial(plan.field, n), x, w0, slope=True, start=n == 0)
-            witness.compare(n, v, x)
-
-    return read, read_block, compare
-
-
-def _unread(_: object) -> Tensor:
-    raise AssertionError("the graphs of the steps are kept in place of rows")
-
-
-def _nothing() -> None: ...
 
 
 def forward_task(plan: Plan, c: Coefficients, block: Block, sums: Tensor, inner: Tensor, before: Tensor | None) -> Task:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..history import Block, Memory, ieee
-from ..storage import Sizes
+from ..rhs.demand import derivative_only
+from ..storage import Sizes, Tape, read_rows
 from .plan import Coefficients, Plan
 from .steppers.base import Steps
+from .steppers.trace import leaves, traced
+from .steppers.work import local_weights
+from .witness import Witness
 
 
 class SlopeRows:
@@ -39,9 +44,7 @@ class SlopeRows:
         return self.plan.scheme.restore(row[0], self.memory.kept(n).to(row.device), own[:, None])[None]
 
     def read_rows(self, steps: range) -> Tensor:
-        """The rows of these steps, descending, at once; where stages are restored, one by one."""
-        if self.plan.scheme.implicit:
-            return torch.stack([self.read(n) for n in steps])
+        """The rows of these steps, descending, at once."""
         parts, n = [], steps[0]
         while n >= steps[-1]:
             if n < self.first:
@@ -50,7 +53,13 @@ class SlopeRows:
             low = max(self.first, steps[-1])
             parts.append(self.block[low - self.first : n + 1 - self.first].flip(0))
             n = low - 1
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        later = steps[:-1] if steps[-1] == 0 else steps  # the first state is given: no stage
+        if self.plan.scheme.implicit and later:
+            own = self.local if self.local.ndim == 1 else self.local[later[-1] : later[0] + 1].flip(0)
+            c, slopes = rows[: len(later), 0], self.memory.kept_rows(later).to(rows.device)
+            c.copy_(self.plan.scheme.restore(c, slopes, own[..., None]))
+        return rows
 
     def _compute(self, n: int) -> None:
         """The sums of a block of rows up to row ``n``."""
@@ -145,3 +154,50 @@ class SegmentRows:
                 kept, first = kept + len(parts) - 1, first + parts[-1]
             most = max(most, kept * self.sizes.state + (stop - first) * self.sizes.row)
         return most
+
+
+def readers(
+    plan: Plan, c: Coefficients, tape: Tape | SlopeRows | SegmentRows | None, witness: Witness | None
+) -> tuple[Callable[[int], Tensor], Callable[[range], Tensor], Callable[[], None]]:
+    """Row ``n`` of the forward pass, those of a block, and a comparison of slopes at the rows that were read.
+
+    Where a stepper shows the witness what it evaluates again, none is given here. Elsewhere slopes are compared when a
+    block was taken: a GPU is at work on it by then.
+    """
+    held: dict[int, Tensor] = {}
+    if tape is None:  # the graphs of the steps are kept in place of rows
+        return _unread, _unread, _nothing
+    if witness is None:
+        return tape.read, partial(read_rows, tape), _nothing
+
+    def read(n: int) -> Tensor:
+        row = tape.read(n)
+        if n in witness.slopes:
+            held[n] = row.clone()
+        return row
+
+    def read_block(steps: range) -> Tensor:
+        rows = read_rows(tape, steps)
+        held.update({n: rows[steps.index(n)].clone() for n in witness.slopes if n in steps})
+        return rows
+
+    def compare() -> None:
+        while held:
+            n, row = held.popitem()
+            if n not in witness.slopes:  # the steps were taken singly after all, and compared
+                continue
+            own = c.local if c.local.ndim == 1 else c.local[n]
+            (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
+            with torch.enable_grad(), derivative_only(False):
+                x = leaves(row, plan.field.shape)
+                _, v = traced(plan.scheme, partial(plan.field, n), x, w0, slope=True, start=n == 0)
+            witness.compare(n, v, x)
+
+    return read, read_block, compare
+
+
+def _unread(_: object) -> Tensor:
+    raise AssertionError("the graphs of the steps are kept in place of rows")
+
+
+def _nothing() -> None: ...
