@@ -50,6 +50,8 @@ SETTINGS = [
     ("docs/choose.md", f"at once from {policy.GRAPHS_AT_ONCE} steps on"),
     ("docs/choose.md", f"comes for the {NUMERALS[policy.GRAPHS_REPEATS]} time"),
     ("docs/math/history.md", f"Up to {policy.NEWTON_NUMBERS} numbers in all steps of an implicit method"),
+    ("docs/math/history.md", f"Jacobians up to {policy.SAMPLES_NUMBERS} numbers, where `func` has few parameters"),
+    ("docs/math/history.md", "up to {} bytes of state ({} under `vmap`)".format(*policy.PICARD_BACKWARD)),
     ("docs/recipes/long.md", f"changes over at {policy.FFT_STEPS} steps"),
     ("docs/recipes/long.md", "1e-8 for float32 states and 1e-11 for float64"),
     ("docs/math/history.md", f"groups steps into blocks of {Full().block}"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +26,11 @@ from .replicas import replica
 
 
 class Place(NamedTuple):
-    """Where a tensor is kept: ``held[key]``."""
+    """Where a tensor ``x`` is kept: ``held[key]``."""
 
     held: Any
     key: Any
+    x: Tensor
 
 
 class OfTensors:
@@ -38,17 +39,16 @@ class OfTensors:
     Attributes:
         kept: the tensors that ``func`` keeps, each once.
         stand: constants like the row and all tensors, to try it out with.
+        timeless: where that was done, the time was not used.
     """
+
+    timeless = False
 
     def __init__(self, field: Field) -> None:
         self.field = copy.copy(field)
         self.field.func = replica(field.func)  # whose places nobody else reads
-        found: dict[int, tuple[Tensor, list[Place]]] = {}
-        for place in _walk(self.field.func, set(), 3):
-            x = place.held[place.key]
-            found.setdefault(id(x), (x, []))[1].append(place)
-        self.kept, self.stand = [x for x, _ in found.values()], list[Tensor]()
-        self.places = [places for _, places in found.values()]
+        self.places, self.stand = list(_walk(self.field.func, set(), 3)), list[Tensor]()
+        self._keep({id(x): x for *_, x in self.places}.values())
         self._leaves, self._spec = pytree.tree_flatten(field.args)
         self._moving = [k for k, x in enumerate(self._leaves) if isinstance(x, Tensor) and moves(x)]
         self._flat = all(a is b for a, b in zip(self._leaves, field.args, strict=False))
@@ -56,17 +56,20 @@ class OfTensors:
     def __call__(self, t: Tensor, row: Tensor, *tensors: Tensor) -> Tensor:
         """The slope of a row."""
         args = self._arguments(tensors[len(self.kept) :]) if self._moving else self.field.args
-        before = [held[key] for places in self.places for held, key in places]
         try:
-            for places, x in zip(self.places, tensors, strict=False):
-                for held, key in places:
-                    held[key] = x
+            for (held, key, _), k in zip(self.places, self._which, strict=True):
+                held[key] = tensors[k]
             return self.field.slope(t, row, args)
         finally:
-            supply = iter(before)
-            for places in self.places:
-                for held, key in places:
-                    held[key] = next(supply)
+            for held, key, x in self.places:
+                held[key] = x
+
+    def _keep(self, kept: Iterable[Tensor]) -> None:
+        """These are the tensors that ``func`` keeps; others are left where they are."""
+        self.kept = list(kept)
+        at = {id(x): k for k, x in enumerate(self.kept)}
+        self.places = [place for place in self.places if id(place.x) in at]
+        self._which = [at[id(place.x)] for place in self.places]
 
     def _arguments(self, tensors: tuple[Tensor, ...]) -> tuple[Any, ...]:
         """The arguments of ``func`` with these tensors."""
@@ -82,11 +85,13 @@ class OfTensors:
         """
         stand = [_stand_in(x) for x in (row, *self.kept, *filter(moves, tensors_in(self.field.args)))]
         with torch.enable_grad(), _Seen() as seen:
-            out = self(self.field.times[0], *stand)
+            start = self.field.times[0]
+            out = self(start, *stand)
+        self.timeless = id(start) not in seen.used
         needed = {*needed, *[id(x) for x in self.kept if without_tangent(x)[1] is not None]}
         keep = [k for k, x in enumerate(self.kept) if id(stand[k + 1]) in seen.used or id(x) in needed]
         self.stand = [stand[0], *[stand[k + 1] for k in keep], *stand[len(self.kept) + 1 :]]
-        self.kept, self.places = [self.kept[k] for k in keep], [self.places[k] for k in keep]
+        self._keep([self.kept[k] for k in keep])
         return not (seen.others or out.requires_grad or without_tangent(out)[1] is not None)
 
     def is_pushed(self) -> None:
@@ -181,6 +186,6 @@ def _entries(held: Any, items: Any, seen: set[int], depth: int) -> Iterator[Plac
     for key, value in items:
         if isinstance(value, Tensor):
             if moves(value):
-                yield Place(held, key)
+                yield Place(held, key, value)
         else:
             yield from _walk(value, seen, depth - 1)

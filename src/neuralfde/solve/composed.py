@@ -7,7 +7,6 @@ full: O(N²). Nothing is written in place, and no value decides what is done nex
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -22,6 +21,7 @@ from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
 from .plan import Coefficients, Plan
+from .steppers.trace import traced
 
 
 def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -36,8 +36,7 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
         block = Block(start, min(COMPOSED_BLOCK, total - start))
         sums = _initial(plan, c, z0, block)
         if slopes:
-            far = torch.einsum("sncg,cgm->nsgm", matrix.rows(block, 0, start), torch.cat(slopes))
-            sums = sums + far
+            sums = sums + torch.einsum("sncg,cgm->nsgm", matrix.rows(block, 0, start), torch.cat(slopes))
         inner = matrix.rows(block, start, block.stop).permute(2, 1, 0, 3).unsqueeze(-1)  # column, row, sum, group, 1
         task, own = forward_task(plan, c, block, sums, inner, None), []
         for k, n in enumerate(task.steps):
@@ -45,8 +44,10 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
             w0 = task.local[k][0] if sums.shape[2] == 1 else task.local[k].unsqueeze(1)
             if plan.delays is not None:
                 field.args = plan.delays.arguments(field.args, n, rows or [before])
-            f, located = partial(field, n), partial(_located, scheme, stages, before)
-            z, v = _step(scheme, f, x, w0, k == task.origin, k not in task.idle, located)
+            f, given = partial(field, n), k == task.origin
+            if scheme.implicit and not given:
+                x[0] = _located(scheme, stages, before, f, x[0], w0)
+            z, v = traced(scheme, f, x, w0, k not in task.idle, given)
             before = z
             if plan.delays is not None:
                 rows.append(z)
@@ -63,16 +64,6 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
     return out, None if c.dense is None else _between(c, z0, torch.cat(slopes))
 
 
-def _step(
-    scheme: Scheme, f: Slope, x: list[Tensor], w0: Tensor, start: bool, slope: bool, located: Callable[..., Tensor]
-) -> tuple[Tensor, Tensor | None]:
-    if start:
-        return x[0], f(x[0]) if slope else None
-    if scheme.implicit:
-        x = [located(f, x[0], w0), *x[1:]]
-    return scheme.evaluate(f, x, w0, slope)
-
-
 def _located(scheme: Scheme, stages: Stages | None, before: Tensor, f: Slope, c: Tensor, w0: Tensor) -> Tensor:
     """``z = c + w_0 f(z)`` with its derivatives, by Newton's method.
 
@@ -84,19 +75,13 @@ def _located(scheme: Scheme, stages: Stages | None, before: Tensor, f: Slope, c:
             f"{COMPOSED_NUMBERS} it does. Use an explicit method, or smaller pieces of the state."
         )
     with torch.no_grad():
-        if derivatives_are_watched():  # vmap can look at no value
-            z = _solution(f, before.detach().reshape(c.shape), c.detach(), w0.detach())
-        else:
-            guess = before.detach().reshape(c.shape)
-            z, _ = scheme.locate(f, c.detach(), w0.detach(), guess, stages, "a step")
+        z, known, own = before.detach().reshape(c.shape), c.detach(), w0.detach()
+        if not derivatives_are_watched():
+            z, _ = scheme.locate(f, known, own, z, stages, "a step")
+        else:  # vmap can look at no value: so many iterations that a stage settles which settles at all
+            for _ in range(8):
+                z = _newton(f, z, known, own)
     for _ in range(2):
-        z = _newton(f, z, c, w0)
-    return z
-
-
-def _solution(f: Slope, z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
-    """So many iterations that a stage settles which settles at all; no value is looked at, as vmap wants it."""
-    for _ in range(8):
         z = _newton(f, z, c, w0)
     return z
 
@@ -144,9 +129,8 @@ class _Matrix:
         else:
             found = self.lags[:, block.start : block.stop, a:b]
         if self.start is not None and a < self.start.shape[1]:
-            extra = self.start[:, a:b, block.start : block.stop].transpose(
-                1, 2
-            )  # sums, count, starts from a on, groups
+            # sums, count, starts from a on, groups
+            extra = self.start[:, a:b, block.start : block.stop].transpose(1, 2)
             extra = torch.nn.functional.pad(extra, (0, 0, 0, b - a - extra.shape[2]))
             found = torch.cat([found[: len(extra)] + extra, found[len(extra) :]])
         return torch.where(earlier, found, 0.0)

@@ -31,7 +31,7 @@ class PushedField:
     def __init__(self, func: Rhs, shape: Sequence[int], parts: int, lead: tuple[int, ...] = ()) -> None:
         self.func, self.shape, self.parts, self.lead = func, tuple(shape), parts, lead
         self.nested = isinstance(func, PushedField) or (isinstance(func, MappedField) and _is_pushed(func.func))
-        self.duals = Duals()
+        self.duals = Duals(timeless=getattr(func, "timeless", False))
 
     def during_pass(self) -> contextlib.AbstractContextManager[Any]:
         """Within, one pass over all steps is made."""
@@ -43,7 +43,8 @@ class PushedField:
 
     def over_times(self, times: Tensor, states: Tensor, *tensors: Tensor) -> Tensor:
         """The slopes of many states at many times."""
-        return self._pushed(partial(vectorised, self.func), times, states, tensors, (*times.shape, *self.lead))
+        func = getattr(self.func, "over_times", partial(vectorised, self.func))
+        return self._pushed(func, times, states, tensors, (*times.shape, *self.lead))
 
     def _pushed(self, func: Rhs, t: Tensor, state: Tensor, tensors: tuple[Tensor, ...], lead: Sequence[int]) -> Tensor:
         axis, shape = len(lead), (*lead, self.parts, *self.shape)
@@ -65,7 +66,7 @@ class MappedField:
 
     def __init__(self, func: Rhs, shape: Sequence[int], along: Sequence[bool], count: int, randomness: str) -> None:
         self.func, self.shape, self.count, self.randomness = func, tuple(shape), count, randomness
-        self.along = (False, True, *along)
+        self.along, self.timeless = (False, True, *along), getattr(func, "timeless", False)
 
     def __call__(self, t: Tensor, state: Tensor, *tensors: Tensor) -> Tensor:
         """The slope of a state."""
