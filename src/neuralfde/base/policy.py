@@ -50,7 +50,9 @@ STANDSTILL = 256
 #: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,
 #: and numbers in the sums of a row from which on: 16 × 2 by abm take 45 ms in place of 63, 3 by predictor 52 for 45.
 PICARD_SAMPLE, PICARD_ROW = 4, 8
-#: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix.
+#: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix; those of a tiny
+#: state are taken so many at once. 200 steps of trapezoid with 3 coupled numbers, forward: 13 ms, stiff ones 40; by
+#: Picard's iteration, which gives way to single steps, 250 and 265. Of 4 numbers that settle soon, 14 in place of 10.
 NEWTON_NUMBERS = 64
 #: Its iterations, and how exact its differences are, at best.
 NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
