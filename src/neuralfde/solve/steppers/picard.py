@@ -100,6 +100,9 @@ class PicardSteps(Steps):
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
+        few = NEWTON_NUMBERS // like.shape[1]  # steps that Newton's method finds together, where those are worth it
+        tiny = self.by_newton and not like.is_cuda and few * self.calls >= PICARD_FEWEST
+        self.together = few if tiny else self.longest
         self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
         self.settling = Settling(plan, like, self.tol)
@@ -121,7 +124,7 @@ class PicardSteps(Steps):
         else:  # or the first guess would be whatever lay in memory
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
         while k < count:
-            size = min(self.most, count - k)
+            size = min(self.most, count - k, self.together)
             if self.alone or size * self.calls < self.fewest:
                 k += self._singly(block, k, min(self.alone or count, count - k))
                 continue
