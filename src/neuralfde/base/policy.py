@@ -121,13 +121,6 @@ STAGE_ROUNDING = 256
 #: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.
 STAGE_GROWTH = 0.8
 
-# ---- parameter gradients of many steps in one product ---------------------------------------------------------------
-
-#: States up to this many numbers: the graph of a stacked call is that of one step, times the block.
-STACKED_NUMBERS = 1 << 14
-#: Steps from which on it pays: the first block shows whether func means the same when it is vectorised.
-STACKED_STEPS = 256
-
 # ---- histories ------------------------------------------------------------------------------------------------------
 
 #: From this many steps on, `auto` sums distant blocks by FFT (benchmarks/scaling.py: where the two curves cross).

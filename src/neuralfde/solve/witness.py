@@ -43,11 +43,12 @@ class Witness:
 
     def compare(self, n: int, v: Tensor | None, inputs: Sequence[Tensor]) -> None:
         """The slope of step ``n`` was evaluated again, with its graph, from these inputs."""
+        if n in self.slopes and v is not None:  # before it is let go of: another way may be tried after an error
+            refuse_captured([v], [*inputs, *self.plan.field.known])
         known = self.slopes.pop(n, None)
         if known is None or v is None:  # compared when its row was read; or nobody uses the slope
             return
         rough, fine = _tolerances(self.plan)
-        refuse_captured([v], [*inputs, *self.plan.field.known])
         with torch.no_grad():
             state = self.states.pop(n)
             allowed = torch.add(known.abs().amax() * rough, state.abs().amax(), alpha=fine / min(1.0, self.plan.step))
