@@ -106,6 +106,10 @@ def test_a_cell_follows_a_trained_block(case):
         ({"step": None}, "rtol="),
         ({"history": nf.Window(8)}, "history="),
         ({"order": nf.Tempered(0.5, 1.0)}, "order="),
+        ({"linear": -torch.eye(3)}, "linear="),
+        ({"lags": [0.1]}, "lags="),
+        ({"past": (torch.tensor([-0.1, 0.0]), torch.ones(2, 2, 3))}, "past="),
+        ({"event": lambda t, z: z[0, 0] - 0.5}, "event="),
         ({"method": "abm"}, "'gl-explicit'"),
     ],
 )

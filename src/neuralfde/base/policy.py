@@ -127,12 +127,7 @@ STAGE_ROUNDING = 256
 #: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.
 STAGE_GROWTH = 0.8
 
-# ---- parameter gradients of many steps in one product ---------------------------------------------------------------
-
-#: States up to this many numbers: the graph of a stacked call is that of one step, times the block.
-STACKED_NUMBERS = 1 << 14
-#: Steps from which on it pays: the first block shows whether func means the same when it is vectorised.
-STACKED_STEPS = 256
+# ---- large functions ------------------------------------------------------------------------------------------------
 
 #: Numbers in the states of steps whose func is evaluated in one call of a split backward pass: 8 of the paper's image
 #: block, each of which takes some 16 rows (150 MiB together).

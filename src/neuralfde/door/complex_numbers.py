@@ -21,15 +21,11 @@ class InRealNumbers(nn.Module):
     """``func`` of a complex state as a function of pairs; a module, so that parameters of ``func`` are found."""
 
     made_anew = True  # at every call: no cache of captured steps would know it
+    only_converts = property(lambda self: self.func)  # what is seen of func holds for this as well
 
     def __init__(self, func: Callable[..., Any], lagged: bool = False) -> None:
         super().__init__()
         self.func, self.lagged = func, lagged
-
-    @property
-    def only_converts(self) -> Callable[..., Any]:
-        """``func`` itself: what is seen of it holds for this as well."""
-        return self.func
 
     def forward(self, t: Any, z: Any, *args: Any) -> Any:
         """The derivative as pairs."""

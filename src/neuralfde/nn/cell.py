@@ -92,15 +92,16 @@ class FDECell(Ordered):
         """
         given = {**(fdeint.__kwdefaults__ or {}), **block.options}
         order: Any = block.order.order if type(block.order) is Caputo else block.order
-        unfit = [name for name in ("velocity", "horizon", "grid", "jumps") if given[name] is not None]
+        more = ("velocity", "horizon", "grid", "jumps", "past", "lags", "event", "linear")
+        unfit = [name for name in more if given[name] is not None]
         unfit += ["grading"] * (given["grading"] != 1) + ["order"] * (not isinstance(order, int | float | Tensor))
         unfit += ["rtol"] * (given["step"] is given["steps"] is None)
         past = read_history(given["history"])
         unfit += ["history"] * (not isinstance(past, Exponentials | Full | FFT | None))
         if unfit:
             raise InputError(
-                f"a cell cannot follow {', '.join(unfit)}= of the block: it has steps of one length, one initial value "
-                "and an order that is a number or a tensor. Train the block with step= or steps= alone."
+                f"a cell cannot follow {', '.join(unfit)}= of the block: it has steps of one length, one initial "
+                "value, func alone and an order that is a number or a tensor. Train the block with step= or steps=."
             )
         grid = request(block.t, given["step"], given["steps"], 1.0, None).grid
         return cls(

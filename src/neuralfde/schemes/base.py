@@ -19,15 +19,10 @@ Slope = Callable[[Tensor], Tensor]
 
 
 class Pulled(NamedTuple):
-    """What one step hands back beside the gradients of its sums: those of its local weight and of further tensors.
-
-    ``by``: where ``func`` was evaluated once, at the state itself, the gradient of its slope; the gradients of many
-    steps can then be computed in one product.
-    """
+    """What one step hands back beside the gradients of its sums: those of its local weight and of further tensors."""
 
     local: Tensor | None
     tensors: Sequence[Tensor | None]
-    by: Tensor | None = None
 
 
 class Scheme(ABC):

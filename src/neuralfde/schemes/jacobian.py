@@ -110,10 +110,7 @@ class Jacobian:
         return bool((self.vjp(u.view(self.shape)).reshape(parts, -1)[~some] != 0).any())
 
     def part(self, most: int) -> int:
-        """The numbers of a sample: the smallest part of trailing axes that does not act on the others.
-
-        Looked for up to so many numbers; the whole state where there is none.
-        """
+        """The numbers of a sample: the smallest part of trailing axes, of up to so many, that is alone; or all."""
         whole, axes = self.shape.numel(), range(len(self.shape), 0, -1)
         sizes = [m for m in dict.fromkeys(self.shape[k:].numel() for k in axes) if m <= most and m < whole]
         return next((m for m in sizes if not self.mixes(whole // m)), whole)

@@ -81,11 +81,10 @@ class OneStage(Scheme):
 
         assert stages is not None
         mu = stages.solve_adjoint(Jacobian(None, x[0], v), once, own, "the backward pass")
-        by = weighed(mu)
-        found = vjp((v,), (by,), tuple(tensors)) if tensors else ()
+        found = vjp((v,), (weighed(mu),), tuple(tensors)) if tensors else ()
         grad_local = (mu * v.detach()).sum_to_size(w0.shape) if w0.requires_grad else None
         into[0].copy_(mu)
-        return Pulled(grad_local, found, by)
+        return Pulled(grad_local, found)
 
 
 def put(slot: Tensor, grad: Tensor | None, more: Tensor | None) -> None:
@@ -113,4 +112,4 @@ def explicit_pull(
     if v is not None and grad_v is not None and v.requires_grad:
         grad, *found = vjp((v,), (grad_v,), (x, *tensors))  # type: ignore[assignment]
     put(into, grad, grad_z)
-    return Pulled(None, found, grad_v)
+    return Pulled(None, found)

@@ -86,7 +86,7 @@ class Run:
     """What became of a solve, as it goes: which stepper ran and why, what was held, what is kept for later.
 
     Attributes:
-        vectorised: whether ``func`` gave the same values when it was vectorised over time; None: not tried.
+        vectorised: False once ``func`` was seen not to give the same values when it is vectorised over time.
         stages: what solves implicit stages, with the factors that it holds.
         kernel: the steps as a kernel, or why there is none; None: not tried.
         instead: why another stepper than the one asked for takes the steps.
@@ -96,7 +96,7 @@ class Run:
     why: str = ""
     history_bytes: int = 0
     slopes: list[Tensor] = field(default_factory=list)
-    vectorised: bool | None = None
+    vectorised: bool = True
     stages: Stages | None = None
     kernel: Any = None
     instead: str = ""

@@ -44,10 +44,11 @@ class Witness:
 
     def compare(self, n: int, v: Tensor | None, inputs: Sequence[Tensor]) -> None:
         """The slope of step ``n`` was evaluated again, with its graph, from these inputs."""
+        if n in self.slopes and v is not None:  # before it is let go of: another way may be tried after an error
+            refuse_captured([v], [*inputs, *self.plan.field.known])
         known = self.slopes.pop(n, None)
         if known is None or v is None:  # compared when its row was read; or nobody uses the slope
             return
-        refuse_captured([v], [*inputs, *self.plan.field.known])
         state = self.states[n] if self.plan.scheme.implicit else self.states.pop(n)
         with torch.no_grad():
             each = (known - v.reshape(known.shape), known, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,19 @@ def why_single(field: Field) -> str | None:
     ):
         return "func has hooks, which act on single steps"
     return None
+
+
+def same(found: Tensor, slopes: Tensor) -> bool:
+    """Whether vectorised slopes are those of single steps, up to rounding that may have grown."""
+    tol = 1e-4 if slopes.dtype == torch.float32 else 1e-9
+    if slopes.is_cuda and slopes.dtype == torch.float32:
+        tol = 5e-3  # products may be rounded to ten bits, and otherwise for other sizes
+    return found.shape == slopes.shape and largest(found - slopes) <= tol * largest(slopes)
+
+
+def largest(x: Tensor) -> float:
+    """The largest absolute value."""
+    return float(torch.linalg.vector_norm(x, math.inf)) if x.numel() else 0.0
 
 
 class Steps(ABC):

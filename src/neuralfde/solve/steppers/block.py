@@ -12,14 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...base.policy import IMPLICIT_CALLS, PICARD_BLIND, PICARD_EXTRA, STANDSTILL
+from ...base.policy import PICARD_BLIND, STANDSTILL
 from ...base.torch_private import vjp
 from ...history import Block, ieee, reduced
-from ...schemes import Scheme
 from ...schemes.stage_solvers import rounding_of
 from ..plan import Plan
-from .base import Filled, Pull, Task
-from .stacked import largest
+from .base import Filled, Pull, Task, largest
 
 
 class BlockOfSteps:
@@ -142,11 +140,6 @@ def precisely(product: Callable[..., Tensor], like: Tensor) -> Callable[..., Ten
     return precise
 
 
-def most_iterations(scheme: Scheme, count: int) -> int:
-    """Iterations that so many steps may take: half of the calls that they replace, and some."""
-    return PICARD_EXTRA + count * (IMPLICIT_CALLS if scheme.implicit else scheme.stages) // 2
-
-
 class BlockBackward:
     """The steps of a block backward, from the graph of all of them: one call of ``func``, vectorised over time.
 
@@ -175,9 +168,9 @@ class BlockBackward:
             assert pull.witness is not None
             pull.witness.compare(n, v[task.steps.index(n)], (*self.x, self.w0))
         self.grad_z = torch.zeros_like(self.z)
-        for k, grad in enumerate(pull.grads):
+        for own, grad in zip(self.grad_z, pull.grads, strict=True):
             if grad is not None:
-                self.grad_z[k] = grad.view(field.shape)
+                own.copy_(grad.view(field.shape))
 
     def products(self, by: Tensor, wanted: tuple[Tensor, ...], keep: bool) -> tuple[Tensor | None, ...]:
         """Products with the transposed Jacobians of all steps, for these gradients of their slopes."""
@@ -227,7 +220,7 @@ class BlockBackward:
     def collect(self, mu: Tensor, by: Tensor, rounding: Tensor | None = None) -> tuple[Tensor, Tensor | None] | None:
         """Add what these steps give to the totals; returns ``mu``, and their slopes where they are wanted.
 
-        Where ``rounding`` is given, None if the rows are not the product that they stand for, up to so much.
+        None, and nothing is added, if ``mu`` is not the product that it stands for up to ``rounding``, where given.
         """
         totals, weighed, checked = self.pull.totals, self.w0.requires_grad, 0 if rounding is None else self.sums
         wanted = (*self.x[:checked], *totals.wanted, *((self.w0,) if weighed else ()))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...base.caches import Cache
 from ...base.policy import NEWTON_ITERATIONS, NEWTON_ROUGH
+from .base import largest
 from .block import BlockOfSteps
-from .stacked import largest
 
 _UNITS: Cache[tuple[Tensor, Tensor]] = Cache("unit matrices of Newton's method", 64)
 

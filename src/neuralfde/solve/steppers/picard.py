@@ -38,13 +38,12 @@ from ...base.transfer import capturing
 from ...errors import InputError
 from ...schemes import Newton
 from ..plan import Plan, Run
-from .base import Filled, Pull, Stepper, Steps, Task, why_single
-from .block import BlockOfSteps, most_iterations
+from .base import Filled, Pull, Stepper, Steps, Task, largest, same, why_single
+from .block import BlockOfSteps
 from .newton_block import newton
 from .samples import WholeBlocks
 from .settling import Settling
 from .single import SingleSteps
-from .stacked import largest, same
 
 log = logging.getLogger("neuralfde")
 
@@ -106,13 +105,17 @@ class PicardSteps(Steps):
         self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
         self.settling = Settling(plan, like, self.tol)
-        self.blocks = WholeBlocks(self.settling.samples, True, lambda count: 2 * most_iterations(plan.scheme, count))
+        self.blocks = WholeBlocks(self.settling.samples, True, lambda count: 2 * self.most_iterations(count))
         self.latest: Tensor | None = None  # the last slope of the block before
 
     def __exit__(self, *error: object) -> None:
         """See :class:`Steps`."""
         if not self.iterated and self.run.stepper == "picard":
             self.run.stepper, self.run.why = "single", "few steps, which are taken singly"
+
+    def most_iterations(self, count: int) -> int:
+        """Iterations that so many steps may take: half of the calls that they replace, and some."""
+        return PICARD_EXTRA + count * self.calls // 2
 
     def forward(self, task: Task) -> Filled:
         """See :class:`Steps`."""
@@ -158,7 +161,7 @@ class PicardSteps(Steps):
         slopes = block.latest.expand(scheme.stages, *block.lead, b - a, -1)
         states = before = slopes[-1]
         moved = change = math.inf
-        for k in range(most_iterations(scheme, b - a)):
+        for k in range(self.most_iterations(b - a)):
             sums = block.by_sums(block.product(base, weights, slopes[-1]))
             stages = scheme.relax(sums, slopes, w0)
             try:
@@ -193,22 +196,13 @@ class PicardSteps(Steps):
             return self._give_up(error)
         return 0 if found is None else self._take(block, a, b - a, base, *found)
 
-    def _take(
-        self,
-        block: BlockOfSteps,
-        a: int,
-        count: int,
-        sums: Tensor,
-        states: Tensor,
-        slopes: Tensor,
-        put: Tensor,
-        got: Tensor,
-    ) -> int:
-        """Keep the first ``count`` steps from ``a`` on.
+    def _take(self, block: BlockOfSteps, a: int, count: int, sums: Tensor, *found: Tensor) -> int:
+        """Keep the first ``count`` steps from ``a`` on: their states and slopes are ``found``.
 
         The first time for this ``func`` only if it, which was ``put`` states and gave the slopes ``got`` when it was
         vectorised, says the same of the last of them when it is not.
         """
+        states, slopes, put, got = found
         if not self.settling.samples.verdict.vectorised:
             n, last = block.task.steps[a + count - 1], count - 1
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
@@ -247,7 +241,7 @@ class PicardSteps(Steps):
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
         """See :class:`Steps`; where the block does not settle, or func has a checkpoint inside, steps are single."""
         rows = pull.read_block(task.steps)
-        if self.most > 0 and self.run.vectorised is not False:
+        if self.most > 0 and self.run.vectorised:
             try:
                 found = self.blocks.pulled(task, pull, rows)
                 if found is not None:

@@ -7,6 +7,7 @@ numbers give all of them, for all steps at once, and the triangular system is so
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -26,9 +27,8 @@ from ...base.policy import (
 from ...base.torch_private import vjp
 from ...schemes import Jacobian
 from ..plan import Plan, Run
-from .base import Pull, Task, why_single
+from .base import Pull, Task, same, why_single
 from .block import BlockBackward
-from .stacked import same
 
 
 class Samples:
@@ -65,7 +65,7 @@ class WholeBlocks:
         func, size = plan.field.func, like.numel()
         if plan.stepper is not None or plan.scheme.implicit or like.is_cuda or plan.scheme.stages == 0:
             return None
-        if run.vectorised is False or why_single(plan.field) or plan.steps * plan.scheme.stages < PICARD_FEWEST:
+        if not run.vectorised or why_single(plan.field) or plan.steps * plan.scheme.stages < PICARD_FEWEST:
             return None
         held = sum(x.numel() for x in (func.parameters() if isinstance(func, nn.Module) else plan.leaves))
         jacobians = size <= SAMPLES_NUMBERS and size * held <= SAMPLES_WORK
@@ -98,12 +98,13 @@ class WholeBlocks:
         return m if m <= PICARD_SAMPLE else None
 
     def _block(self, task: Task, pull: Pull, rows: Tensor) -> BlockBackward:
-        block, field = BlockBackward(task, pull, rows, self.samples.plan), self.samples.plan.field
+        plan = self.samples.plan
         if not self.samples.verdict.vectorised:
-            if not same(block.v[0].detach(), field(task.steps[0], block.z[0].detach())):
+            trial = BlockBackward(task, replace(pull, witness=None), rows, plan)  # which would see another function
+            if not same(trial.v[0].detach(), plan.field(task.steps[0], trial.z[0].detach())):
                 raise ValueError("it gives other values")
             self.samples.verdict.vectorised = True
-        return block
+        return BlockBackward(task, pull, rows, plan)
 
 
 def by_samples(block: BlockBackward, m: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,9 +10,9 @@ from torch import Tensor
 from ...base.policy import STAGE_GROWTH, STAGE_ROUNDING
 from ...schemes.stage_solvers import rounding_of
 from ..plan import Plan
+from .base import largest
 from .block import BlockOfSteps
 from .samples import Samples
-from .stacked import largest
 
 
 class Settling:

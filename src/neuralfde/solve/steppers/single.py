@@ -31,7 +31,6 @@ from ...schemes.stage_solvers import Stages
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task
 from .samples import WholeBlocks
-from .stacked import Stacked
 from .trace import Trace, kept, leaves, traced
 from .work import Work, local_weights
 
@@ -79,7 +78,6 @@ class SingleSteps(Steps):
         self.plan, self.run, self._blocks = plan, run, blocks
         self.traces: list[Trace] | None = [] if keep_graphs else None
         self._work: dict[bool, Work] = {}
-        self._stacked: Stacked | None = None
 
     def __exit__(self, *error: object) -> None:
         """See :class:`Steps`; one that has kept graphs lives on until they are used, its rows need not."""
@@ -132,17 +130,11 @@ class SingleSteps(Steps):
                     return found
             self._blocks, pull = None, replace(pull, read=lambda n: rows[task.steps[0] - n])
         plan, work, count = self.plan, self.work(task, backward=True), task.block.count
-        if self._stacked is None:
-            self._stacked = Stacked(plan, self.run, pull.totals.wanted, self.traces is not None)
         work.take(task.sums)
-        keep = pull.weigh or self._stacked.undecided
-        slopes = task.sums.new_zeros(count, *task.sums.shape[2:]) if keep else None
-        lanes = [Lane(plan.field, () if self._stacked.on else pull.totals.wanted)]
-        local, states = self.weights(task, pull.weigh), self._stacked.states(task)
-        each = None if states is None else states.view(count, *plan.field.shape).unbind(0)
+        slopes = task.sums.new_zeros(count, *task.sums.shape[2:]) if pull.weigh else None
+        lanes, local = [Lane(plan.field, pull.totals.wanted)], self.weights(task, pull.weigh)
         with torch.enable_grad(), derivative_only(slopes is None):
-            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, each, self.stages)
-        self._stacked.end_block(plan, task, states, slopes, pull.totals)
+            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, self.stages)
         work.release()
         return work.rows(count), slopes
 
@@ -197,13 +189,9 @@ def pull_back(
     lanes: Sequence[Lane],
     slopes: Tensor | None = None,
     traces: list[Trace] | None = None,
-    states: Sequence[Tensor] | None = None,
     stages: Stages | None = None,
 ) -> None:
-    """The steps of a block, backward: ``work`` becomes the rows μ; gradients of parameters go to the totals.
-
-    ``task.sums`` become the gradients of the slopes as parameters see them; ``states``, where given, the states.
-    """
+    """The steps of a block, backward: ``work`` becomes the rows μ; gradients of parameters go to the totals."""
     shape, totals, compared = work.shape, pull.totals, pull.compared(task.steps)
     for k, n in enumerate(task.steps):
         lane, start, slope, w0 = lanes[k % len(lanes)], k == task.origin, k not in task.idle, local[k]
@@ -235,10 +223,6 @@ def pull_back(
                 totals.add_local(n, found.local)
             if slopes is not None and v is not None:
                 slopes[k].view(shape).copy_(v.detach())
-            if states is not None:
-                states[k].copy_(z.detach())
-                if found.by is not grad_v and found.by is not None:
-                    work.x[k][0].copy_(found.by)
             del x, z, v, found  # or they would live until the next step has made its own
 
 

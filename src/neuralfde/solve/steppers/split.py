@@ -21,8 +21,7 @@ from ...base.policy import SPLIT_NUMBERS
 from ...base.torch_private import operations_of, uncompiled, vjp
 from ...errors import UnsupportedError
 from ...schemes.one_stage import put
-from .base import Pull
-from .stacked import same
+from .base import Pull, same
 from .work import Work
 
 

@@ -1,4 +1,4 @@
-"""Parameter gradients of a block of steps in one product are those of single steps."""
+"""Single steps of a small state whose blocks are pulled back at once have the gradients of single steps."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
-from neuralfde.solve.steppers.stacked import Stacked
+from neuralfde.solve.steppers.samples import WholeBlocks
 from tests.stubs import F64, relative
 
 
@@ -27,15 +27,21 @@ class Net(nn.Module):
 
 @pytest.fixture
 def used(monkeypatch):
-    """One entry for every block whose steps shared a product."""
-    seen, pull = [], Stacked._pull
-    monkeypatch.setattr(Stacked, "_pull", lambda self, *given: (seen.append(1), pull(self, *given))[1])
+    """One entry for every block that was pulled back at once."""
+    seen, pulled = [], WholeBlocks.pulled
+
+    def watched(self, *given):
+        found = pulled(self, *given)
+        seen.extend([1] * (found is not None))
+        return found
+
+    monkeypatch.setattr(WholeBlocks, "pulled", watched)
     return seen
 
 
-def gradients(func, adjoint, t=3.0, storage="device", history="full", order=0.7, steps=400, **options):
+def gradients(func, adjoint, t=3.0, storage="device", history="full", order=0.7, steps=150, **options):
     torch.manual_seed(1)
-    z0 = torch.randn(20, 8, dtype=F64, requires_grad=True)  # too many to be iterated backward
+    z0 = torch.randn(10, 8, dtype=F64, requires_grad=True)
     u = torch.randn(8, dtype=F64, requires_grad=True)
     order = torch.tensor(order, dtype=F64, requires_grad=True)
     y = nf.fdeint(
@@ -47,7 +53,7 @@ def gradients(func, adjoint, t=3.0, storage="device", history="full", order=0.7,
 @pytest.mark.parametrize("t", [3.0, torch.linspace(0, 3, 11, dtype=F64)])
 @pytest.mark.parametrize("branch", [False, True])
 @pytest.mark.parametrize("method", ["predictor", "gl-explicit"])
-def test_stacked_gradients_are_those_of_autograd(used, t, branch, method):
+def test_gradients_are_those_of_autograd(used, t, branch, method):
     func = Net(branch)
     exact, direct = gradients(func, "exact", t, method=method), gradients(func, "direct", t, method=method)
     assert bool(used) is not branch
@@ -91,7 +97,7 @@ class Counting(Net):
 
 
 @pytest.mark.parametrize("kind", [Otherwise, Dropping])
-def test_what_is_not_the_same_when_it_is_vectorised_is_not_stacked(used, kind):
+def test_what_is_not_the_same_when_it_is_vectorised_is_pulled_step_by_step(used, kind):
     func, found = kind(), []
     for adjoint in ("exact", "direct"):
         torch.manual_seed(5)
@@ -100,12 +106,12 @@ def test_what_is_not_the_same_when_it_is_vectorised_is_not_stacked(used, kind):
     assert max(map(relative, *found)) < 1e-12
 
 
-def test_a_func_that_counts_its_calls_is_not_stacked(used):
+def test_a_func_that_counts_its_calls_is_pulled_step_by_step(used):
     gradients(Counting(), "exact")
     assert not used
 
 
-@pytest.mark.parametrize("options", [{"steps": 100}, {"method": "abm"}], ids=str)
-def test_few_steps_and_several_stages_are_not_stacked(used, options):
+@pytest.mark.parametrize("options", [{"steps": 30}, {"stepper": "single"}], ids=str)
+def test_few_steps_and_those_that_are_asked_for_are_pulled_step_by_step(used, options):
     gradients(Net(), "exact", **options)
     assert not used
