@@ -158,8 +158,8 @@ def _solve_once(
     refuse_surroundings(func)
     if (keep or embedded) and derivatives_are_watched():
         raise UnsupportedError(
-            "resume=, a solve as past= and estimate_error='embedded' keep rows of a solve, which transforms and forward "
-            "mode would take with them. Leave them out there."
+            "resume=, a solve as past= and estimate_error='embedded' keep rows of a solve, which transforms and "
+            "forward mode would take with them. Leave them out there."
         )
     problem, weights = weighed(structure_of(z0), t, order, given, keep, embedded)
     structure, wanted = problem.structure, problem.request
