@@ -5,6 +5,7 @@ subgraphs. ``direct`` keeps the graph of every step of the same loop with the sa
 ``paper`` are the adjoints, and ``loop`` is autograd through a plain loop, as FROND solves. What follows after a ``+``:
 
     columns     variant l: some columns at a time
+    powers      variant l: powers of attention in place of a past
     recompute   attention kept for no head; variant l: columns too, each part forgotten and solved again
     host        rows of the past in host memory
     states      the states kept too, so that the backward pass does not sum the past again for them
@@ -79,7 +80,7 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
     ("products", "nl", "direct"): (36.11, 4468, 44.41, 17210),
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
-LINEAR, ATTENTIVE = {"columns"}, {"attention", "queries"}
+LINEAR, ATTENTIVE = {"columns", "powers"}, {"attention", "queries"}
 EITHER = {"recompute", "host", "states", "blocks", "replay"}
 """What may follow the name of an adjoint after a ``+``: with variant l, with nl, with both."""
 _DRAWN: dict[int, tuple[tuple[str, int], Callable[[int], Data]]] = {}
@@ -222,6 +223,7 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     if variant == "l" and {"columns", "recompute"} & set(more):
         options["columns"] = config.columns
     options |= {"recompute": "recompute" in more, "keep_attention": "all" if "queries" in more else "attention" in more}
+    options["powers"] = "powers" in more
     kind = Loop if name == "loop" else FGrand
     return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
 
