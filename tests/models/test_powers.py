@@ -23,7 +23,9 @@ def model(**options):
     return made
 
 
-@pytest.mark.parametrize("options", [{}, {"source": False, "learn_order": True, "t": 0.5}, {"over": "source", "t": 8.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"source": False, "learn_order": True, "t": 0.5}, {"over": "source", "t": 8.0}]
+)
 def test_powers_are_the_same_solution_with_the_same_gradients(options):
     (x, edges), found = graph(), []
     for powers in (False, True):

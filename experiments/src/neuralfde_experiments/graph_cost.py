@@ -97,6 +97,12 @@ def _methods(text: str) -> None:
             words(sorted(LINEAR | ATTENTIVE | EITHER))(word)
 
 
+def _sizes(text: str) -> None:
+    """Numbers of nodes, or nothing."""
+    if text:
+        numbers(int, least=1)(text)
+
+
 @dataclass(frozen=True)
 class Config(Options):
     """Which graph, which methods, how large."""
@@ -105,9 +111,7 @@ class Config(Options):
     variants: str = option("l,nl", "variants to measure", reads=words(("l", "nl")))
     adjoints: str = option("direct,exact,exact+columns,exact+recompute,paper", "methods to compare", reads=_methods)
     scale: float = option(1.0, "multiplies the number of nodes and edges", above=0, most=10)
-    batches: str = option(
-        "10000,20000,80000", "nodes of a sampled subgraph (products only)", reads=numbers(int, least=1)
-    )
+    batches: str = option("10000,20000,80000", "nodes of a sampled subgraph, or none (products only)", reads=_sizes)
     sampler: str = option("node", "walk or node", choices=tuple(SAMPLERS))
     largest: str = option("", "methods whose largest batch is looked for (products only)", reads=_methods)
     cap_gib: float = option(0.0, "GPU memory allowed when looking for the largest batch; 0: all of it")
