@@ -180,9 +180,9 @@ class FGrand(nn.Module):
             more forward pass of time.
         keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
             pass, which computes it again otherwise; ``"all"``: queries and keys too, two states a step.
-        powers: with variant ``"l"`` the solution is a sum of powers of ``A`` applied to ``Z_0``: the same numbers, up to
-            rounding, without a past to keep or to sum, see ``neuralfde.models.powers``. ``history``, ``storage`` and
-            ``adjoint`` have no say then; for methods with one explicit evaluation a step, such as the default.
+        powers: with variant ``"l"`` the solution is a sum of powers of ``A`` applied to ``Z_0``: the same numbers, but
+            for rounding, without a past to keep or to sum, see ``neuralfde.models.powers``. ``history``, ``storage``
+            and ``adjoint`` have no say then.
         options: as of ``neuralfde.FDEBlock``: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
