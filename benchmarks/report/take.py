@@ -130,11 +130,29 @@ def image_ways(found: Row, path: Path, name: str) -> Iterator[Run]:
 
 
 def image_stages(found: Row, path: Path, name: str) -> Iterator[Run]:
-    """Of ``image_stages.py``: the settings are those of the first training, the seeds and adjoints are in the rows."""
-    rows = sorted(found["rows"], key=lambda r: (r["seed"], ("exact", "direct", "paper").index(r["adjoint"])))
-    kept = [{k: v for k, v in r.items() if k not in ("settings", "case")} for r in rows]
-    part = name or f"{rows[0]['dataset']}, β = {rows[0]['order']:g}"
-    yield "image-stages", part, kept, about(found, path) | {"settings": rows[0]["settings"]}
+    """Of ``image_stages.py``: the settings are those of the first training, the seeds and adjoints are in the rows.
+
+    Trainings of other seeds with the same settings join those known; with others they are a part of their own.
+    """
+    settings = found["rows"][0]["settings"]
+    new = {
+        (r["seed"], r["adjoint"]): {k: v for k, v in r.items() if k not in ("settings", "case")} for r in found["rows"]
+    }
+    part = name or f"{found['rows'][0]['dataset']}, β = {found['rows'][0]['order']:g}"
+    for part in (part, f"{part}, {settings.get('epochs')} epochs"):
+        earlier = next((run for run in known("image-stages") if run["part"] == part), None)
+        if earlier is None:
+            break
+        if _alike(earlier["settings"]) == _alike(settings):
+            new, settings = {(r["seed"], r["adjoint"]): r for r in earlier["rows"]} | new, earlier["settings"]
+            break
+    rows = [new[key] for key in sorted(new, key=lambda key: (key[0], ("exact", "direct", "paper").index(key[1])))]
+    yield "image-stages", part, rows, about(found, path) | {"settings": settings}
+
+
+def _alike(settings: Row) -> Row:
+    """The settings, without those in which trainings of one table may differ."""
+    return {k: v for k, v in settings.items() if k not in ("seed", "repeats", "adjoint", "cosine_every", *FOLDERS)}
 
 
 def as_they_are(question: str, part: str) -> Callable[[Row, Path, str], Iterator[Run]]:

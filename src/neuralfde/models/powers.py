@@ -44,8 +44,8 @@ def coefficients(rate: Tensor, strength: Tensor | None, t: float, step: float, o
     found: Tensor = fdeint(polynomial, one, t, order, step=step, args=args, stepper="single", check_finite=check)
     if check and not float(found.detach().abs().sum()) <= LARGEST_SUM:
         raise InputError(
-            f"step={step:g} is too long for an explicit scheme: nodes unlike all their neighbours would swing ever more, "
-            "and powers of the attention would cancel. Take a shorter step, or leave out powers=True."
+            f"step={step:g} is too long for an explicit scheme: nodes unlike all their neighbours would swing ever "
+            "more, and powers of the attention would cancel. Take a shorter step, or leave out powers=True."
         )
     return found
 
