@@ -138,8 +138,8 @@ def image_stages(found: Row, path: Path, name: str) -> Iterator[Run]:
     new = {
         (r["seed"], r["adjoint"]): {k: v for k, v in r.items() if k not in ("settings", "case")} for r in found["rows"]
     }
-    part = name or f"{found['rows'][0]['dataset']}, β = {found['rows'][0]['order']:g}"
-    for part in (part, f"{part}, {settings.get('epochs')} epochs"):
+    usual = name or f"{found['rows'][0]['dataset']}, β = {found['rows'][0]['order']:g}"
+    for part in (usual, f"{usual}, {settings.get('epochs')} epochs"):
         earlier = next((run for run in known("image-stages") if run["part"] == part), None)
         if earlier is None:
             break
