@@ -7,9 +7,9 @@ from typing import Any
 
 from . import paper
 from .markdown import measured, table
-from .record import Row, rows, run
+from .record import Row, known, run
 
-GRAPHS, VARIANTS = ("arxiv", "products"), ("l", "nl")
+VARIANTS = ("l", "nl")
 BATCH = 20000
 """Nodes of the products batches that goals speak of."""
 #: graph, what it is called, figure, and for each variant the paper's figure and the goal
@@ -23,16 +23,24 @@ GOALS = (
 )  # fmt: skip
 AT_ONCE = {"l": (0.95, 0.5), "nl": (1.0, 0.5)}
 """Goals for training time and memory against direct in one setting on arxiv."""
+COMPARED = ("training_s", "training_mib", "largest")
 HEAD = ["nodes", "variant", "method", "inference, s", "training, s", "/ direct", "training, MiB", "/ direct"]
 
 
 def costs() -> list[Row]:
     """Our rows, each with its ``direct`` as ``base``: captured steps are compared with captured steps."""
-    every = [r for graph in GRAPHS for r in rows("graphs-cost", graph)]
+    every = [r for run in known("graphs-cost") for r in run["rows"]]
     found = [r for r in every if "training_s" in r or r.get("largest")]
-    base = {(_place(r), r["adjoint"]): r for r in found}
+    base = {method(r): {k: r[k] for k in COMPARED if k in r} for r in found}
     like = {True: "direct+replay", False: "direct"}
-    return [r | {"base": base[_place(r), like["replay" in r["adjoint"]]]} for r in sorted(found, key=_place)]
+    return [
+        {"base": base[*_place(r), like["replay" in r["adjoint"]]], **r} for r in sorted(found, key=_place)
+    ]  # an earlier row has its own
+
+
+def method(row: Row) -> tuple[Any, ...]:
+    """Where and how a row was measured."""
+    return *_place(row), row["adjoint"]
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -50,7 +58,7 @@ def training(graph: str) -> str:
         cells = [
             f"{r['nodes']:,}",
             r["variant"],
-            f"`{r['adjoint']}`",
+            f"`{r['adjoint']}`{' *' * bool(r.get('earlier'))}",
             f"{r['inference_s']:.4f}",
             f"{r['training_s']:.4f}",
         ]
@@ -58,7 +66,12 @@ def training(graph: str) -> str:
         cells += [f"{r['training_mib']:.0f}", f"{ratio(r, 'training_mib'):.2f}"] if r["training_mib"] else ["", ""]
         lines.append(cells)
     sizes = dict.fromkeys(f"{r['edges']:,} edges between {r['nodes']:,} nodes" for r in found)
-    return f"{table(HEAD, lines + of_paper(graph), right=3)}\n\nThere are {', '.join(sizes)}. {where(graph)}"
+    old = (
+        " * With an earlier version, beside direct differentiation with that."
+        if any("earlier" in r for r in found)
+        else ""
+    )
+    return f"{table(HEAD, lines + of_paper(graph), right=3)}\n\nThere are {', '.join(sizes)}.{old} {where(graph)}"
 
 
 def of_paper(graph: str) -> list[list[str]]:
@@ -117,6 +130,12 @@ def at_once(variant: str) -> tuple[float, float, str]:
     return min(each, key=lambda e: max(e[0] / most[0], e[1] / most[1]))
 
 
+def both_at_once() -> str:
+    """Time and memory in one setting, of each variant, in words."""
+    found = {variant: at_once(variant) for variant in VARIANTS}
+    return " and ".join(f"{t:.2f} and {m:.2f} for `{v}` (`{name}`)" for v, (t, m, name) in found.items())
+
+
 def where(graph: str) -> str:
     return measured(run("graphs-cost", graph))
 
@@ -155,6 +174,7 @@ def _saved(ours: float, library: float) -> list[str]:
 
 PLACES = {
     "graphs-cost-goals": goals,
+    "graphs-cost-at-once": both_at_once,
     "graphs-cost-arxiv": lambda: training("arxiv"),
     "graphs-cost-products": lambda: training("products"),
     "graphs-cost-largest": largest,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from . import graphs_cost
 from .horizons import CPU, GPU
 from .images_cost import measured_horizons
 from .record import Row, here, known, put
@@ -57,6 +58,11 @@ def graph_cost(found: Row, path: Path, name: str) -> Iterator[Run]:
     """Of ``graphs_gpu.py``; the paper's figures are the experiment's."""
     for graph in ("arxiv", "products"):
         if rows := [r for r in found["rows"] if r.get("source") == "measured" and r["graph"].endswith(graph)]:
+            before = [
+                r for r in graphs_cost.costs() if r["graph"].endswith(graph)
+            ]  # each with what it is compared with
+            seen = {graphs_cost.method(r) for r in rows if "training_s" in r or r.get("largest")}
+            rows += [r | {"earlier": True} for r in before if graphs_cost.method(r) not in seen]
             yield "graphs-cost", graph, rows, about(found, path)
 
 

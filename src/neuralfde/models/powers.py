@@ -1,15 +1,16 @@
 """The solution of linear graph diffusion as a sum of powers of attention: no row of the past, no sum over it.
 
-Where ``A`` does not change, an explicit scheme with one evaluation a step gives a polynomial in it:
+Where ``A`` does not change, the rectangle rule of the method ``predictor`` gives a polynomial in it:
 
-    D^β z = s (A z - z) + b z_0,   z_N = Σ_k c_k A^k z_0,   k = 0 … N
+    D^β z = s (A z - z) + b z_0,   z_n = z_0 + Σ_{j<n} w_{n-j} (s (A z_j - z_j) + b z_0) = Σ_k c_{n,k} A^k z_0
 
-The coefficients are what the same scheme makes of the same equation for polynomials, in which ``A`` is a shift.
-Backwards, with ``v_k = A^k z_0``,
+    w_i = h^β (i^β - (i-1)^β) / Γ(β+1),   (I + s W) c_{·,0} = 1 + b W 1,   (I + s W) c_{·,k} = s W c_{·,k-1}
+
+with ``W`` the matrix of the weights. Backwards, with ``v_k = A^k z_0`` and ``c_k`` those of the last step,
 
     r_N = c_N g,   r_k = Aᵀ r_{k+1} + c_k g,   z̄_0 = r_0,   Ā_e = Σ_k <r_{k+1, i}, v_{k, j}>,   c̄_k = <g, v_k>
 
-Every √N-th power is kept and the others are computed again, so that memory grows with √N and not with N.
+About every √N-th power is kept and the others are computed again, so that memory grows with √N and not with N.
 """
 
 from __future__ import annotations
@@ -22,27 +23,29 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neuralfde.api import fdeint
+from neuralfde.base.policy import POWERS_SUM
 from neuralfde.errors import InputError
 from neuralfde.models import fused
 from neuralfde.models.csr import Graph, sddmm, spmm
 
-LARGEST_SUM = 100.0
-"""Of the coefficients' magnitudes: about what the scheme makes of the eigenvalue -1 of A, and of rounding errors."""
 
-
-def coefficients(rate: Tensor, strength: Tensor | None, t: float, step: float, order: Any, check: bool) -> Tensor:
-    """``c_0 … c_N``, differentiable in the rate ``s``, the strength ``b`` of the source and the order."""
-    one = torch.zeros(round(t / step) + 1, dtype=torch.float64, device=rate.device)
-    one[0] = 1
-
-    def polynomial(_: Tensor, c: Tensor, rate: Tensor, strength: Tensor | None, one: Tensor) -> Tensor:
-        slope = rate * (torch.cat([torch.zeros_like(c[:1]), c[:-1]]) - c)
-        return slope if strength is None else slope + strength * one
-
-    args = (rate.double(), None if strength is None else strength.double(), one)
-    found: Tensor = fdeint(polynomial, one, t, order, step=step, args=args, stepper="single", check_finite=check)
-    if check and not float(found.detach().abs().sum()) <= LARGEST_SUM:
+def coefficients(rate: Tensor, strength: Tensor | None, t: float, step: float, order: Tensor, check: bool) -> Tensor:
+    """``c_0 … c_N``, differentiable in the rate ``s``, the strength ``b`` of the source and the order β."""
+    lags = torch.arange(round(t / step) + 1, dtype=torch.float64, device=rate.device)
+    order, rate = order.to(lags), rate.double()
+    powers = lags**order * (step**order / torch.exp(torch.lgamma(order + 1)))
+    weights = torch.cat([torch.zeros_like(lags[:1]), powers.diff()])
+    matrix = weights[(lags[:, None] - lags).clamp(min=0).long()]  # strictly lower
+    start = torch.ones_like(matrix[:, :1])
+    start = start if strength is None else start + strength.double() * matrix.sum(1, keepdim=True)
+    system = rate * matrix + torch.diag(torch.ones_like(lags))
+    right = torch.cat([start, rate * matrix], 1)
+    column, matrix = torch.linalg.solve_triangular(system, right, upper=False).split([1, len(lags)], 1)
+    columns = [column]
+    while len(columns) < len(lags):
+        columns.append(matrix @ columns[-1])
+    found = torch.cat(columns, 1)[-1]
+    if check and not float(found.detach().abs().sum()) <= POWERS_SUM:
         raise InputError(
             f"step={step:g} is too long for an explicit scheme: nodes unlike all their neighbours would swing ever "
             "more, and powers of the attention would cancel. Take a shorter step, or leave out powers=True."
@@ -58,7 +61,7 @@ def sum_of_powers(graph: Graph, weight: Tensor, z: Tensor, c: Tensor) -> Tensor:
 class _Powers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, graph: Graph, weight: Tensor, z: Tensor, c: Tensor) -> Tensor:
-        every = math.isqrt(len(c) - 1) + 1
+        every = max(1, math.isqrt(len(c) - 1) - 1)
         out, power, kept = z * c[0], z, []
         for k in range(1, len(c)):
             power = times(graph, weight, power)
