@@ -38,9 +38,9 @@ RESERVE = 12.0
 FIRST = 5
 """Methods of each variant that are measured before the others."""
 METHODS = {
-    "l": "direct,exact+powers,exact,exact+blocks+states,exact+recompute,paper,loop,exact+columns+host,direct+replay,"
+    "l": "direct,exact+powers,exact,exact+recompute,exact+blocks+states,paper,loop,exact+columns+host,direct+replay,"
     "exact+powers+replay,exact+blocks+states+replay",
-    "nl": "direct,exact+attention,exact,exact+blocks+queries+states,exact+recompute,paper,loop,exact+recompute+host,"
+    "nl": "direct,exact+attention,exact,exact+recompute+host,exact+blocks+queries+states,paper,loop,exact+recompute,"
     "direct+replay,exact+attention+replay,exact+blocks+queries+states+replay",
 }
 BATCHES = {
