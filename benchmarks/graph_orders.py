@@ -13,7 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from graph_space import STAGES, Job, Row, mean, summary
+from graph_jobs import Job, Row, mean, summary
+from graph_space import STAGES
 
 from neuralfde_experiments.graph_settings import FROND, Settings, reported_seeds
 

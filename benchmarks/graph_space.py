@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from graph_jobs import Job, Row, mean, summary
 
 from neuralfde.models.message_passing import SCORES
 from neuralfde_experiments.graph_settings import FROND, PAPER, Settings, reported_seeds, settings_for
@@ -63,31 +64,6 @@ OWN: dict[str, tuple[Any, ...]] = {
     "dropout": (0.0, 0.2, 0.4, 0.6, 0.75),
     "consistency": (0.5, 1.0, 2.0, 4.0),
 }
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Job:
-    """Trainings side by side: each of the settings, all of one shape, on each of the splits."""
-
-    case: str
-    dataset: str
-    variant: str
-    stage: str
-    track: str
-    settings: tuple[Settings, ...]
-    seeds: tuple[int, ...]
-    until: float
-
-
-def shape_of(s: Settings) -> Settings:
-    """The settings with everything that trainings side by side may differ in set to the same."""
-    same = dict.fromkeys(OWN, 0.0)
-    return replace(s, **same | {"consistency": float(s.consistency > 0)})  # type: ignore[arg-type]
-
-
-def mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else -1.0
 
 
 @dataclass
@@ -263,11 +239,3 @@ class Case:
         picked["weight_decay"] = picked["weight_decay"] * scale if "weight_decay" in picked else was
         agree = picked.get("consistency", start.consistency or draw.choice(OWN["consistency"]))
         return replace(shape, **picked | {"consistency": agree if track == "agree" else 0.0})
-
-
-def summary(job: Job, rows: list[Row]) -> Row:
-    """Means over the reported splits, and whether the clock ended any of them."""
-    rows = sorted(rows, key=lambda r: r["seed"])
-    found = {k: round(mean([r[k] for r in rows]), 3) for k in ("val", "test", "order", "epoch")}
-    row = {**found, "deviation": round(statistics.pstdev(r["test"] for r in rows), 2), "count": len(rows)}
-    return row | {"settings": asdict(job.settings[0]), "splits": rows, "cut": any(r["cut"] for r in rows)}

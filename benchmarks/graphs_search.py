@@ -27,8 +27,9 @@ import os
 import time
 from pathlib import Path
 
+from graph_jobs import Row
 from graph_orders import OrderCase
-from graph_space import DATASETS, ENDS, FINALISTS, STAGES, TRACKS, Case, Row
+from graph_space import DATASETS, ENDS, FINALISTS, STAGES, TRACKS, Case
 from graph_workers import Workers, share_the_gpu, stop_sharing
 
 from neuralfde.cli.experiment import write_json
