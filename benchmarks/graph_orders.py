@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from graph_space import Job, Row, mean, summary
+from graph_jobs import Job, Row, mean, summary
+from graph_space import STAGES
 
 from neuralfde_experiments.graph_settings import FROND, Settings, reported_seeds
 
 KINDS = {"1": 1.0, "0.5": 0.5, "learned": 0.8}
 """The order, or where learning it starts."""
 CHOOSE = (100, 101, 102)
-COUNT = 40
-"""Most settings of a graph."""
+GROUPS, EACH = 12, 4
+"""Most groups of settings of a graph, and how many are trained side by side: they differ in nothing but ``OWN``."""
+OWN = ("lr", "weight_decay", "input_dropout", "dropout")
 LENGTHS = {"explore": (300, 100), "final": (500, 100)}
 """Most epochs, and epochs without a better validation accuracy."""
 LONG = {"explore": (800, 200), "final": (2000, 300)}
@@ -54,17 +57,19 @@ AIRPORT: dict[str, tuple[object, ...]] = {
 """There 187 values of one feature tell the classes apart: none may be dropped, and the cuts are fine."""
 
 
-def drawn(dataset: str) -> list[Settings]:
+def drawn(dataset: str) -> list[tuple[Settings, ...]]:
     """FROND's settings first, then others; the same at every call."""
-    draw, found = random.Random(dataset), [FROND[dataset]]
-    space = SPACE | AIRPORT if dataset.startswith("airport") else SPACE
-    while len(found) < COUNT:
-        picked = {k: draw.choice(values) for k, values in space.items()}
-        t, step = picked.pop("time")  # type: ignore[misc]
-        trial = replace(FROND[dataset], **picked, t=t, step=step)  # type: ignore[arg-type]
-        most = LARGE.get(dataset, {})
-        found.append(replace(trial, **{k: min(v, getattr(trial, k)) for k, v in most.items()}))
-    return list(dict.fromkeys(found))
+    draw, first, groups = random.Random(dataset), FROND[dataset], list[tuple[Settings, ...]]()
+    space, most = SPACE | (AIRPORT if dataset.startswith("airport") else {}), LARGE.get(dataset, {})
+    while len(groups) < GROUPS:
+        if groups:
+            shape = {k: draw.choice(values) for k, values in space.items() if k not in OWN}
+            t, step = shape.pop("time")  # type: ignore[misc]
+            first = replace(first, **shape, t=t, step=step)  # type: ignore[arg-type]
+            first = replace(first, **{k: min(v, getattr(first, k)) for k, v in most.items()})
+        others = [replace(first, **{k: draw.choice(space[k]) for k in OWN}) for _ in range(EACH)]  # type: ignore[arg-type]
+        groups.append(tuple(dict.fromkeys([first] * (not groups) + others))[:EACH])
+    return groups
 
 
 class OrderCase:
@@ -73,16 +78,20 @@ class OrderCase:
     def __init__(self, dataset: str, ends: dict[str, float], apart: bool = False) -> None:
         self.dataset, self.ends, self.apart = dataset, ends, apart
         self.name, self.stage = f"{dataset} order", "explore"
-        self.pending = [self.job("explore", kind, s, CHOOSE) for s in drawn(dataset) for kind in KINDS]
+        self.pending = [self.job("explore", kind, group, CHOOSE) for group in drawn(dataset) for kind in KINDS]
         self.found: dict[str, dict[Settings, float]] = {kind: {} for kind in KINDS}
         self.reported: dict[str, list[Row]] = {kind: [] for kind in KINDS}
-        self.running, self.spent, self.jobs = 0, 0.0, 0
+        self.running, self.spent, self.given = 0, 0.0, 0
 
-    def job(self, stage: str, kind: str, s: Settings, seeds: tuple[int, ...]) -> Job:
+    def job(self, stage: str, kind: str, group: Sequence[Settings], seeds: tuple[int, ...]) -> Job:
         """A training of these settings with this kind of order."""
         epochs, patience = (LONG if self.dataset.startswith("airport") else LENGTHS)[stage]
-        s = replace(s, order=KINDS[kind], epochs=epochs, patience=patience)
-        return Job(f"{self.name} {stage} {kind}", self.dataset, "l", stage, kind, (s,), seeds, self.ends[stage])
+        each = tuple(replace(s, order=KINDS[kind], epochs=epochs, patience=patience) for s in group)
+        return Job(f"{self.name} {stage} {kind}", self.dataset, "l", stage, kind, each, seeds, self.ends[stage])
+
+    def turn(self) -> tuple[float, ...]:
+        """Who is served first: who is least far, and of these who had least time."""
+        return STAGES.index(self.stage), self.running, self.spent
 
     def next(self) -> Job | None:
         """What to train next, if anything."""
@@ -94,7 +103,7 @@ class OrderCase:
             for kind, s in self.chosen().items():
                 seeds = reported_seeds(self.dataset)
                 parts = [(seed,) for seed in seeds] if self.apart else [seeds]
-                self.pending += [self.job("final", kind, s, part) for part in parts]
+                self.pending += [self.job("final", kind, [s], part) for part in parts]
         if self.stage == "final" and time.time() > self.ends["final"] - 2:
             self.pending.clear()  # what begins now would say nothing
         if self.stage == "final" and not self.pending and not self.running:
@@ -106,7 +115,8 @@ class OrderCase:
         common = set.intersection(*(set(found) for found in self.found.values()))
         if not common:
             return {}
-        return {kind: max(common, key=lambda s: found[s]) for kind, found in self.found.items()}
+        tried = {kind: [s for s in found if s in common] for kind, found in self.found.items()}
+        return {kind: max(tried[kind], key=lambda s: found[s]) for kind, found in self.found.items()}
 
     def take(self, job: Job, answer: Row) -> Row:
         """Note what a job found; the row to write."""
@@ -123,11 +133,12 @@ class OrderCase:
             return row | (summary(job, ended) if whole else {"of": job.seeds})
         if time.time() > job.until:
             return row | {"failed": "cut short, does not count"}
-        (s,), val = job.settings, round(mean([r["val"] for r in answer["rows"]]), 3)
-        self.found[job.track][replace(s, order=0.0)] = val
-        tried = {
-            "val": val,
-            "epoch": answer["rows"][0]["epoch"],
-            "order": round(mean([r["order"] for r in answer["rows"]]), 3),
-        }
-        return row | {"val": val, "settings": asdict(s), "seeds": job.seeds, "tried": [tried]}
+        tried = []
+        for k, s in enumerate(job.settings):
+            mine = answer["rows"][k * len(job.seeds) : (k + 1) * len(job.seeds)]
+            found = {name: round(mean([r[name] for r in mine]), 3) for name in ("val", "order", "epoch")}
+            self.found[job.track][replace(s, order=0.0)] = found["val"]
+            tried.append({name: getattr(s, name) for name in OWN} | found)
+        top = max(range(len(tried)), key=lambda k: tried[k]["val"])
+        row |= {"val": tried[top]["val"], "settings": asdict(job.settings[top])}
+        return row | {"seeds": job.seeds, "tried": tried}

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from graph_jobs import Job, Row, mean, summary
+
 from neuralfde.models.message_passing import SCORES
 from neuralfde_experiments.graph_settings import FROND, PAPER, Settings, reported_seeds, settings_for
 
 DATASETS = ("cora", "citeseer", "pubmed", "coauthor-cs", "computers", "photo", "coauthor-physics")
-EXPLORE, JUDGE = (100, 101), (102, 103, 104, 105)
+EXPLORE, JUDGED = (100, 101), (102, 103, 104, 105)
+"""Splits that choose; earlier searches judged on the second kind too."""
 TRACKS = ("plain", "agree")
-ENDS = {"explore": 0.44, "judge": 0.58, "final": 0.94, "other": 0.97, "learned": 0.97}
+ENDS = {"explore": 0.33, "final": 0.97, "other": 0.97, "learned": 0.97}
 """Share of the time at which each stage is over, unless told otherwise."""
 STAGES = (*ENDS, "done")
-LENGTHS = {"explore": (200, 50), "judge": (400, 100), "final": (400, 100), "other": (400, 100), "learned": (400, 100)}
+LENGTHS = {"explore": (200, 50), "final": (400, 100), "other": (400, 100), "learned": (400, 100)}
 """Most epochs, and epochs without a better validation accuracy; those of the last three are FROND's."""
-BEST = 2
-"""Settings of each track that are judged."""
-JOB_SECONDS = 12.0
+FINALISTS = 3
+"""Settings of each track that are trained on the reported splits, whose validation nodes choose among them."""
+LARGE = ("computers", "coauthor-physics")
+"""Graphs that begin with half as many settings side by side."""
+JOB_SECONDS = 25.0
 """How long a job of the first stage should take: the number of settings in it follows."""
 TIMES = {
     "cora": ((8, 1), (16, 1), (32, 1)),
@@ -55,36 +59,11 @@ OWN: dict[str, tuple[Any, ...]] = {
     "lr": (0.003, 0.005, 0.01, 0.02),
     "weight_decay": (1.0, 3.0, 10.0, 30.0, 100.0),  # in thousandths; a tenth of it where features add up to 1
     "attention_decay": (None, 0.0, 1e-3),
-    "input_dropout": (0.2, 0.4, 0.5, 0.6, 0.7, 0.8),
+    "input_dropout": (0.4, 0.5, 0.6, 0.7, 0.8),
     "node_dropout": (0.0, 0.2, 0.4, 0.5),
     "dropout": (0.0, 0.2, 0.4, 0.6, 0.75),
     "consistency": (0.5, 1.0, 2.0, 4.0),
 }
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Job:
-    """Trainings side by side: each of the settings, all of one shape, on each of the splits."""
-
-    case: str
-    dataset: str
-    variant: str
-    stage: str
-    track: str
-    settings: tuple[Settings, ...]
-    seeds: tuple[int, ...]
-    until: float
-
-
-def shape_of(s: Settings) -> Settings:
-    """The settings with everything that trainings side by side may differ in set to the same."""
-    same = dict.fromkeys(OWN, 0.0)
-    return replace(s, **same | {"consistency": float(s.consistency > 0)})  # type: ignore[arg-type]
-
-
-def mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else -1.0
 
 
 @dataclass
@@ -105,14 +84,18 @@ class Case:
     running: int = 0
     spent: float = 0.0
     last: float = 0.0
-    reported: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
+    reported: dict[tuple[str, Settings], list[Row]] = field(default_factory=dict)
     width: int = 6
+    finalists: int = FINALISTS
     jobs: int = 0
+    given: int = 0
+    seeded: dict[str, list[Settings]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.name = f"{self.dataset} {self.variant}"
         self.random = random.Random(self.name)
         self.seeds = reported_seeds(self.dataset)
+        self.width = self.width // 2 if self.dataset in LARGE else self.width
 
     def next(self) -> Job | None:
         """What to train next, if anything."""
@@ -128,52 +111,43 @@ class Case:
             self.advance()
         return self.pending.pop(0) if self.pending else None
 
+    def turn(self) -> tuple[float, ...]:
+        """Who is served first: in a search who had least time, later all first choices, and of these the longest."""
+        searching = self.stage == "explore"
+        return STAGES.index(self.stage), *((self.running, self.spent) if searching else (self.given, -self.spent))
+
     def advance(self) -> None:
         """Go to the next stage and see what there is to do in it."""
         self.stage = STAGES[STAGES.index(self.stage) + 1]
         if self.stage not in self.stages:
             return
-        if self.stage == "judge":
-            for track in self.explored:
-                alike: dict[Settings, list[Settings]] = {}
-                for s in self.unjudged(track)[:BEST]:
-                    alike.setdefault(shape_of(s), []).append(s)
-                for group in alike.values():
-                    self.pending += self.jobs_of("judge", track, group, JUDGE)
-        elif self.stage != "done":
-            tracks = [t for t in self.tracks if self.best(t)]
+        self.given = 0
+        if self.stage != "done":
+            tracks = [t for t in self.tracks if self.of(t)]
             for track in tracks[1:] if self.stage == "other" else tracks[:1]:
-                s = self.best(track)[0]
-                s = replace(s, order=min(s.order, 0.95)) if self.stage == "learned" else s
-                self.pending += self.jobs_of(self.stage, track, [s], self.seeds)
-
-    def best(self, track: str) -> list[Settings]:
-        """Settings of a track by mean validation accuracy; those on more splits go before all others."""
-        return sorted(self.of(track), key=lambda s: (-len(self.found[s]), -mean(list(self.found[s].values()))))
+                for s in self.of(track)[: 1 if self.stage == "learned" else self.finalists]:
+                    s = replace(s, order=min(s.order, 0.95)) if self.stage == "learned" else s
+                    self.pending += self.jobs_of(self.stage, track, s)
 
     def of(self, track: str) -> list[Settings]:
         """The settings found for a track, best first on the splits of the first stage."""
         mine = [s for s in self.found if (s.consistency > 0) == (track == "agree")]
         return sorted(mine, key=lambda s: -mean([v for seed, v in self.found[s].items() if seed in EXPLORE]))
 
-    def unjudged(self, track: str) -> list[Settings]:
-        """Those of them on no other splits."""
-        return [s for s in self.of(track) if len(self.found[s]) <= len(EXPLORE)]
-
     def know(self, row: Row) -> None:
         """Take in a row that an earlier search wrote; of each setting it has the mean over its splits."""
         seeds = row.get("seeds", ())
-        seeds = {2: EXPLORE, 4: JUDGE}[seeds] if isinstance(seeds, int) else seeds  # older files count them
+        seeds = {2: EXPLORE, 4: JUDGED}[seeds] if isinstance(seeds, int) else seeds  # older files count them
         for own in row.get("tried", ()):
             names = {k: own[k] for k in OWN if k in own}
             s = replace(Settings(**row["settings"]), **names, epochs=0, patience=0)
             self.found.setdefault(s, {}).update(dict.fromkeys(seeds, own["val"]))
         self.random.seed(f"{self.name} {len(self.found)}")  # and draw others than that search did
 
-    def jobs_of(self, stage: str, track: str, settings: Sequence[Settings], seeds: tuple[int, ...]) -> list[Job]:
-        """The splits in one job, or in one each."""
-        parts = [(seed,) for seed in seeds] if self.apart else [seeds]
-        return [self.job(stage, track, settings, part) for part in parts]
+    def jobs_of(self, stage: str, track: str, s: Settings) -> list[Job]:
+        """The reported splits in one job, or in one each."""
+        parts = [(seed,) for seed in self.seeds] if self.apart else [self.seeds]
+        return [self.job(stage, track, [s], part) for part in parts]
 
     def job(self, stage: str, track: str, settings: Sequence[Settings], seeds: Sequence[int]) -> Job:
         """A job with the stage's length and deadline."""
@@ -198,11 +172,9 @@ class Case:
         rows, splits = answer["rows"], len(job.seeds)
         apart = [rows[k * splits : (k + 1) * splits] for k in range(len(job.settings))]
         if set(job.seeds) <= set(self.seeds):
-            ended = self.reported.setdefault((job.stage, job.track), [])
+            ended = self.reported.setdefault((job.stage, job.settings[0]), [])
             ended += [r | {"cut": time.time() > job.until} for r in rows]
             return row | (summary(job, ended) if len(ended) == len(self.seeds) else {"of": job.seeds})
-        if job.stage == "judge" and time.time() > job.until:
-            return row | {"failed": "cut short, does not count"}
         for s, part in zip(job.settings, apart, strict=True):
             plain = replace(s, epochs=0, patience=0)
             self.found.setdefault(plain, {}).update({r["seed"]: r["val"] for r in part})
@@ -220,22 +192,27 @@ class Case:
         turn, draw = self.jobs // len(self.explored), self.random
         track = self.explored[self.jobs % len(self.explored)]
         mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
-        tuned = settings_for(self.dataset, "tuned", self.variant)
-        first = [*self.published(), *(others if mine or others else [tuned])]  # an earlier search had ours
-        start = first[turn] if turn < len(first) else draw.choice((mine[:3] + others) or [tuned])
+        new = self.seeds_of(track)
+        first = [*new[:2], *mine[:1], *new[2:], *others]
+        start = first[turn] if turn < len(first) else draw.choice((mine[:3] + others) or new)
         start = replace(self.fit(start), epochs=0, patience=0)
         shape = start if turn < len(first) else self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
         each = [self.own(start, shape, track, 2 if shape == start and start in self.found else 0)]
         while len(each) < self.width:
-            each.append(self.own(start, shape, track, draw.choice((1, 2, 3, len(OWN)))))
+            each.append(self.own(start, shape, track, draw.choice((1, 2, 3, 4))))
         unique = [replace(s, epochs=0, patience=0) for s in dict.fromkeys(each)]
         return self.job("explore", track, unique, EXPLORE)
 
-    def published(self) -> list[Settings]:
-        """FROND's settings, and its model with the numbers of the paper's table."""
-        frond = FROND[self.dataset]
-        numbers = {k: getattr(PAPER[self.dataset], k) for k in NUMBERS}
-        return [frond, replace(frond, **numbers, step=max(1.0, PAPER[self.dataset].step))]
+    def seeds_of(self, track: str) -> list[Settings]:
+        """FROND's settings, ours, and FROND's with the paper's numbers: those that no earlier search had."""
+        if track not in self.seeded:
+            frond, paper = FROND[self.dataset], PAPER[self.dataset]
+            both = ("l", "nl") if self.variant == "l" else ("nl", "l")
+            ours = [settings_for(self.dataset, "tuned", v) for v in both]
+            numbers = replace(frond, **{k: getattr(paper, k) for k in NUMBERS}, step=max(1.0, paper.step))
+            plain = (replace(self.fit(s), epochs=0, patience=0) for s in (frond, *ours, numbers))
+            self.seeded[track] = [s for s in plain if self.own(s, s, track, 0) not in self.found]
+        return self.seeded[track]
 
     def fit(self, s: Settings) -> Settings:
         """Settings that this variant can afford: few heads where attention is computed at every step."""
@@ -257,15 +234,8 @@ class Case:
         draw = self.random
         scale = 1e-4 if shape.rows else 1e-3
         was = start.weight_decay * scale / (1e-4 if start.rows else 1e-3)
-        picked = {k: draw.choice(OWN[k]) for k in draw.sample(sorted(OWN), changes)}
+        names = sorted(OWN) if track == "agree" else sorted(OWN.keys() - {"consistency"})
+        picked = {k: draw.choice(OWN[k]) for k in draw.sample(names, changes)}
         picked["weight_decay"] = picked["weight_decay"] * scale if "weight_decay" in picked else was
         agree = picked.get("consistency", start.consistency or draw.choice(OWN["consistency"]))
         return replace(shape, **picked | {"consistency": agree if track == "agree" else 0.0})
-
-
-def summary(job: Job, rows: list[Row]) -> Row:
-    """Means over the reported splits, and whether the clock ended any of them."""
-    rows = sorted(rows, key=lambda r: r["seed"])
-    found = {k: round(mean([r[k] for r in rows]), 3) for k in ("val", "test", "order", "epoch")}
-    row = {**found, "deviation": round(statistics.pstdev(r["test"] for r in rows), 2), "count": len(rows)}
-    return row | {"settings": asdict(job.settings[0]), "splits": rows, "cut": any(r["cut"] for r in rows)}

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from graph_space import Job, Row
+from graph_jobs import Job, Row
 
 
 def train(job: Job, data: str, device: str, workers: int) -> list[Row]:

@@ -7,7 +7,8 @@
 ``pilot`` measures seconds an epoch of several ways and widths, alone and all trainings at once; ``memory`` the peak of
 one training step for each adjoint, with nothing else on the GPU; ``train`` trains all seeds and adjoints in turns on
 streams of their own, as many epochs as ``--epochs`` says, and writes ``image-stages-….json`` after every epoch. Where
-the time ends first it leaves ``states.pt``, from which ``--resume`` goes on. Each part is a process of its own.
+the time ends first it leaves ``states.pt``, from which ``--resume`` goes on. Each part is a process of its own. Where a
+session is too short for all seeds, ``--seed 1 --seeds 1`` trains the second alone; what is taken in joins the others.
 Convolutions run in TF32, PyTorch's default; the states, their sums and all norms are float32.
 """
 

@@ -131,10 +131,11 @@ def above() -> str:
     return f"{reached(chosen())} are at or above those of the paper's adjoint, {share} of them with another loss"
 
 
-def below() -> str:
-    """Which accuracies fall short, and by how much."""
-    found = chosen()
-    short = [f"{d} {v} by {-ahead(found[d, v]):.1f}" for d, v in CASES if ahead(found[d, v]) < 0]
+def below(loss: str = "any", direct: bool = False) -> str:
+    """Which accuracies fall short, and by how many points."""
+    found = chosen(loss)
+    apart = {key: ahead(found[key], direct) for key in CASES if key in found}
+    short = [f"{d} {v} by {-apart[d, v]:.1f}" for d, v in apart if apart[d, v] < 0]
     return " and ".join([", ".join(short[:-1]), short[-1]] if len(short) > 1 else short) or "none"
 
 
@@ -154,6 +155,7 @@ PLACES = {
     "graphs-learned": learned,
     "graphs-above": above,
     "graphs-below": below,
+    "graphs-plain-below": lambda: below("plain", direct=True),
     "graphs-plain": lambda: reached(chosen("plain")),
     "graphs-plain-direct": lambda: reached(chosen("plain"), direct=True),
     "graphs-searched": searched,

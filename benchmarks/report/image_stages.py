@@ -28,7 +28,13 @@ def shown() -> list[Row]:
 
 def table() -> str:
     """All that was trained."""
-    return f"{image_stages.markdown([row for r in runs(QUESTION) for row in r['rows']])}\n\n{measured(*runs(QUESTION))}"
+    found = [row | {"dataset": of(run, row)} for run in runs(QUESTION) for row in run["rows"]]
+    return f"{image_stages.markdown(found)}\n\n{measured(*runs(QUESTION))}"
+
+
+def of(run: Row, row: Row) -> str:
+    """The images of a training and what else tells its part from others."""
+    return str(run["part"]).replace(f", β = {row['order']:g}", "")
 
 
 def hero(folder: str) -> str:

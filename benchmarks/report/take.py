@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from . import graphs_cost
 from .horizons import CPU, GPU
 from .images_cost import measured_horizons
 from .record import Row, here, known, put
@@ -55,8 +56,14 @@ def about(found: Row, path: Path) -> Row:
 
 def graph_cost(found: Row, path: Path, name: str) -> Iterator[Run]:
     """Of ``graphs_gpu.py``; the paper's figures are the experiment's."""
-    rows = [r for r in found["rows"] if r.get("source") == "measured"]
-    yield "graphs-cost", "arxiv and products", rows, about(found, path)
+    for graph in ("arxiv", "products"):
+        if rows := [r for r in found["rows"] if r.get("source") == "measured" and r["graph"].endswith(graph)]:
+            before = [
+                r for r in graphs_cost.costs() if r["graph"].endswith(graph)
+            ]  # each with what it is compared with
+            seen = {graphs_cost.method(r) for r in rows if "training_s" in r or r.get("largest")}
+            rows += [r | {"earlier": True} for r in before if graphs_cost.method(r) not in seen]
+            yield "graphs-cost", graph, rows, about(found, path)
 
 
 def graph_kernels(found: Row, path: Path, name: str) -> Iterator[Run]:
@@ -129,11 +136,29 @@ def image_ways(found: Row, path: Path, name: str) -> Iterator[Run]:
 
 
 def image_stages(found: Row, path: Path, name: str) -> Iterator[Run]:
-    """Of ``image_stages.py``: the settings are those of the first training, the seeds and adjoints are in the rows."""
-    rows = sorted(found["rows"], key=lambda r: (r["seed"], ("exact", "direct", "paper").index(r["adjoint"])))
-    kept = [{k: v for k, v in r.items() if k not in ("settings", "case")} for r in rows]
-    part = name or f"{rows[0]['dataset']}, β = {rows[0]['order']:g}"
-    yield "image-stages", part, kept, about(found, path) | {"settings": rows[0]["settings"]}
+    """Of ``image_stages.py``: the settings are those of the first training, the seeds and adjoints are in the rows.
+
+    Trainings of other seeds with the same settings join those known; with others they are a part of their own.
+    """
+    settings = found["rows"][0]["settings"]
+    new = {
+        (r["seed"], r["adjoint"]): {k: v for k, v in r.items() if k not in ("settings", "case")} for r in found["rows"]
+    }
+    usual = name or f"{found['rows'][0]['dataset']}, β = {found['rows'][0]['order']:g}"
+    for part in (usual, f"{usual}, {settings.get('epochs')} epochs"):
+        earlier = next((run for run in known("image-stages") if run["part"] == part), None)
+        if earlier is None:
+            break
+        if _alike(earlier["settings"]) == _alike(settings):
+            new, settings = {(r["seed"], r["adjoint"]): r for r in earlier["rows"]} | new, earlier["settings"]
+            break
+    rows = [new[key] for key in sorted(new, key=lambda key: (key[0], ("exact", "direct", "paper").index(key[1])))]
+    yield "image-stages", part, rows, about(found, path) | {"settings": settings}
+
+
+def _alike(settings: Row) -> Row:
+    """The settings, without those in which trainings of one table may differ."""
+    return {k: v for k, v in settings.items() if k not in ("seed", "repeats", "adjoint", "cosine_every", *FOLDERS)}
 
 
 def as_they_are(question: str, part: str) -> Callable[[Row, Path, str], Iterator[Run]]:

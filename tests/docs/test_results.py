@@ -135,8 +135,8 @@ LEFT = {
                       ("images-gradients", "mnist")),
     "results.json": ({"experiment": "images", "rows": [TRAINED | {"dataset": "digits"}]},
                      ("images-accuracy", "digits: five seeds")),
-    "graphs-cost.json": ({**MACHINE, "rows": [{"source": "measured"}, {"source": "paper"}]},
-                         ("graphs-cost", "arxiv and products")),
+    "graphs-cost.json": ({**MACHINE, "rows": [{"source": "measured", "graph": "synthetic-arxiv"}, {"source": "paper"}]},
+                         ("graphs-cost", "arxiv")),
     "graph-kernels.json": ({**MACHINE, "rows": [{"operation": "diffuse"}, {"profile": "l"}]},
                            ("graphs-kernels", "arxiv")),
     "search.json": ({**MACHINE, "minutes": 1.0, "workers": 2, "rows": [TRIED, FINAL]}, ("graphs-accuracy", "search")),
@@ -163,6 +163,17 @@ def test_what_a_script_leaves_is_taken_in(name, tmp_path, monkeypatch):
     (run,) = record.runs(question)
     assert {"date", "hardware", "torch", "rows"} <= run.keys()
     assert "DIR" not in json.dumps(run)
+
+
+def test_seeds_trained_in_several_runs_are_one_table_unless_their_settings_differ(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    for seed, epochs in ((0, 12), (1, 12), (1, 25), (2, 25)):
+        settings = SETTINGS | {"epochs": epochs, "seed": seed, "cosine_every": 5 * (seed == 0)}
+        left = {"machine": MACHINE, "rows": [STAGED | {"seed": seed, "settings": settings}]}
+        (tmp_path / "image-stages-mnist.json").write_text(json.dumps(left))
+        list(take.take(tmp_path))
+    found = {run["part"]: [r["seed"] for r in run["rows"]] for run in record.runs("image-stages")}
+    assert found == {"mnist, β = 0.5": [0, 1], "mnist, β = 0.5, 25 epochs": [1, 2]}
 
 
 def test_orders_are_compared_split_by_split(tmp_path, monkeypatch):

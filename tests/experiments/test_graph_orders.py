@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from graph_orders import CHOOSE, KINDS, OrderCase, drawn
+from graph_space import FINALISTS
 
 from neuralfde.errors import InputError
 from neuralfde_experiments import graph_training
@@ -93,11 +94,11 @@ def test_every_kind_of_order_has_the_same_search():
     for k in range(3 * len(KINDS) + 1):  # of the fourth settings one kind only
         job = case.next()
         case.running += 1
-        rows = [{"val": float(k), "order": 0.5, "epoch": 1, "seed": s} for s in job.seeds]
+        rows = [{"val": float(k), "order": 0.5, "epoch": 1, "seed": s} for _ in job.settings for s in job.seeds]
         assert job.seeds == CHOOSE
         assert case.take(job, answer | {"rows": rows})["val"] == k
     case.ends["explore"] = 0.0
-    third = drawn("airport")[2]
+    third = drawn("airport")[2][0]
     final = [case.next() for _ in KINDS]
     assert [(j.stage, j.track) for j in final] == [("final", kind) for kind in KINDS]
     assert all(j.settings[0].lr == third.lr and j.settings[0].t == third.t for j in final), "not the fourth"
@@ -126,21 +127,35 @@ class Instant:
 
 
 def test_a_search_goes_through_its_stages_and_chooses_by_validation(tmp_path):
-    args = {"data": "", "device": "cuda", "minutes": 0.2, "width": 3, "known": [], "settled": "", "explore": 0.05}
-    args |= {"tracks": "plain,agree", "explored": "plain,agree", "stages": "explore,judge,final,other,done"}
+    args = {
+        "data": "",
+        "device": "cuda",
+        "minutes": 0.2,
+        "width": 3,
+        "finalists": FINALISTS,
+        "known": [],
+        "settled": "",
+        "explore": 0.05,
+    }
+    args |= {"tracks": "plain,agree", "explored": "plain,agree", "stages": "explore,final,other,done"}
     workers, out = Instant(), graphs_search.Results(tmp_path / "search.json", {})
     given = argparse.Namespace(**args, cases="photo:l,airport:order")
     graphs_search.search(given, workers, out, time.time())
     first = next(j for j in workers.given if j.dataset == "photo").settings[0]
     assert (first.batch_norm, first.attention, first.consistency) == (True, "pearson", 0.0), "FROND's"
     final = [j for j in workers.given if j.dataset == "photo" and j.stage in ("final", "other")]
-    assert [(j.stage, j.track, j.seeds) for j in final] == [
-        ("final", "plain", reported_seeds("photo")),
-        ("other", "agree", reported_seeds("photo")),
-    ]
+    stages = [("final", "plain")] * FINALISTS + [("other", "agree")] * FINALISTS
+    assert [(j.stage, j.track) for j in final] == stages
+    assert {j.seeds for j in final} == {reported_seeds("photo")}
     tried = [s for j in workers.given if j.stage == "explore" and j.track == "plain" for s in j.settings]
     assert final[0].settings[0].lr == max(s.lr for s in tried)
     assert (final[0].settings[0].epochs, final[0].settings[0].patience) == (400, 100)
     reported = [r for r in out.rows if "test" in r]
-    assert sorted(r["track"] for r in reported) == ["0.5", "1", "agree", "learned", "plain"]
+    assert sorted(r["track"] for r in reported) == [
+        "0.5",
+        "1",
+        *["agree"] * FINALISTS,
+        "learned",
+        *["plain"] * FINALISTS,
+    ]
     assert "photo l" in graphs_search.table(out.rows)

@@ -5,6 +5,7 @@ subgraphs. ``direct`` keeps the graph of every step of the same loop with the sa
 ``paper`` are the adjoints, and ``loop`` is autograd through a plain loop, as FROND solves. What follows after a ``+``:
 
     columns     variant l: some columns at a time
+    powers      variant l: powers of attention in place of a past
     recompute   attention kept for no head; variant l: columns too, each part forgotten and solved again
     host        rows of the past in host memory
     states      the states kept too, so that the backward pass does not sum the past again for them
@@ -79,7 +80,7 @@ PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {
     ("products", "nl", "direct"): (36.11, 4468, 44.41, 17210),
 }
 SAMPLERS = {"walk": RandomWalkSampler, "node": NodeSampler}
-LINEAR, ATTENTIVE = {"columns"}, {"attention", "queries"}
+LINEAR, ATTENTIVE = {"columns", "powers"}, {"attention", "queries"}
 EITHER = {"recompute", "host", "states", "blocks", "replay"}
 """What may follow the name of an adjoint after a ``+``: with variant l, with nl, with both."""
 _DRAWN: dict[int, tuple[tuple[str, int], Callable[[int], Data]]] = {}
@@ -96,6 +97,12 @@ def _methods(text: str) -> None:
             words(sorted(LINEAR | ATTENTIVE | EITHER))(word)
 
 
+def _sizes(text: str) -> None:
+    """Numbers of nodes, or nothing."""
+    if text:
+        numbers(int, least=1)(text)
+
+
 @dataclass(frozen=True)
 class Config(Options):
     """Which graph, which methods, how large."""
@@ -104,9 +111,7 @@ class Config(Options):
     variants: str = option("l,nl", "variants to measure", reads=words(("l", "nl")))
     adjoints: str = option("direct,exact,exact+columns,exact+recompute,paper", "methods to compare", reads=_methods)
     scale: float = option(1.0, "multiplies the number of nodes and edges", above=0, most=10)
-    batches: str = option(
-        "10000,20000,80000", "nodes of a sampled subgraph (products only)", reads=numbers(int, least=1)
-    )
+    batches: str = option("10000,20000,80000", "nodes of a sampled subgraph, or none (products only)", reads=_sizes)
     sampler: str = option("node", "walk or node", choices=tuple(SAMPLERS))
     largest: str = option("", "methods whose largest batch is looked for (products only)", reads=_methods)
     cap_gib: float = option(0.0, "GPU memory allowed when looking for the largest batch; 0: all of it")
@@ -222,6 +227,7 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     if variant == "l" and {"columns", "recompute"} & set(more):
         options["columns"] = config.columns
     options |= {"recompute": "recompute" in more, "keep_attention": "all" if "queries" in more else "attention" in more}
+    options["powers"] = "powers" in more
     kind = Loop if name == "loop" else FGrand
     return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
 

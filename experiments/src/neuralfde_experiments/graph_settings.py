@@ -83,8 +83,8 @@ TUNED: dict[str, Settings] = PAPER | {
         attention_decay=0.0, order=1.0, rows=True, consistency=0.5,
     ),
     "pubmed nl": Settings(
-        128, 13.0, 1.0, 0.0147, 0.00182, 0.5, 0.072, 1, "cosine", 16, "squareplus", "source", "average",
-        optimiser="adamax", order=0.9, consistency=1.0,
+        128, 12.0, 1.0, 0.01, 0.005, 0.5, 0.6, 1, "cosine", 64, "squareplus",
+        order=0.9,
     ),
     "coauthor-cs": Settings(
         16, 3.0, 1.0, 0.005, 0.003, 0.8, 0.2, 4, "scaled_dot", 8, "squareplus", "source", "average",

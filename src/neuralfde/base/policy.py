@@ -156,6 +156,8 @@ FFT_CHUNK = FETCH_CHUNK = 1 << 22
 TRANSFER_BYTES = 8 << 20
 #: Columns in a program of the kernel that adds weighted rows.
 AXPY_COLUMNS = 1024
+#: What coefficients of powers of attention (models/powers.py) may add up to: about how far rounding errors grow.
+POWERS_SUM = 100.0
 #: Panels of distant rows (history/panels.py): from this many on they save more than they cost.
 PANELS_FEWEST = 4
 #: Rows of this many numbers, or solves of this many steps, take panels of this length.

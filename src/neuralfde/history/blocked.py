@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.policy import FETCH_CHUNK, FFT_CHUNK
+from .axpy import add_rows
 from .base import Block, Memory
 from .matrices import Rows, Toeplitz, Triangular
 from .panels import Panels
@@ -236,6 +237,10 @@ def _matmul(weights: Tensor, past: Tensor) -> Tensor:
     """(sums, groups, count, times) × (times, groups, width) → (count, sums, groups, width)."""
     sums, groups, count, times = weights.shape
     stacked = weights.permute(1, 2, 0, 3).reshape(groups, count * sums, times)
+    if groups == 1 and count * sums == 1 and past.is_cuda:  # a product of matrices takes a few times as long
+        out = past.new_zeros(1, past.shape[2])
+        add_rows(out, stacked[0], past[:, 0])
+        return out.view(1, 1, 1, -1)
     if groups == 1:
         return (stacked[0] @ past[:, 0]).view(count, sums, 1, -1)
     out = stacked @ past.permute(1, 0, 2)

@@ -14,6 +14,7 @@ from neuralfde.errors import InputError, InputTypeError, nearest
 from neuralfde.models.csr import bags_of
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.message_passing import OVER, SCORES, Graph, attention, sums_of
+from neuralfde.models.powers import coefficients, sum_of_powers
 from neuralfde.models.readout import readout
 from neuralfde.models.softmax_attention import is_usual, softmax_attention
 from neuralfde.nn import FDEBlock
@@ -179,6 +180,9 @@ class FGrand(nn.Module):
             more forward pass of time.
         keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
             pass, which computes it again otherwise; ``"all"``: queries and keys too, two states a step.
+        powers: with variant ``"l"`` the solution is a sum of powers of ``A`` applied to ``Z_0``: the same numbers, but
+            for rounding, without a past to keep or to sum, see ``neuralfde.models.powers``. ``history``, ``storage``
+            and ``adjoint`` have no say then.
         options: as of ``neuralfde.FDEBlock``: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -210,18 +214,21 @@ class FGrand(nn.Module):
         columns: int | None = None,
         recompute: bool = False,
         keep_attention: bool | str = False,
+        powers: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         if variant == "nl" and columns is not None:
             raise InputError("columns needs variant='l': attention that changes ties columns together.")
+        if powers and (variant, options.get("method") or "predictor", type(step)) != ("l", "predictor", float):
+            raise InputError("powers=True needs variant='l', method='predictor' and a step.")
         if batch_norm and (columns is not None or (recompute and variant == "l")):
             raise InputError("batch_norm counts every pass over the nodes, and columns or recompute make several.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
         self.node_dropout = node_dropout
-        self.columns, self.recompute, self.keep_attention = columns, recompute, keep_attention
+        self.columns, self.recompute, self.keep_attention, self.powers = columns, recompute, keep_attention, powers
         if keep_attention not in (False, True, "all"):
             raise InputError(f"keep_attention={keep_attention!r} is neither True, False nor 'all'.")
         if keep_attention:
@@ -285,7 +292,14 @@ class FGrand(nn.Module):
 
     def evolve(self, z: Tensor, graph: Graph, weight: Tensor | None, known: Known | None = None) -> Tensor:
         """``Z(T)`` from ``Z_0``; columns do not depend on each other where attention is given."""
-        return self.block(z, graph, weight, z if self.source else None, known)
+        if not self.powers:
+            return self.block(z, graph, weight, z if self.source else None, known)  # type: ignore[no-any-return]
+        assert weight is not None
+        func, options = self.block.func, self.block.options
+        shares = (torch.sigmoid(func.a), func.b)  # type: ignore[attr-defined]
+        check = options.get("check_finite", True)
+        c = coefficients(*shares, self.block.t, options["step"], self.order, check)  # type: ignore[arg-type]
+        return sum_of_powers(graph, weight, z, c)
 
     def drop(self, x: Tensor) -> Features:
         """The features that are left of ``x`` in training; of sparse ones the values, since zeros stay as they are."""

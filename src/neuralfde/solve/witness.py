@@ -30,17 +30,19 @@ class Witness:
         last = plan.steps if plan.scheme.implicit else plan.steps - 1  # that has a slope
         self.steps = {last - last * k // count for k in range(count)}
         self.slopes: dict[int, Tensor] = {}
-        self.states: dict[int, Tensor] = {}
+        self.states: dict[int, Tensor] = {}  # of explicit schemes only how large they are
         self.sizes: dict[int, Tensor] = {}  # of a difference, of the slope and of the state, (3,) each
         self.size: Tensor | None = None  # of the largest state so far, which is what sums are rounded to
 
     def note(self, steps: range, states: Tensor, slopes: Tensor) -> None:
         """Keep what is wanted of a block of steps forward."""
         if self.plan.scheme.implicit:
-            size = states.abs().amax()
+            size = largest(states)
             self.size = size if self.size is None else torch.maximum(self.size, size)
         for n in self.steps.intersection(steps):
-            self.slopes[n], self.states[n] = slopes[n - steps[0]].clone(), states[n - steps[0]].clone()
+            slope, state = slopes[n - steps[0]], states[n - steps[0]]
+            self.slopes[n] = slope.clone()
+            self.states[n] = state.clone() if self.plan.scheme.implicit else largest(state)
 
     def compare(self, n: int, v: Tensor | None, inputs: Sequence[Tensor]) -> None:
         """The slope of step ``n`` was evaluated again, with its graph, from these inputs."""
@@ -51,8 +53,8 @@ class Witness:
             return
         state = self.states[n] if self.plan.scheme.implicit else self.states.pop(n)
         with torch.no_grad():
-            each = (known - v.reshape(known.shape), known, state)
-            self.sizes[n] = torch.stack([torch.linalg.vector_norm(x, math.inf) for x in each])
+            slope = largest(known)
+            self.sizes[n] = torch.stack([largest(known.sub_(v.reshape(known.shape))), slope, largest(state)])
 
     def _roughness(self, n: int) -> float:
         """What the rounding of its sum does to the slope of a state: much where ``func`` is stiff."""
@@ -60,7 +62,7 @@ class Witness:
         z = self.states[n].reshape(field.shape)
         assert self.size is not None
         moved = z + rounding_of(torch.ones_like(z)) * self.size
-        return float(torch.sub(field(n, moved), field(n, z)).abs_().amax())
+        return float(largest(torch.sub(field(n, moved), field(n, z))))
 
     def verdict(self) -> None:
         """Raise unless every slope that was compared was the same, up to rounding."""
@@ -80,6 +82,11 @@ class Witness:
             "some evaluations only. Call backward() before such changes and let func depend on (t, z, *args) "
             "alone, or use adjoint='direct', which keeps the graphs of the forward pass."
         )
+
+
+def largest(x: Tensor) -> Tensor:
+    """The largest magnitude, or not a number where there is one; no second tensor of the size of ``x`` is made."""
+    return torch.linalg.vector_norm(x, math.inf)
 
 
 def _tolerances(plan: Plan) -> tuple[float, float]:
