@@ -71,6 +71,8 @@ KERNEL_FEATURES = 512
 KERNEL_WARPS, KERNEL_TILE_WARPS = 4, 8
 #: Features in a tile, and operations on single numbers and on tiles up to which a function becomes a kernel.
 KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
+#: Programs that compute what a backward pass takes of its rows.
+KERNEL_REPLAYS = 1024
 #: Numbers of all matrices up to which they are held for all steps; more are read again at every step.
 KERNEL_HELD = 1 << 13
 #: Earlier steps of a block whose rows are read at once.

@@ -40,7 +40,7 @@ class Writer:
         needed, pending = set(), list(wanted)
         while pending:
             i = pending.pop()
-            if i not in needed:
+            if i not in needed and i not in given:
                 needed.add(i)
                 pending.extend(self.program.nodes[i].args)
         # matrices stay in registers or shared memory for all steps where all of them fit
@@ -50,8 +50,6 @@ class Writer:
         moving = set(given)
         for i in sorted(needed):
             node = self.program.nodes[i]
-            if i in given:
-                continue
             if moving.intersection(node.args):
                 moving.add(i)
             (self.body if i in moving else self.head).append(f"n{i} = {self.form(node)}")
@@ -101,7 +99,7 @@ class Writer:
         if self.holds:
             self.head.append(f"w{len(self.head)} = {weights}")
             weights = f"w{len(self.head) - 1}"
-        return f"tl.dot(tl.broadcast_to({x}, (BM, {i})), {weights}, input_precision=PR)"
+        return f"product(tl.broadcast_to({x}, (BM, {i})), {weights}, PR)"
 
 
 def _literal(value: float) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....base.caches import Cache
 from ....base.policy import KERNEL_ROWS, KERNEL_SAMPLES, KERNEL_TILE_SAMPLES, KERNEL_TILE_WARPS, KERNEL_WARPS
-from ....history import reduced
+from ....history import Exponentials, reduced
 from ...plan import Plan
 from .elements import Pick, picked
 from .emit import Emitter, Kernels
@@ -56,7 +56,7 @@ class Prepared:
             "J": KERNEL_ROWS,
             "FEATURES": self.places.shape[1],
             "DT": tl.float32 if single else tl.float64,
-            "PR": "tf32" if single and reduced(like) else "ieee",
+            "PR": ("tf32" if reduced(like) else "split") if single else "ieee",
             "num_warps": KERNEL_TILE_WARPS if tiles else KERNEL_WARPS,
             "num_stages": 1,
             "enable_fp_fusion": True,
@@ -77,11 +77,16 @@ def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor
     does, seen = step.described()
     trained = tuple(id(x) in constants.trained for x in seen)
     structure = plan.field.structure
-    key = (does, trained, structure.shapes, structure.spans, like.device, like.shape, plan.weigh)
+    key = (does, trained, structure.shapes, structure.spans, like.device, like.shape, plan.weigh, _near(plan))
     found = _PREPARED.get(key, lambda: _made(plan, like, step, constants, seen))
     if isinstance(found, str):
         raise Refused(found)
     return found, constants, [seen[k] for k in found.sources]
+
+
+def _near(plan: Plan) -> int:
+    """The exact lags beside exponentials."""
+    return plan.history.block if isinstance(plan.history, Exponentials) else 0
 
 
 def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list[Tensor]) -> Prepared | str:
@@ -94,7 +99,7 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     places[sample.reshape(-1), feature.reshape(-1)] = torch.arange(sample.numel())
     strides = int(places[-1, 0]) // max(1, samples - 1), int(places[0, -1]) // max(1, features - 1)
     lines = torch.arange(samples)[:, None] * strides[0] + torch.arange(features) * strides[1]
-    kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh).kernels()
+    kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh, _near(plan)).kernels()
     numbers = {id(x): k for k, x in enumerate(seen)}
     shared, own = ([picked(slots, low.constants) for slots in part] for part in (low.builder.shared, low.builder.own))
     for spent in (low.builder.orders, low.builder.known, low.builder.shared, low.builder.own):
@@ -113,7 +118,7 @@ def _compiled(source: str) -> dict[str, Any]:
 
     name = f"<neuralfde kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    own = {f: getattr(functions, f) for f in ("tanh", "log1p", "expm1", "power", "sign")}
+    own = {f: getattr(functions, f) for f in ("tanh", "product", "log1p", "expm1", "power", "sign")}
     found: dict[str, Any] = {"triton": triton, "tl": tl, **own}
     exec(compile(source, name, "exec"), found)
     return found
