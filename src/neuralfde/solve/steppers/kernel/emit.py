@@ -235,7 +235,7 @@ class Emitter:
             body.append(f"t{i} += n{grads[i]}")
             after.append(f"tl.store(totals + ({start} + {f}) * samples + s, t{i}, ok & ({f} < {size}))")
             start += size
-        first = "    h{}_{}_1 = tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0)"
+        first = "    h{}_{}_1 = tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0)[None]"
         skipped = [first.format(i, c, i, c, c) for i, c, _ in self.sums]
         setup += ["if R > 0:  # a first row that is given counts", *skipped] if self.past.near else []
         body += self.past.recorded(found)

@@ -35,7 +35,7 @@ class Past:
         for c, size in enumerate(self.sizes):
             for i in range(inputs):
                 lines.append(f"y{i}_{c} = tl.zeros((K, BM, {width(size)}), DT)")
-                lines += [f"h{i}_{c}_{m} = tl.zeros((BM, {width(size)}), DT)" for m in self._lags]
+                lines += [f"h{i}_{c}_{m} = tl.zeros((1, BM, {width(size)}), DT)" for m in self._lags]
             for i in range(self.parts):
                 place, mask = f"modes + {i} * terms + q", "q < terms"
                 if self.groups:
@@ -71,10 +71,11 @@ class Past:
                 place = f"table + weight + {i} * wi" + (f" + g{c}[None] * wg" if self.groups else "")
                 weights = f"tl.load({place}, {f'there & m{c}[None]' if self.groups else 'there'}, 0.0)"
                 stored.append(f"{target} += tl.sum({weights} * old, 0)")
-                held.append(f"{target} += tl.sum(y{own}_{c} * c{i}_{c}, 0)")
+                held.append(f"total = tl.sum(y{own}_{c} * c{i}_{c}, 0)[None]")
                 for m in reversed(self._lags):  # what was found last comes last: nothing else waits for it
-                    weight = self._weight(i, m, c) if self.groups else f"u{i}_{m}"
-                    held.append(f"{target} += {weight} * h{own}_{c}_{m}")
+                    weight = self._weight(i, m, c) + "[None]" if self.groups else f"u{i}_{m}"
+                    held.append(f"total += {weight} * h{own}_{c}_{m}")
+                held.append(f"{target} += tl.sum(total, 0)")
         loop = _under("for first in range(tl.maximum(k - near, 0), k, J):", stored)
         return [*_under("if R > 0:", held or ["pass"]), *_under("else:", loop)]
 
@@ -83,9 +84,9 @@ class Past:
         lines = []
         for i, c, name in rows:
             if self.near:
-                lines.append(f"y{i}_{c} = y{i}_{c} * decays + h{i}_{c}_{self.near}[None]")
+                lines.append(f"y{i}_{c} = y{i}_{c} * decays + h{i}_{c}_{self.near}")
                 lines += [f"h{i}_{c}_{m} = h{i}_{c}_{m - 1}" for m in reversed(self._lags[1:])]
-                lines.append(f"h{i}_{c}_1 = {name}")
+                lines.append(f"h{i}_{c}_1 = {name}[None]")
         barrier = "tl.debug_barrier()  # other threads of this program read what was written"
         return [*_under("if R > 0:", lines or ["pass"]), *_under("else:", [barrier])]
 
