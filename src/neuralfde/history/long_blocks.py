@@ -57,16 +57,13 @@ class LongBlocks(Memory):
         early, later = min(block.count, self.near), max(0, block.count - self.near)
         first = self.short.recall(Block(block.start, early))
         assert first is not None
+        found = first.new_empty(block.count, *first.shape[1:]) if out is None else out
+        found[:early] = first
         if later:
-            sums = torch.einsum("gik,gikw->gkiw", self.modes.coefficients, self._folded()) if self.backward else None
-            if sums is not None:
-                rest = torch.einsum("qk,gkw->qgw", self.fade[:later], sums.sum(2)).unsqueeze(1)
-            else:
-                rest = torch.einsum(
-                    "qk,gok,gkw->qogw", self.fade[:later], self.modes.coefficients, self._folded()[:, 0]
-                )
-            first = torch.cat([first, rest])
-        return first if out is None else out.copy_(first)
+            sums = self.modes.coefficients.unsqueeze(-1) * self._folded()  # (groups, outputs or inputs, K, width)
+            sums = (sums.sum(1, keepdim=True) if self.backward else sums).permute(2, 1, 0, 3).flatten(1)
+            found[early:] = (self.fade[:later] @ sums).view_as(found[early:])
+        return found
 
     def _folded(self) -> Tensor:
         """``T_i``, (groups, inputs, K, width)."""
@@ -94,7 +91,8 @@ class LongBlocks(Memory):
         early = len(rows) - self.near
         self.short.record(Block(0, self.near), rows[early:])
         self.short.older *= self.fade[early][:, None]
-        self.short.older += self.fade[1 : early + 1].flip(0).t() @ rows[:early].permute(2, 1, 0, 3)
+        taken = self.fade[1 : early + 1].flip(0).t() @ rows[:early].flatten(1)
+        self.short.older += taken.view(-1, *rows.shape[1:]).permute(2, 1, 0, 3)
 
     def _correlate(self, rows: Tensor, slopes: Tensor) -> None:
         """Add ``⟨v_i, μ_{i'}⟩`` of these rows: to the weight of lag ``i - i'``, or to the coefficients beyond B."""

@@ -48,7 +48,8 @@ class Kernel(Stepper):
         """See :class:`Stepper`."""
         if run.kernel.features > KERNEL_FADING:
             return None
-        return max(1, min(steps + 1, KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS // like.numel()))
+        held = 6 * like.numel() + run.kernel.samples * run.kernel.kernels.saved  # for every step of a block
+        return max(1, min(steps + 1, KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS // held))
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """See :class:`Stepper`."""

@@ -4,8 +4,8 @@ A program of the grid has a tile of samples and walks through all steps of the b
 one step ahead. Backward, products with matrices that need nothing but the rows of the forward pass do not wait for one
 another: ``replay`` does them before, in all steps at once, and keeps what the pull-back takes of them.
 Names in the source: ``s`` samples, ``f16`` features (of a row of 16), ``a0`` where chunk 0 of a state is in a row,
-``b`` where a sample is among what is kept, ``m0`` what of it there is, ``g0`` its groups, ``k`` the step, ``n7`` node 7,
-``next_x0_0`` what the next step takes.
+``m0`` what of it there is, ``g0`` its groups, ``b`` where a sample begins among what is kept, ``k`` the step, ``n7``
+node 7, ``next_x0_0`` what the next step takes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .expressions import Writer, width
-from .past import Past
 from .lower import Lowered
-from .program import Matrix, Program, Pulled, pull_back
+from .past import Past
+from .program import Matrix, Program, pull_back
 
 _ARGS = """table, near, wg, wk, wi, wj, modes, decay, terms, times, local, shared, own, places, count, samples, step_s,
     step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
     R: tl.constexpr, J: tl.constexpr, WEIGH: tl.constexpr"""
 #: Numbers that differ from block to block: no kernel is compiled for their values.
-_LOOSE = ["begin", "near", "wg", "wk", "wi", "wj", "terms", "count", "samples"]
+_LOOSE = ["begin", "near", "wg", "wk", "wi", "wj", "terms", "times", "local", "count", "samples"]
 #: Operations whose results are no numbers.
 _COMPARED = {"gt", "ge", "lt", "le", "eq", "ne"}
 
@@ -114,8 +114,8 @@ class Emitter:
         )
 
     def taken(self, wanted: set[int], own: int) -> set[int]:
-        """The nodes of the step itself, the first ``own`` ones, that the wanted nodes of its pull-back are made of; none
-        where these are made of single numbers, which are computed sooner than read."""
+        """The nodes of the step itself, the first ``own`` ones, that these nodes of its pull-back are made of; none
+        where there are no matrices: single numbers are computed sooner than read."""
         nodes, found, pending, seen = self.program.nodes, set[int](), list(wanted), set[int]()
         if not any(node.op == "linear" for node in nodes):
             return found

@@ -25,8 +25,8 @@ def rounded(x):
 
 @triton.jit
 def product(x, w, PR: tl.constexpr):
-    """A matrix product. ``split`` is a sum of three in TF32, of numbers and of what rounding leaves of them: as accurate
-    as float32, on tensor cores."""
+    """A matrix product. ``split`` is a sum of three in TF32, of rounded numbers and of what rounding leaves of them:
+    as accurate as float32, on tensor cores."""
     if PR == "split":
         u, v = rounded(x), rounded(w)
         small = tl.dot(rounded(x - u), v, input_precision="tf32") + tl.dot(u, rounded(w - v), input_precision="tf32")

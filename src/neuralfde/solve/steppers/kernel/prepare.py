@@ -39,8 +39,8 @@ class Prepared:
     low: Lowered
     kernels: Kernels
     functions: dict[str, Any]
-    shared: list[Pick]
-    own: list[Pick]
+    shared: Pick | None
+    own: Pick | None
     sources: list[int]
     places: Tensor
     strides: tuple[int, int]
@@ -64,10 +64,10 @@ class Prepared:
 
     def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
         """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
-        shared = [pick.of(constants, like).reshape(-1) for pick in self.shared]
-        own = [pick.of(constants, like).t() for pick in self.own]
-        nothing = like.new_zeros(1)
-        return torch.cat(shared or [nothing]), torch.cat(own) if own else nothing
+        shared, own = (
+            like.new_zeros(1) if pick is None else pick.of(constants, like) for pick in (self.shared, self.own)
+        )
+        return shared, own
 
 
 def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor]]:
@@ -101,7 +101,10 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     lines = torch.arange(samples)[:, None] * strides[0] + torch.arange(features) * strides[1]
     kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh, _near(plan)).kernels()
     numbers = {id(x): k for k, x in enumerate(seen)}
-    shared, own = ([picked(slots, low.constants) for slots in part] for part in (low.builder.shared, low.builder.own))
+    shared, own = (
+        picked(torch.cat(part), low.constants, like.device) if part else None
+        for part in (low.builder.shared, [slots.t() for slots in low.builder.own])
+    )
     for spent in (low.builder.orders, low.builder.known, low.builder.shared, low.builder.own):
         spent.clear()
     sources = [numbers[id(x)] for x in low.constants]
