@@ -294,7 +294,7 @@ def test_compiles_for_a_gpu(monkeypatch):
 
     def captured(source):
         found = compiled(source)
-        kernels.update({name: Captured(found[name]) for name in ("forward", "backward")})
+        kernels.update({name: Captured(found[name]) for name in ("forward", "replay", "backward")})
         return kernels
 
     monkeypatch.setattr(prepare, "_compiled", captured)
@@ -306,7 +306,7 @@ def test_compiles_for_a_gpu(monkeypatch):
         nf.fdeint(
             lambda t, z: func(z), torch.ones(5, 3), 1.0, 0.6, steps=40, stepper="kernel", **options
         ).sum().backward()
-    assert kernels["forward"].size > 0 < kernels["backward"].size
+    assert min(kernels[name].size for name in kernels) > 0
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes CPU tensors")

@@ -13,16 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from .expressions import Writer, width
+from .expressions import Writer, function, walk, width
 from .lower import Lowered
 from .past import Past
 from .program import Matrix, Program, pull_back
 
-_ARGS = """table, near, wg, wk, wi, wj, modes, decay, terms, times, local, shared, own, places, count, samples, step_s,
-    step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
-    R: tl.constexpr, J: tl.constexpr, WEIGH: tl.constexpr"""
-#: Numbers that differ from block to block: no kernel is compiled for their values.
-_LOOSE = ["begin", "near", "wg", "wk", "wi", "wj", "terms", "times", "local", "count", "samples"]
 #: Operations whose results are no numbers.
 _COMPARED = {"gt", "ge", "lt", "le", "eq", "ne"}
 
@@ -188,7 +183,7 @@ class Emitter:
                 body.append(f"tl.store(states + k * row + a{c}, n{state}, m{c})")
             body.append(f"tl.store(slopes + k * row + a{c}, n{slope}, m{c})")
         body += self.past.recorded([(0, c, f"n{slope}") for c, slope in enumerate(self.low.slopes)])
-        return _kernel("forward(sums, states, slopes, begin", self.prologue(1) + writer.head, given, body, [])
+        return walk("forward(sums, states, slopes, begin", self.prologue(1) + writer.head, given, body, [])
 
     def slopes(self) -> list[str]:
         """The slopes, where they are wanted once more."""
@@ -204,7 +199,7 @@ class Emitter:
         body += [f"tl.store({where.format(f'n{i}, ', k='k')})" for i, where in self.saved(early).items()]
         steps = "for k in range(begin + tl.program_id(1), count, tl.num_programs(1)):"
         lines = [*self.prologue(0), *writer.head, steps, *[f"    {line}" for line in (*body, *self.slopes())]]
-        return _function("replay(rows, slopes, saved, begin", lines)
+        return function("replay(rows, slopes, saved, begin", lines)
 
     def backward(
         self, grads: dict[int, int], needed: set[int], trained: list[int], early: dict[int, int], late: dict[int, int]
@@ -239,18 +234,4 @@ class Emitter:
         skipped = [first.format(i, c, i, c, c) for i, c, _ in self.sums]
         setup += ["if R > 0:  # a first row that is given counts", *skipped] if self.past.near else []
         body += self.past.recorded(found)
-        return _kernel("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)
-
-
-def _kernel(head: str, setup: list[str], given: dict[str, str], body: list[str], after: list[str]) -> str:
-    """A kernel that walks through the steps of a block; what is ``given`` (places and masks) is read a step ahead."""
-    ahead = [f"next_{name} = tl.load({place.format(k='coming')}, 0.0)" for name, place in given.items()]
-    taken = [f"{name} = next_{name}" for name in given]
-    taken += ["coming = tl.minimum(k + 1, count - 1)", *ahead]
-    steps = ["for k in range(begin, count):", *[f"    {line}" for line in (*taken, *body)]]
-    return _function(head, [*setup, "coming = tl.minimum(begin, count - 1)", *ahead, *steps, *after])
-
-
-def _function(head: str, lines: list[str]) -> str:
-    body = "\n".join(f"    {line}" for line in lines)
-    return f"@triton.jit(do_not_specialize={_LOOSE})\ndef {head}, {_ARGS}):\n{body}\n"
+        return walk("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)

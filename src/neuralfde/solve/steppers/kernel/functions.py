@@ -29,8 +29,9 @@ def product(x, w, PR: tl.constexpr):
     as accurate as float32, on tensor cores."""
     if PR == "split":
         u, v = rounded(x), rounded(w)
-        small = tl.dot(rounded(x - u), v, input_precision="tf32") + tl.dot(u, rounded(w - v), input_precision="tf32")
-        return small + tl.dot(u, v, input_precision="tf32")
+        left = tl.dot(rounded(x - u), v, input_precision="tf32")
+        right, large = tl.dot(u, rounded(w - v), input_precision="tf32"), tl.dot(u, v, input_precision="tf32")
+        return tl.fma(left, 1.0, tl.fma(right, 1.0, large))  # three products at a time: a sum would chain them
     else:
         return tl.dot(x, w, input_precision=PR)
 
