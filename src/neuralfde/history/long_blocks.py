@@ -22,11 +22,12 @@ from .sum_of_exponentials import SumOfExponentials
 
 class Modes(NamedTuple):
     """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, with 0 for lag 0; beyond it
-    ``Σ_i c_i r_i^{m-B}`` with coefficients ``c`` (groups, sums, K) and decays ``r`` (K,)."""
+    ``Σ_i c_i (1 - d_i)^{m-B}`` with coefficients ``c`` (groups, sums, K) and losses ``d`` (K,): of a sum that fades
+    slowly, ``1 - d`` would be rounded so that thousands of steps later 1e-5 of it is wrong in float32."""
 
     lags: Tensor
     coefficients: Tensor
-    decays: Tensor
+    losses: Tensor
 
 
 class LongBlocks(Memory):
@@ -45,7 +46,7 @@ class LongBlocks(Memory):
         lags, c = weights.permute(2, 0, 1).split([2 * self.near, short.terms], dim=-1)
         lags = lags[..., : self.near + 1].clone(memory_format=torch.contiguous_format)
         lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
-        self.modes = Modes(lags, c.contiguous(), torch.exp(-rates).to(weights))
+        self.modes = Modes(lags, c.contiguous(), -torch.expm1(-rates).to(weights))
         q = torch.arange(block + 1, dtype=torch.float64)
         self.fade = torch.exp(-q[:, None] * rates).to(weights)  # by lag beyond B
         self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1]) if weigh else None

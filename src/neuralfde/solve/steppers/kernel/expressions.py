@@ -19,7 +19,7 @@ _FORMS = {
     "ne": "({} != {})",
 }  # fmt: skip
 
-_ARGS = """table, near, wg, wk, wi, wj, modes, decay, terms, times, local, shared, own, places, count, samples, step_s,
+_ARGS = """table, near, wg, wk, wi, wj, modes, loss, terms, times, local, shared, own, places, count, samples, step_s,
     step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
     R: tl.constexpr, J: tl.constexpr, WEIGH: tl.constexpr"""
 #: Numbers that differ from block to block: no kernel is compiled for their values.

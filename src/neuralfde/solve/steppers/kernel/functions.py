@@ -13,7 +13,10 @@ def tanh(x):
     q = ((s + 1.12811678491632931402e2) * s + 2.23548839060100448583e3) * s + 4.84406305325125486048e3
     e = tl.exp(-2.0 * tl.abs(x))
     near = s < 0.390625
-    ratio = tl.where(near, x * p, tl.where(x < 0, e - 1.0, 1.0 - e)) / tl.where(near, q, 1.0 + e)
+    above, below = tl.where(near, x * p, tl.where(x < 0, e - 1.0, 1.0 - e)), tl.where(near, q, 1.0 + e)
+    inverse = 1.0 / below  # a division may be two units wrong in the last place: what is left is divided again
+    ratio = above * inverse
+    ratio += (above - ratio * below) * inverse
     return tl.where(near, x + ratio, ratio)
 
 

@@ -149,11 +149,11 @@ class Launcher:
 
 def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     """The weights inside a block, as a kernel takes them: a table, how far back it goes, its strides by group, step,
-    sum and earlier step; then coefficients, decays and number of exponentials."""
+    sum and earlier step; then coefficients, losses and number of exponentials."""
     if isinstance(inner, Modes):
         groups, _, lags = inner.lags.shape
         table, modes = (x.permute(1, 2, 0).contiguous() for x in (inner.lags, inner.coefficients))  # groups are near
-        return table, lags - 1, 1, groups, lags * groups, -groups, modes, inner.decays, len(inner.decays)
+        return table, lags - 1, 1, groups, lags * groups, -groups, modes, inner.losses, len(inner.losses)
     _, count, outs, _, ins = inner.shape
     strides = (count * outs * count, outs * count, count, 1) if ins == 1 else (count * count * ins, count * ins, 1, ins)
     table = inner.contiguous()
@@ -164,7 +164,7 @@ def _sizes(inner: Tensor | Modes) -> dict[str, int]:
     """The power of two that holds the exponentials, and how many steps before them are exact."""
     if not isinstance(inner, Modes):
         return {"K": 0, "R": 0}
-    return {"K": 1 << (len(inner.decays) - 1).bit_length(), "R": inner.lags.shape[-1] - 1}
+    return {"K": 1 << (len(inner.losses) - 1).bit_length(), "R": inner.lags.shape[-1] - 1}
 
 
 def _check_room(compiled: Any, device: torch.device) -> None:

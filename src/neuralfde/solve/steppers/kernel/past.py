@@ -31,7 +31,7 @@ class Past:
 
     def begun(self, inputs: int) -> list[str]:
         """Before the first step: nothing has happened; fading sums of so many inputs, and their weights."""
-        lines = ["q = tl.arange(0, K)[:, None, None]", "decays = tl.load(decay + q, q < terms, 0.0)"]
+        lines = ["q = tl.arange(0, K)[:, None, None]", "losses = tl.load(loss + q, q < terms, 1.0)"]
         for c, size in enumerate(self.sizes):
             for i in range(inputs):
                 lines.append(f"y{i}_{c} = tl.zeros((K, BM, {width(size)}), DT)")
@@ -40,7 +40,7 @@ class Past:
                 place, mask = f"modes + {i} * terms + q", "q < terms"
                 if self.groups:
                     place, mask = f"modes + g{c}[None] + ({i} * terms + q) * groups", f"({mask}) & m{c}[None]"
-                lines.append(f"c{i}_{c} = tl.load({place}, {mask}, 0.0) * decays")
+                lines.append(f"c{i}_{c} = tl.load({place}, {mask}, 0.0) * (1.0 - losses)")
         if not self.groups:  # otherwise there are too many to be held
             lines += [f"u{i}_{m} = {self._weight(i, m, 0)}" for i in range(self.parts) for m in self._lags]
         return _under("if R > 0:", lines)
@@ -84,7 +84,7 @@ class Past:
         lines = []
         for i, c, name in rows:
             if self.near:
-                lines.append(f"y{i}_{c} = y{i}_{c} * decays + h{i}_{c}_{self.near}")
+                lines.append(f"y{i}_{c} += h{i}_{c}_{self.near} - y{i}_{c} * losses")
                 lines += [f"h{i}_{c}_{m} = h{i}_{c}_{m - 1}" for m in reversed(self._lags[1:])]
                 lines.append(f"h{i}_{c}_1 = {name}[None]")
         barrier = "tl.debug_barrier()  # other threads of this program read what was written"
