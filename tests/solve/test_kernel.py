@@ -190,10 +190,10 @@ def test_histories_and_storages(history, storage, method, monkeypatch):
 @by_kernels
 def test_single_precision_is_as_near_to_double():
     ratios = []  # of errors that are a few roundings each: only their mean says something
-    for seed in range(6):
-        exact = gradients(Net(3, 20), draw(5, 3, seed=seed), "single", method="abm")[0]
+    for seed in range(4):
+        exact = gradients(Net(3, 20), draw(5, 3, seed=seed), "single", steps=3)[0]
         net, z0 = Net(3, 20).float(), draw(5, 3, seed=seed).float()
-        kernel, single = (apart(gradients(net, z0, s, method="abm")[0], exact) for s in ("kernel", "single"))
+        kernel, single = (apart(gradients(net, z0, s, steps=3)[0], exact) for s in ("kernel", "single"))
         ratios.append(kernel / single)
     assert math.prod(ratios) ** (1 / len(ratios)) < 2
 
