@@ -64,7 +64,7 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     if backward and run.stepper == "single":
         return Single(), run.why
     kernel = Kernel()
-    if kernel.pays(plan, like) and kernel.refusal(plan, like) is None and kernel.yields(plan, run, like) is None:
+    if kernel.pays(plan, run, like):
         return kernel, "a small function: its steps are one launch"
     picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
     ways: list[tuple[Stepper, str]] = [(picard, "a small state, whose steps cost as much as their calls")]

@@ -35,10 +35,13 @@ class Kernel(Stepper):
 
     name = "kernel"
 
-    def pays(self, plan: Plan, like: Tensor) -> bool:
+    def pays(self, plan: Plan, run: Run, like: Tensor) -> bool:
         """Whether a kernel is worth being compiled: where it was measured to be several times faster."""
         small = like.numel() <= KERNEL_AUTO_NUMBERS and like.device.type == "cuda" and isinstance(plan.storage, Device)
-        return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
+        many = plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
+        if not (small and many) or self.refusal(plan, like) is not None or self.yields(plan, run, like) is not None:
+            return False
+        return bool(run.kernel.features <= KERNEL_FADING)
 
     def longer(self, like: Tensor) -> int:
         """See :class:`Stepper`."""

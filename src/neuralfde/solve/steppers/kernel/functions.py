@@ -35,6 +35,8 @@ def product(x, w, PR: tl.constexpr):
         left = tl.dot(rounded(x - u), v, input_precision="tf32")
         right, large = tl.dot(u, rounded(w - v), input_precision="tf32"), tl.dot(u, v, input_precision="tf32")
         return tl.fma(left, 1.0, tl.fma(right, 1.0, large))  # three products at a time: a sum would chain them
+    elif PR == "tf32":  # tensor cores would cut digits off
+        return tl.dot(rounded(x), rounded(w), input_precision="tf32")
     else:
         return tl.dot(x, w, input_precision=PR)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....base.policy import KERNEL_REPLAYS
-from ....base.torch_private import shared_memory_of, vjp
+from ....base.torch_private import copy_each, shared_memory_of, vjp
 from ....history import Modes, ieee
 from ...plan import Plan
 from ..base import Pull, Task, Totals
@@ -94,9 +94,10 @@ class Launcher:
         count, sums, common = task.block.count, task.sums.contiguous(), self.common(task, plan)
         rows = pull.read_block(task.steps)
         mu = torch.zeros_like(rows)
-        for k, grad in enumerate(pull.grads):
-            if grad is not None:
-                mu[k, 0].copy_(grad)
+        given = [k for k, grad in enumerate(pull.grads) if grad is not None]
+        lines = mu[:, 0].unbind(0) if len(given) > 8 else {k: mu[k, 0] for k in given}
+        if given:
+            copy_each([lines[k] for k in given], [pull.grads[k] for k in given])
         kernels, begin = self.kernels, 0
         if 0 in task.idle:  # nobody uses its slope: what is left is the state, and of some schemes that is the sum
             begin = 1 if self.low.states == self.low.sums[0] else 0
