@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..base.caches import Cache
 from ..base.policy import PAIRED_ROWS
 from .base import Block, Memory
 from .matrices import summed_by_lag
@@ -28,6 +29,15 @@ class Modes(NamedTuple):
     lags: Tensor
     coefficients: Tensor
     losses: Tensor
+
+
+_FADED: Cache[tuple[Tensor, Tensor]] = Cache("exponentials of long blocks", 8)
+
+
+def _faded(rates: Tensor, block: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses of a step, and what is left after 0 … block steps, (block + 1, K)."""
+    q = torch.arange(block + 1, dtype=torch.float64)
+    return -torch.expm1(-rates).to(like), torch.exp(-q[:, None] * rates).to(like)
 
 
 class LongBlocks(Memory):
@@ -46,9 +56,9 @@ class LongBlocks(Memory):
         lags, c = weights.permute(2, 0, 1).split([2 * self.near, short.terms], dim=-1)
         lags = lags[..., : self.near + 1].clone(memory_format=torch.contiguous_format)
         lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
-        self.modes = Modes(lags, c.contiguous(), -torch.expm1(-rates).to(weights))
-        q = torch.arange(block + 1, dtype=torch.float64)
-        self.fade = torch.exp(-q[:, None] * rates).to(weights)  # by lag beyond B
+        key = (tuple(rates.tolist()), block, weights.dtype, weights.device)
+        losses, self.fade = _FADED.get(key, lambda: _faded(rates, block, weights))  # by lag beyond B
+        self.modes = Modes(lags, c.contiguous(), losses)
         self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1]) if weigh else None
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
@@ -84,7 +94,7 @@ class LongBlocks(Memory):
         for a, b in itertools.pairwise([*starts, block.count]):
             if self.weights_grad is not None and slopes is not None:
                 self._correlate(rows[a:b], slopes[a:b])
-            if b < block.count or block.count == self.block:  # nothing comes after the last one
+            if b < block.count or block.stop <= self.short.steps:  # nothing comes after the last one
                 self._take(rows[a:b])
 
     def _take(self, rows: Tensor) -> None:

@@ -89,7 +89,7 @@ class Emitter:
         wanted = {n for *_, n in self.sums}.union(self.trained, self.low.weights if self.weigh else ())
         pulled = pull_back(self.program, ends, wanted | ({-1} if self.low.builder.trained else set()))
         nodes, grads = self.program.nodes, pulled.inputs
-        trained = [i for i in self.trained if i in grads]
+        trained = sorted([i for i in self.trained if i in grads], key=lambda i: nodes[i].data[0] == "own")
         needed = {grads[i] for i in (*wanted, *trained) if i in grads}
         replayed = self.taken(needed.union(*[(x, g) for x, g, _ in pulled.products]), own)
         columns = dict[int, int]()

@@ -105,7 +105,7 @@ class Launcher:
         slopes = torch.zeros_like(mu[:, 0]) if pull.weigh else sums
         weights = torch.zeros_like(mu[:, 0]) if pull.weigh and kernels.weighs else sums
         saved = sums.new_empty(count * self.samples, max(1, kernels.saved))
-        totals = sums.new_empty(max(1, sum(size for *_, size in kernels.totals)), self.samples)
+        totals = sums.new_empty(max(1, sum(map(len, self.prepared.totals))), self.samples)
         if kernels.replays:
             self.launch("replay", task, (rows, slopes, saved, begin), common, pull.weigh)
         self.launch("backward", task, (sums, rows, mu, slopes, weights, saved, totals, begin), common, pull.weigh)
@@ -121,13 +121,11 @@ class Launcher:
 
     def _gather(self, saved: Tensor, totals: Tensor) -> None:
         """Add the gradients of a block to those of the constants."""
-        start = 0
-        for where, first, size in self.kernels.totals:
-            part, start = totals[start : start + size], start + size
-            if where == "own":
-                self.own_grad[first : first + size] += part
-            else:
-                self.shared_grad[first : first + size] += part.sum(1)
+        shared, own = self.prepared.totals
+        if len(shared):
+            self.shared_grad.index_add_(0, shared, totals[: len(shared)].sum(1))
+        if len(own):
+            self.own_grad.index_add_(0, own, totals[len(shared) :])
         with ieee(saved):
             for x, g, m in self.kernels.products:
                 first = m.offset + m.row * m.width

@@ -34,6 +34,7 @@ class Prepared:
         sources: the constants among the tensors of a record.
         fitting: the variants that were compiled and found to fit the device.
         places: where each feature of each sample is in a row, and the strides of that where they are all.
+        totals: which constants get the gradients that add up in the kernel, shared and own.
     """
 
     low: Lowered
@@ -44,6 +45,7 @@ class Prepared:
     sources: list[int]
     places: Tensor
     strides: tuple[int, int]
+    totals: tuple[Tensor, Tensor]
     fitting: set[Hashable] = field(default_factory=set)
 
     def fixed(self, like: Tensor) -> dict[str, Any]:
@@ -108,8 +110,13 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     for spent in (low.builder.orders, low.builder.known, low.builder.shared, low.builder.own):
         spent.clear()
     sources = [numbers[id(x)] for x in low.constants]
-    program = replace(low, constants=[])
-    return Prepared(program, kernels, _compiled(kernels.source), shared, own, sources, places.to(like.device), strides)
+    program, functions = replace(low, constants=[]), _compiled(kernels.source)
+    totals = [
+        torch.tensor([first + i for where, first, size in kernels.totals if where == name for i in range(size)]).long()
+        for name in ("shared", "own")
+    ]
+    places, *totals = (x.to(like.device) for x in (places, *totals))
+    return Prepared(program, kernels, functions, shared, own, sources, places, strides, (totals[0], totals[1]))
 
 
 def _compiled(source: str) -> dict[str, Any]:
