@@ -136,13 +136,12 @@ def _weights(problem: Problem, given: Options, before: State | None, resume: Any
 def _placed(problem: Problem, mesh: Mesh, alone: bool) -> tuple[dict[str, Tensor], Mesh, AbstractContextManager[Any]]:
     """Where weights are computed: those of very many orders on the GPU of the state, all others on the host."""
     known, device, groups = problem.known, problem.structure.device, problem.structure.groups
+    if device.type != "cuda" or not DEVICE_ORDERS <= groups <= DEVICE_WEIGHTS // (mesh.steps + 1) or capturing():
+        return known, mesh, nullcontext()
     plain = alone and mesh.uniform and not mesh.velocity and not len(problem.request.between)
     plain = plain and problem.observed is problem.jumps is problem.rates is None
-    many = DEVICE_ORDERS <= groups <= DEVICE_WEIGHTS // (mesh.steps + 1)
-    covered = (
-        type(problem.operator) is Caputo and type(problem.scheme) in KNOWN and type(problem.history) is Exponentials
-    )
-    if device.type != "cuda" or not (many and plain and covered) or capturing():
+    covered = type(problem.operator) is Caputo and type(problem.scheme) in KNOWN
+    if not plain or not covered or type(problem.history) is not Exponentials:
         return known, mesh, nullcontext()
     moved = replace(mesh, elapsed=mesh.elapsed.to(device), horizon=mesh.horizon.to(device))
     return {name: x.to(device) for name, x in known.items()}, moved, device

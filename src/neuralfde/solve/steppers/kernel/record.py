@@ -57,7 +57,7 @@ class Recorder(Recording):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = tensors_in((args, kwargs))
+        given = tensors_in(args) + (tensors_in(kwargs) if kwargs else [])
         live = any(id(x) in self.depends for x in given)
         if live and op._schema.name not in self.covered:
             with self:
