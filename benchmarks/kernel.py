@@ -139,7 +139,8 @@ def watch() -> None:
 
     def watched(source: str) -> dict[str, Any]:
         found = compiled(source)
-        return {**found, **{name: Seen(name, found[name]) for name in ("forward", "backward")}}
+        kernels = found.keys() & {"forward", "replay", "backward"}
+        return {**found, **{name: Seen(name, found[name]) for name in kernels}}
 
     prepare._compiled = watched
 

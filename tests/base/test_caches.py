@@ -16,7 +16,7 @@ import neuralfde as nf
 from neuralfde.base import caches, structure, transfer
 from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.door import weighing
-from neuralfde.history import exponentials, panels
+from neuralfde.history import exponentials, long_blocks, panels
 from neuralfde.orders import caputo
 from neuralfde.rhs import field
 from neuralfde.solve.steppers import graph_cache, newton_block
@@ -32,6 +32,8 @@ CACHES = {
     "fits of exponentials": exponentials._FITTED,
     "terms that sufficed": exponentials._SUFFICED,
     "factors of fits": exponentials._SOLVERS,
+    "exponentials of checked lags": exponentials._FADING,
+    "exponentials of long blocks": long_blocks._FADED,
     "weights": caputo._WEIGHTS,
     "small solves as they were read": weighing._READ,
     "unit matrices of Newton's method": newton_block._UNITS,
@@ -110,7 +112,8 @@ def test_clear_empties_all_of_them():
     nf.fdeint(relax, state(), 1.0, 0.6, steps=20, method="bdf2")
     transfer.to_device(torch.ones(3), torch.empty(0, device="meta"))
     held = caches.listed()
-    held.pop("kernels of steps")  # on a GPU alone
+    for kernels in ("kernels of steps", "exponentials of long blocks"):  # on a GPU alone
+        held.pop(kernels)
     assert all(held.values()), held
     caches.clear()
     assert not any(caches.listed().values())
@@ -285,6 +288,21 @@ def test_fits_of_exponentials_tell_their_settings_apart():
         assert torch.equal(fresh(lambda: run(h)), y)
     learned = torch.tensor(0.6, dtype=F64, requires_grad=True)
     assert relative(run(settings[0], learned), together[0]) < 1e-13
+
+
+def test_exponentials_are_those_of_these_lags_and_rates():
+    """Fits that are checked, and memories in long blocks, of every other size, dtype and rate."""
+
+    def run(block, steps, terms, dtype):
+        past, row = nf.Exponentials(block=block, terms=terms, span=40), torch.zeros(1, 1, dtype=dtype)
+        weights = torch.arange(1.0, steps + 2, dtype=F64)[None, :, None] ** -0.4
+        memory = past.forward(torch.ones(1, 2 * block + terms, 1, dtype=dtype), steps, row)
+        return *past._coefficients(weights, 0.4, terms), memory.fade, memory.modes.losses
+
+    cases = [(16, 99, 12, F64), (8, 99, 12, F64), (16, 98, 12, F32), (16, 99, 14, F32), (16, 99, 12, F32)]
+    for case, found in zip(cases, [run(*case) for case in cases], strict=True):
+        for mine, alone in zip(found, fresh(lambda: run(*case)), strict=True):
+            assert torch.equal(torch.as_tensor(mine), torch.as_tensor(alone))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Whole blocks of steps in one kernel against single steps: on a GPU, or interpreted in a process of their own."""
 
 import contextlib
+import math
 import sys
 
 import pytest
@@ -188,10 +189,13 @@ def test_histories_and_storages(history, storage, method, monkeypatch):
 
 @by_kernels
 def test_single_precision_is_as_near_to_double():
-    exact = gradients(Net(3, 20), draw(5, 3), "single", method="abm")[0]
-    net = Net(3, 20).float()
-    kernel, single = (gradients(net, draw(5, 3).float(), s, method="abm")[0] for s in ("kernel", "single"))
-    assert apart(kernel, exact) < 2 * apart(single, exact)
+    ratios = []  # of errors that are a few roundings each: only their mean says something
+    for seed in range(4):
+        exact = gradients(Net(3, 20), draw(5, 3, seed=seed), "single", steps=3)[0]
+        net, z0 = Net(3, 20).float(), draw(5, 3, seed=seed).float()
+        kernel, single = (apart(gradients(net, z0, s, steps=3)[0], exact) for s in ("kernel", "single"))
+        ratios.append(kernel / single)
+    assert math.prod(ratios) ** (1 / len(ratios)) < 2
 
 
 class Chosen(nn.Module):
@@ -294,7 +298,7 @@ def test_compiles_for_a_gpu(monkeypatch):
 
     def captured(source):
         found = compiled(source)
-        kernels.update({name: Captured(found[name]) for name in ("forward", "backward")})
+        kernels.update({name: Captured(found[name]) for name in ("forward", "replay", "backward")})
         return kernels
 
     monkeypatch.setattr(prepare, "_compiled", captured)
@@ -306,7 +310,7 @@ def test_compiles_for_a_gpu(monkeypatch):
         nf.fdeint(
             lambda t, z: func(z), torch.ones(5, 3), 1.0, 0.6, steps=40, stepper="kernel", **options
         ).sum().backward()
-    assert kernels["forward"].size > 0 < kernels["backward"].size
+    assert min(kernels[name].size for name in kernels) > 0
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes CPU tensors")

@@ -81,15 +81,17 @@ KERNEL_FEATURES = 512
 KERNEL_WARPS, KERNEL_TILE_WARPS = 4, 8
 #: Features in a tile, and operations on single numbers and on tiles up to which a function becomes a kernel.
 KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
+#: Programs that compute what a backward pass takes of its rows.
+KERNEL_REPLAYS = 1024
 #: Numbers of all matrices up to which they are held for all steps; more are read again at every step.
 KERNEL_HELD = 1 << 13
 #: Earlier steps of a block whose rows are read at once.
 KERNEL_ROWS = 8
 #: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
 KERNEL_LONGER = 2
-#: With exponentials a block has up to this many steps and numbers in its rows: what matrices take and give is kept for
-#: a block, some ten times its rows, and so are inner products of all its pairs of rows.
-KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 23
+#: With exponentials a block has up to this many steps, and numbers in its rows and in what matrices take and give
+#: (1 GiB in float32); inner products of all its pairs of rows are kept too.
+KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 28
 #: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
 HELD_LAGS = 32
 #: Rows of such a block whose inner products are taken at once for the gradient of the weights: those of all 4096 would
@@ -219,6 +221,9 @@ DENSE_CELLS = 128
 TABLE_NUMBERS = 1 << 14
 #: Numbers in all states of a solve whose reading is found again.
 READING_NUMBERS = 1 << 16
+#: From this many orders on their weights are computed on the GPU of the state, in float64, up to so many numbers
+#: (1 GiB, and several times that on the way): for 100,000 orders and 1000 steps that takes seconds on the host.
+DEVICE_ORDERS, DEVICE_WEIGHTS = 1 << 12, 1 << 27
 #: Weights of a scheme up to this many numbers are found again.
 WEIGHTS_NUMBERS = 1 << 13
 
@@ -228,6 +233,8 @@ WEIGHTS_NUMBERS = 1 << 13
 WHOLE_SLACK = 1e-6
 #: More exponentials than this do not help in float64: the least-squares matrix is numerically singular long before.
 MOST_TERMS = 64
+#: Weights up to this many numbers have a fit that is found again by them.
+FITTED_NUMBERS = 1 << 21
 #: All lags of a fit are checked up to this many; beyond it as many, spaced by their logarithm.
 CHECKED_LAGS = 100_000
 #: Lags whose panels are tabulated at once.

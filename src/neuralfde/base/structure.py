@@ -207,7 +207,10 @@ def tensors_in(tree: Any) -> list[Tensor]:
     """All tensors of a nested structure, in order."""
     if isinstance(tree, Tensor):
         return [tree]
-    if isinstance(tree, tuple) and not tree:
+    kind = type(tree)
+    if kind is tuple or kind is list:  # ten times faster than pytree, and a recorded step asks for every call
+        return [x for part in tree for x in tensors_in(part)]
+    if kind in (int, float, bool, str, type(None)):
         return []
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 

@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 __all__ = [
     "DUAL_THREAD",
     "Recording",
-    "TorchDispatchMode",
     "add_each",
     "are_batched",
     "copy_each",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +12,14 @@ from torch import Tensor
 
 from ..adjoints import Paper
 from ..base.caches import Cache
-from ..base.policy import READING_NUMBERS
+from ..base.grid import Mesh
+from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, READING_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
-from ..base.transfer import to_device
+from ..base.transfer import capturing, to_device
 from ..errors import InputError
-from ..history import Block
-from ..orders import KNOWN
+from ..history import Block, Exponentials
+from ..orders import KNOWN, Caputo
 from ..schemes import SOLVERS
 from ..solve.plan import Coefficients
 from ..weights import uniform
@@ -116,7 +119,9 @@ def _weights(problem: Problem, given: Options, keep: bool, every: bool) -> Weigh
         second = read_velocity(given.velocity, problem.structure) if velocity else None
         before.check(problem.structure, settings, second)
         grid, velocity = before.whole(grid.steps), before.initial.shape[0] > 1
-    whole = kernel = problem.operator.kernel(problem.known, problem.scheme, problem.mesh(velocity, grid))
+    known, mesh, place = _placed(problem, problem.mesh(velocity, grid), not keep)
+    with place:
+        whole = kernel = problem.operator.kernel(known, problem.scheme, mesh)
     if before is not None:
         kernel, past_rows = before.continued(whole, past)
     nodes, coefficients = _coefficients(kernel, problem, every)
@@ -124,6 +129,20 @@ def _weights(problem: Problem, given: Options, keep: bool, every: bool) -> Weigh
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
     times = grid.times(like)[grid.steps - wanted.grid.steps :]
     return Weights(coefficients, times, nodes, kernel.first, past_rows, whole if keep else None)
+
+
+def _placed(problem: Problem, mesh: Mesh, alone: bool) -> tuple[dict[str, Tensor], Mesh, AbstractContextManager[Any]]:
+    """Where weights are computed: those of very many orders on the GPU of the state, all others on the host."""
+    known, device, groups = problem.known, problem.structure.device, problem.structure.groups
+    if device.type != "cuda" or not DEVICE_ORDERS <= groups <= DEVICE_WEIGHTS // (mesh.steps + 1) or capturing():
+        return known, mesh, nullcontext()
+    plain = alone and mesh.uniform and not mesh.velocity and not len(problem.request.between)
+    plain = plain and problem.observed is problem.jumps is problem.rates is None
+    covered = type(problem.operator) is Caputo and type(problem.scheme) in KNOWN
+    if not plain or not covered or type(problem.history) is not Exponentials:
+        return known, mesh, nullcontext()
+    moved = replace(mesh, elapsed=mesh.elapsed.to(device), horizon=mesh.horizon.to(device))
+    return {name: x.to(device) for name, x in known.items()}, moved, device
 
 
 def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[int, ...], Coefficients]:

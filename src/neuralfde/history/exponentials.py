@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..base.caches import Cache
 from ..base.checks import real, whole
-from ..base.policy import CHECKED_LAGS, MOST_TERMS
+from ..base.policy import CHECKED_LAGS, FITTED_NUMBERS, MOST_TERMS
 from ..base.torch_private import is_constant, value_of
 from ..errors import InputError
 from .base import Block, History, Memory
@@ -22,6 +22,7 @@ from .sum_of_exponentials import SumOfExponentials
 _FITTED: Cache[Tensor] = Cache("fits of exponentials", 8)
 _SUFFICED: Cache[list[int]] = Cache("terms that sufficed", 256)
 _SOLVERS: Cache[tuple[Tensor, Tensor]] = Cache("factors of fits", 64)
+_FADING: Cache[Tensor] = Cache("exponentials of checked lags", 16)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Exponentials(History):
         """
         if self.mesh is not None:
             return weights
-        if not is_constant(weights):
+        if not is_constant(weights) or weights.numel() > FITTED_NUMBERS:
             return self._fit(weights)
         key = (self, tuple(weights.shape), tuple(weights.flatten().tolist()))
         return _FITTED.get(key, lambda: self._fit(weights))
@@ -95,7 +96,7 @@ class Exponentials(History):
             )
         sufficed[:] = [terms]
         lags = torch.arange(size + 1, 2 * size, dtype=torch.float64)[:, None]
-        shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * self.rates(steps, terms)), c)
+        shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * self.rates(steps, terms)).to(c), c)
         return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
 
     def _coefficients(self, weights: Tensor, power: float, terms: int) -> tuple[Tensor, float]:
@@ -103,7 +104,7 @@ class Exponentials(History):
         size, steps = self.block, weights.shape[1] - 1
         c = weights[:, _samples(size, steps)].transpose(1, 2)
         for factor in _SOLVERS.get((self, steps, terms, power), partial(_solver, self, steps, terms, power)):
-            c = c @ factor
+            c = c @ factor.to(c)
         c = c.transpose(1, 2)
         return c, _worst(c.detach(), weights.detach(), self.rates(steps, terms), size)
 
@@ -192,7 +193,13 @@ def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
     floor = 1e-6 * weights[:, block : block + 1].abs()
     worst = 0.0
     for part in lags.split(1024):
-        fit = torch.einsum("mk,nkg->nmg", torch.exp((block - part[:, None].double()) * rates), c)
-        true = weights[:, part]
+        make = partial(_fading, block - part, rates)
+        fading = _FADING.get((block, steps, len(rates), int(part[0])), make) if steps <= 4096 else make()
+        fit, true = torch.einsum("mk,nkg->nmg", fading.to(c), c), weights[:, part]
         worst = max(worst, float(((fit - true).abs() / torch.maximum(true.abs(), floor)).max()))
     return worst
+
+
+def _fading(lags: Tensor, rates: Tensor) -> Tensor:
+    """``e^{lag · rate}``, (lags, rates), in float64."""
+    return torch.exp(lags[:, None].double() * rates)

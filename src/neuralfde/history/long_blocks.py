@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..base.caches import Cache
 from ..base.policy import PAIRED_ROWS
 from .base import Block, Memory
 from .matrices import summed_by_lag
@@ -22,11 +23,21 @@ from .sum_of_exponentials import SumOfExponentials
 
 class Modes(NamedTuple):
     """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, with 0 for lag 0; beyond it
-    ``Σ_i c_i r_i^{m-B}`` with coefficients ``c`` (groups, sums, K) and decays ``r`` (K,)."""
+    ``Σ_i c_i (1 - d_i)^{m-B}`` with coefficients ``c`` (groups, sums, K) and losses ``d`` (K,): of a sum that fades
+    slowly, ``1 - d`` would be rounded so that thousands of steps later 1e-5 of it is wrong in float32."""
 
     lags: Tensor
     coefficients: Tensor
-    decays: Tensor
+    losses: Tensor
+
+
+_FADED: Cache[tuple[Tensor, Tensor]] = Cache("exponentials of long blocks", 8)
+
+
+def _faded(rates: Tensor, block: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses of a step, and what is left after 0 … block steps, (block + 1, K)."""
+    q = torch.arange(block + 1, dtype=torch.float64)
+    return -torch.expm1(-rates).to(like), torch.exp(-q[:, None] * rates).to(like)
 
 
 class LongBlocks(Memory):
@@ -45,9 +56,9 @@ class LongBlocks(Memory):
         lags, c = weights.permute(2, 0, 1).split([2 * self.near, short.terms], dim=-1)
         lags = lags[..., : self.near + 1].clone(memory_format=torch.contiguous_format)
         lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
-        self.modes = Modes(lags, c.contiguous(), torch.exp(-rates).to(weights))
-        q = torch.arange(block + 1, dtype=torch.float64)
-        self.fade = torch.exp(-q[:, None] * rates).to(weights)  # by lag beyond B
+        key = (tuple(rates.tolist()), block, weights.dtype, weights.device)
+        losses, self.fade = _FADED.get(key, lambda: _faded(rates, block, weights))  # by lag beyond B
+        self.modes = Modes(lags, c.contiguous(), losses)
         self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1]) if weigh else None
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
@@ -57,16 +68,13 @@ class LongBlocks(Memory):
         early, later = min(block.count, self.near), max(0, block.count - self.near)
         first = self.short.recall(Block(block.start, early))
         assert first is not None
+        found = first.new_empty(block.count, *first.shape[1:]) if out is None else out
+        found[:early] = first
         if later:
-            sums = torch.einsum("gik,gikw->gkiw", self.modes.coefficients, self._folded()) if self.backward else None
-            if sums is not None:
-                rest = torch.einsum("qk,gkw->qgw", self.fade[:later], sums.sum(2)).unsqueeze(1)
-            else:
-                rest = torch.einsum(
-                    "qk,gok,gkw->qogw", self.fade[:later], self.modes.coefficients, self._folded()[:, 0]
-                )
-            first = torch.cat([first, rest])
-        return first if out is None else out.copy_(first)
+            sums = self.modes.coefficients.unsqueeze(-1) * self._folded()  # (groups, outputs or inputs, K, width)
+            sums = (sums.sum(1, keepdim=True) if self.backward else sums).permute(2, 1, 0, 3).flatten(1)
+            found[early:] = (self.fade[:later] @ sums).view_as(found[early:])
+        return found
 
     def _folded(self) -> Tensor:
         """``T_i``, (groups, inputs, K, width)."""
@@ -86,7 +94,7 @@ class LongBlocks(Memory):
         for a, b in itertools.pairwise([*starts, block.count]):
             if self.weights_grad is not None and slopes is not None:
                 self._correlate(rows[a:b], slopes[a:b])
-            if b < block.count or block.count == self.block:  # nothing comes after the last one
+            if b < block.count or block.stop <= self.short.steps:  # nothing comes after the last one
                 self._take(rows[a:b])
 
     def _take(self, rows: Tensor) -> None:
@@ -94,7 +102,8 @@ class LongBlocks(Memory):
         early = len(rows) - self.near
         self.short.record(Block(0, self.near), rows[early:])
         self.short.older *= self.fade[early][:, None]
-        self.short.older += self.fade[1 : early + 1].flip(0).t() @ rows[:early].permute(2, 1, 0, 3)
+        taken = self.fade[1 : early + 1].flip(0).t() @ rows[:early].flatten(1)
+        self.short.older += taken.view(-1, *rows.shape[1:]).permute(2, 1, 0, 3)
 
     def _correlate(self, rows: Tensor, slopes: Tensor) -> None:
         """Add ``⟨v_i, μ_{i'}⟩`` of these rows: to the weight of lag ``i - i'``, or to the coefficients beyond B."""

@@ -8,6 +8,8 @@ the same object applies the transposed matrix.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -35,11 +37,16 @@ class SumOfExponentials(Memory):
         sums, count, groups = weights.shape
         self.terms = count - 2 * block
         self.ins, self.outs = (sums, 1) if backward else (1, sums)
-        self.tables = _Tables(weights, rates, block, backward)
+        self._weights, self._rates = weights, rates
         self.older = row.new_zeros(groups, self.ins, self.terms, row.shape[1])
         self.previous = row.new_zeros(groups, self.ins, block, row.shape[1])
         if weigh:
             self.weights_grad = weights.new_zeros(sums, groups, count)
+
+    @cached_property
+    def tables(self) -> _Tables:
+        """The small matrices of the pass; one long block needs none."""
+        return _Tables(self._weights, self._rates, self.block, self.backward)
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
         """See :class:`Memory`."""

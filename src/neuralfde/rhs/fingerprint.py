@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.torch_private import TorchDispatchMode, pytree
+from ..base.torch_private import Recording, pytree
 
 
-class Watch(TorchDispatchMode):
+class Watch(Recording):
     """Records every operation: its name, its numbers, and where each tensor came from.
 
     A tensor from outside is known by its address, so that one that is replaced between two solves (an attribute, a

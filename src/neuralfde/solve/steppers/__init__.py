@@ -67,7 +67,7 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     ways: list[tuple[Stepper, str]] = [(picard, "a small state, whose steps cost as much as their calls")]
     if like.device.type == "cuda":
         kernel = Kernel()
-        if kernel.pays(plan, like) and kernel.refusal(plan, like) is None and kernel.yields(plan, run, like) is None:
+        if kernel.pays(plan, run, like):
             return kernel, "a small function: its steps are one launch"
         ways = [(CudaGraph(always=False), launches), (picard, f"{launches}, and many steps have as many as one")]
     refusals = [wanted.refusal(plan, like) for wanted, _ in ways]

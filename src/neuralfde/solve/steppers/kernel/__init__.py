@@ -35,10 +35,13 @@ class Kernel(Stepper):
 
     name = "kernel"
 
-    def pays(self, plan: Plan, like: Tensor) -> bool:
+    def pays(self, plan: Plan, run: Run, like: Tensor) -> bool:
         """Whether a kernel is worth being compiled: where it was measured to be several times faster."""
         small = like.numel() <= KERNEL_AUTO_NUMBERS and like.device.type == "cuda" and isinstance(plan.storage, Device)
-        return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
+        many = plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
+        if not (small and many) or self.refusal(plan, like) is not None or self.yields(plan, run, like) is not None:
+            return False
+        return bool(run.kernel.features <= KERNEL_FADING)
 
     def longer(self, like: Tensor) -> int:
         """See :class:`Stepper`."""
@@ -48,7 +51,8 @@ class Kernel(Stepper):
         """See :class:`Stepper`."""
         if run.kernel.features > KERNEL_FADING:
             return None
-        return max(1, min(steps + 1, KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS // like.numel()))
+        held = 6 * like.numel() + run.kernel.samples * run.kernel.kernels.saved  # for every step of a block
+        return max(1, min(steps + 1, KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS // held))
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """See :class:`Stepper`."""

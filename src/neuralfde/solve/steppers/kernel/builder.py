@@ -69,7 +69,7 @@ class Builder:
     def pointwise(self, rule: Callable[..., Sym], *args: Elements | float | None) -> Elements:
         """A formula of nodes, applied to tensors that broadcast, and to numbers."""
         tensors = [a for a in args if isinstance(a, Elements)]
-        shape = torch.broadcast_shapes(*[a.slot.shape for a in tensors])
+        shape = torch.broadcast_tensors(*[a.slot for a in tensors])[0].shape
         sample = joined([a.sample for a in tensors], shape)
         rows = [self.rows(a, sample, shape) if isinstance(a, Elements) else a for a in args]
         count, found = next(r for r in rows if isinstance(r, Tensor)).shape[1], []

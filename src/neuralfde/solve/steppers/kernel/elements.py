@@ -82,24 +82,28 @@ def constant_of(slot: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Pick:
-    """Elements of constant ``number``: those of these indices, or all of them in a tensor of this shape."""
+    """Elements of the constants ``numbers``, one after the other: those of these indices, or all of them."""
 
-    number: int
+    numbers: list[int]
     index: Tensor | None
     shape: torch.Size
 
     def of(self, constants: Sequence[Tensor], like: Tensor) -> Tensor:
         """These elements, in the dtype of ``like``; differentiable."""
-        flat = constants[self.number].reshape(-1)
-        return (flat.view(self.shape) if self.index is None else flat[self.index]).to(like)
+        flat = torch.cat([constants[k].reshape(-1).to(like) for k in self.numbers])
+        return (flat if self.index is None else flat.index_select(0, self.index)).view(self.shape)
 
 
-def picked(slots: Tensor, constants: Sequence[Tensor]) -> Pick:
-    """Which elements of which constant these slots mean."""
-    number = constant_of(int(slots.reshape(-1)[0]))[0]
-    index = -1 - slots - number * _CONSTANT
-    whole = index.numel() == constants[number].numel() and torch.equal(index.reshape(-1), torch.arange(index.numel()))
-    return Pick(number, None if whole else index.to(constants[number].device), slots.shape)
+def picked(slots: Tensor, constants: Sequence[Tensor], device: torch.device) -> Pick:
+    """Which elements of which constants these slots mean."""
+    number, element = (-1 - slots).div(_CONSTANT, rounding_mode="floor"), (-1 - slots) % _CONSTANT
+    numbers, total = list(dict.fromkeys(number.reshape(-1).tolist())), 0
+    starts = torch.zeros(len(constants), dtype=torch.int64)
+    for k in numbers:
+        starts[k], total = total, total + constants[k].numel()
+    index = (starts[number] + element).reshape(-1)
+    whole = len(index) == total and torch.equal(index, torch.arange(total))
+    return Pick(numbers, None if whole else index.to(device), slots.shape)
 
 
 def structural(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], held: dict[int, Elements]) -> list[Elements]:

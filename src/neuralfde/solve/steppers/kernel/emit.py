@@ -1,10 +1,10 @@
-"""A program as the source of two Triton kernels: the steps of a block forward, and the same steps backward.
+"""A program as the source of Triton kernels: the steps of a block forward, and the same steps backward.
 
-A program of the grid has a tile of samples and walks through all steps of the block. With exponentials (``R > 0``) the
-last steps are a ring in registers, ``h0_0``, from which each goes on into fading sums, ``y0_0``; otherwise what earlier
-steps of the block contribute is read back from where it was written. What comes from outside is read one step ahead.
+A program of the grid has a tile of samples and walks through all steps of the block; what comes from outside is read
+one step ahead. Backward, products with matrices that need nothing but the rows of the forward pass do not wait for one
+another: ``replay`` does them before, in all steps at once, and keeps what the pull-back takes of them.
 Names in the source: ``s`` samples, ``f16`` features (of a row of 16), ``a0`` where chunk 0 of a state is in a row,
-``m0`` what of it there is, ``g0`` its groups, ``k`` the step, ``j`` earlier ones, ``p`` places of the ring, ``n7``
+``m0`` what of it there is, ``g0`` its groups, ``b`` where a sample begins among what is kept, ``k`` the step, ``n7``
 node 7, ``next_x0_0`` what the next step takes.
 """
 
@@ -13,26 +13,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from .expressions import Writer, width
+from .expressions import Writer, function, walk, width
 from .lower import Lowered
-from .program import Matrix, Program, Pulled, pull_back
+from .past import Past
+from .program import Matrix, Program, pull_back
 
-_ARGS = """table, near, wg, wk, wi, wj, modes, decay, terms, times, local, shared, own, places, count, samples, step_s,
-    step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
-    R: tl.constexpr, J: tl.constexpr, WEIGH: tl.constexpr"""
-#: Numbers that differ from block to block: no kernel is compiled for their values.
-_LOOSE = ["begin", "near", "wg", "wk", "wi", "wj", "terms", "count", "samples"]
+#: Operations whose results are no numbers.
+_COMPARED = {"gt", "ge", "lt", "le", "eq", "ne"}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The source of both kernels, and what the buffers beside it hold.
+    """The source of the kernels, and what the buffers beside it hold.
 
     Attributes:
         products: the matrices that get a gradient: the columns of what they took and of the gradient of what they gave.
         saved: how many columns there are.
         totals: constants that get a gradient: whether each sample has its own, where it begins, and how many numbers.
         weighs: whether the local weight gets a gradient.
+        replays: whether there is a kernel ``replay``, to be run before ``backward``.
     """
 
     source: str
@@ -40,6 +39,7 @@ class Kernels:
     saved: int
     totals: tuple[tuple[str, int, int], ...]
     weighs: bool
+    replays: bool
 
 
 @dataclass
@@ -51,12 +51,14 @@ class Emitter:
         tabled: the places of numbers in a row come from a table; otherwise they are linear in sample and feature.
         groups: numbers have weights of their own.
         weigh: the local weight gets a gradient.
+        near: exact lags beside exponentials; 0 where there are none.
     """
 
     low: Lowered
     tabled: bool
     groups: bool
     weigh: bool
+    near: int
 
     def __post_init__(self) -> None:
         nodes = self.program.nodes
@@ -65,6 +67,7 @@ class Emitter:
         self.time = [i for i, node in enumerate(nodes) if node.op == "time"]
         self.inputs = {n for *_, n in self.sums} | set(self.low.weights) | set(self.time)
         self.trained = [i for i, node in enumerate(nodes) if node.op == "constant" and node.data[2]]
+        self.past = Past(self.parts, self.sizes, self.groups, self.near)
 
     @property
     def program(self) -> Program:
@@ -81,22 +84,50 @@ class Emitter:
         return found
 
     def kernels(self) -> Kernels:
-        """Both of them."""
-        ends = [(i, g) for i, g, _ in self.ends]
+        """All of them."""
+        own, ends = len(self.program.nodes), [(i, g) for i, g, _ in self.ends]
         wanted = {n for *_, n in self.sums}.union(self.trained, self.low.weights if self.weigh else ())
         pulled = pull_back(self.program, ends, wanted | ({-1} if self.low.builder.trained else set()))
-        trained = [i for i in self.trained if i in pulled.inputs]
-        nodes, columns = self.program.nodes, dict[int, int]()
-        for x, g, _ in pulled.products:
-            for i in (x, g):
-                columns.setdefault(i, sum(nodes[j].size for j in columns))
+        nodes, grads = self.program.nodes, pulled.inputs
+        trained = sorted([i for i in self.trained if i in grads], key=lambda i: nodes[i].data[0] == "own")
+        needed = {grads[i] for i in (*wanted, *trained) if i in grads}
+        replayed = self.taken(needed.union(*[(x, g) for x, g, _ in pulled.products]), own)
+        columns = dict[int, int]()
+        for i in (*[i for x, g, _ in pulled.products for i in (x, g)], *sorted(replayed)):
+            columns.setdefault(i, sum(nodes[j].size for j in columns))
+        self.wide = sum(nodes[i].size for i in columns)
+        early = {i: start for i, start in columns.items() if i in replayed or (replayed and i < own)}
+        late = {i: start for i, start in columns.items() if i not in early}
+        sources = [self.forward(), self.backward(grads, needed, trained, early, late)]
         return Kernels(
-            f"{self.forward()}\n\n{self.backward(pulled, trained, columns)}",
+            "\n\n".join([*sources, *([self.replay(early)] if replayed else [])]),
             tuple((columns[x], columns[g], m) for x, g, m in pulled.products),
-            sum(nodes[i].size for i in columns),
+            self.wide,
             tuple((nodes[i].data[0], nodes[i].data[1], nodes[i].size) for i in trained),
-            any(i in pulled.inputs for i in self.low.weights),
+            any(i in grads for i in self.low.weights),
+            bool(replayed),
         )
+
+    def taken(self, wanted: set[int], own: int) -> set[int]:
+        """The nodes of the step itself, the first ``own`` ones, that these nodes of its pull-back are made of; none
+        where there are no matrices: single numbers are computed sooner than read."""
+        nodes, found, pending, seen = self.program.nodes, set[int](), list(wanted), set[int]()
+        if not any(node.op == "linear" for node in nodes):
+            return found
+        moving = set(self.inputs)
+        for i, node in enumerate(nodes):
+            if moving.intersection(node.args):
+                moving.add(i)
+        while pending:
+            i = pending.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            if i < own and i in moving - self.inputs and nodes[i].op not in _COMPARED:
+                found.add(i)
+            else:
+                pending.extend(nodes[i].args)
+        return found
 
     def prologue(self, inputs: int) -> list[str]:
         """Which samples a program has, where their numbers are in a row; fading sums of so many inputs."""
@@ -104,77 +135,22 @@ class Emitter:
             "s = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)[:, None]",
             "ok = s < samples",
             "row = tl.full((), 1, tl.int64) * row",
+            f"b, line = s * {self.wide}, tl.full((), {self.wide}, tl.int64) * samples",
         ]
         for p in sorted({1, *[width(node.size) for node in self.program.nodes]}):
             lines += [f"f{p} = tl.arange(0, {p})[None, :]", f"r{p} = tl.arange(0, {p})[:, None]"]
-        fading = [
-            "q, p = tl.arange(0, K)[:, None, None], tl.arange(0, R)[:, None, None]",
-            "decays = tl.load(decay + q, q < terms, 0.0)",
-        ]
         start = 0
         for c, size in enumerate(self.sizes):
             f = f"f{width(size)}"
-            table, line = (
+            table, linear = (
                 f"tl.load(places + s * FEATURES + {f} + {start}, m{c}, 0)",
                 f"s * step_s + ({f} + {start}) * step_f",
             )
-            lines += [
-                f"m{c} = ok & ({f} < {size})",
-                f"a{c} = {table if self.tabled else line}",
-                f"g{c} = a{c} // width",
-            ]
-            for i in range(inputs):
-                fading += [f"{x}{i}_{c} = tl.zeros(({n}, BM, {width(size)}), DT)" for x, n in (("y", "K"), ("h", "R"))]
-            for i in range(self.parts):
-                place, mask = f"modes + {i} * terms + q", "q < terms"
-                if self.groups:
-                    place, mask = f"modes + g{c}[None] + ({i} * terms + q) * groups", f"({mask}) & m{c}[None]"
-                fading.append(f"c{i}_{c} = tl.load({place}, {mask}, 0.0)")
+            lines += [f"m{c} = ok & ({f} < {size})", f"a{c} = {table if self.tabled else linear}"]
+            lines += [f"g{c} = a{c} // width"] if self.groups else []
             start += size
         lines += ["groups = row // width"] if self.groups else []
-        return [*lines, "if R > 0:", *[f"    {line}" for line in fading]]
-
-    def past(self, backward: bool) -> list[str]:
-        """What earlier steps of the block contribute: the last ones and, with exponentials, those before them.
-
-        Forward, each of the sums is an output of the slopes; backward, each is an input of one sum.
-        """
-        inputs, source = (self.parts, "mu") if backward else (1, "slopes")
-        stored = [
-            "j = first + tl.arange(0, J)[:, None, None]",
-            "there = j < k",
-            f"place, weight = j * ({inputs} * row), k * wk + j * wj",
-        ]
-        held = ["there = p < near", "weight = (1 + (k - 1 - p + near) % near) * wk"]  # by the lag of a place
-        for c in range(len(self.sizes)):
-            for i in range(self.parts):
-                target, own = (f"v_{c}", i) if backward else (f"x{i}_{c}", 0)
-                if i < inputs:
-                    stored.append(f"old = tl.load({source} + {i} * row + place + a{c}[None], there & m{c}[None], 0.0)")
-                place = f"table + weight + {i} * wi" + (f" + g{c}[None] * wg" if self.groups else "")
-                weights = f"tl.load({place}, {f'there & m{c}[None]' if self.groups else 'there'}, 0.0)"
-                stored.append(f"{target} += tl.sum({weights} * old, 0)")
-                held.append(f"{target} += tl.sum({weights} * h{own}_{c}, 0) + tl.sum(y{own}_{c} * c{i}_{c}, 0)")
-        loop = "for first in range(tl.maximum(k - near, 0), k, J):"
-        return [
-            "if R > 0:",
-            *[f"    {line}" for line in held],
-            "else:",
-            f"    {loop}",
-            *[f"        {line}" for line in stored],
-        ]
-
-    def kept(self, rows: list[tuple[int, int, str]]) -> list[str]:
-        """The new rows (input, chunk, name) take the places of the oldest in the ring, which fade from now on."""
-        lines = ["here = p == k % near"]
-        for i, c, name in rows:
-            h, y = f"h{i}_{c}", f"y{i}_{c}"
-            lines += [
-                f"{y} = ({y} + tl.sum(tl.where(here, {h}, 0.0), 0)[None]) * decays",
-                f"{h} = tl.where(here, {name}[None], {h})",
-            ]
-        barrier = "tl.debug_barrier()  # other threads of this program read what was written"
-        return ["if R > 0:", *[f"    {line}" for line in lines], "else:", f"    {barrier}"]
+        return [*lines, *(self.past.begun(inputs) if inputs else [])]
 
     def loads(self) -> list[str]:
         """The nodes of the time and of the local weights."""
@@ -184,48 +160,69 @@ class Emitter:
             lines.append(f"n{i} = {own}")
         return lines
 
+    def saved(self, columns: dict[int, int]) -> dict[int, str]:
+        """Where these nodes are kept, and which numbers of them there are."""
+        found = {}
+        for i, start in columns.items():
+            size = self.program.nodes[i].size
+            f = f"f{width(size)}"
+            found[i] = f"saved + {{k}} * line + (b + {start} + {f}), {{}}ok & ({f} < {size})"
+        return found
+
     def forward(self) -> str:
         """From sums to rows, states and slopes."""
         writer = Writer(self.program)
         writer.write({*self.low.states, *self.low.slopes}, self.inputs)
         place = f"sums + ({{}} * {self.parts} + {{}}) * row"
         given = {f"x{i}_{c}": f"{place.format('{k}', i)} + a{c}, m{c}" for i, c, _ in self.sums}
-        body = self.past(backward=False)
+        body = self.past.summed(backward=False)
         body += [f"n{n} = x{i}_{c}" for i, c, n in self.sums] + self.loads() + writer.body
         body += [f"tl.store({place.format('k', i)} + a{c}, x{i}_{c}, m{c})" for i, c, _ in self.sums]
         for c, (state, slope) in enumerate(zip(self.low.states, self.low.slopes, strict=True)):
             if self.parts > 1:
                 body.append(f"tl.store(states + k * row + a{c}, n{state}, m{c})")
             body.append(f"tl.store(slopes + k * row + a{c}, n{slope}, m{c})")
-        body += self.kept([(0, c, f"n{slope}") for c, slope in enumerate(self.low.slopes)])
-        return _kernel("forward(sums, states, slopes, begin", self.prologue(1) + writer.head, given, body, [])
+        body += self.past.recorded([(0, c, f"n{slope}") for c, slope in enumerate(self.low.slopes)])
+        return walk("forward(sums, states, slopes, begin", self.prologue(1) + writer.head, given, body, [])
 
-    def backward(self, pulled: Pulled, trained: list[int], columns: dict[int, int]) -> str:
+    def slopes(self) -> list[str]:
+        """The slopes, where they are wanted once more."""
+        stores = [f"    tl.store(slopes + k * row + a{c}, n{i}, m{c})" for c, i in enumerate(self.low.slopes)]
+        return ["if WEIGH:", *stores]
+
+    def replay(self, early: dict[int, int]) -> str:
+        """From rows to what the pull-back takes; a program has some of the steps, in any order."""
+        writer = Writer(self.program)
+        writer.write({*early, *self.low.slopes}, self.inputs)
+        row = f"rows + (k * {self.parts} + {{}}) * row + a{{}}, m{{}}, 0.0"
+        body = [f"n{n} = tl.load({row.format(i, c, c)})" for i, c, n in self.sums] + self.loads() + writer.body
+        body += [f"tl.store({where.format(f'n{i}, ', k='k')})" for i, where in self.saved(early).items()]
+        steps = "for k in range(begin + tl.program_id(1), count, tl.num_programs(1)):"
+        lines = [*self.prologue(0), *writer.head, steps, *[f"    {line}" for line in (*body, *self.slopes())]]
+        return function("replay(rows, slopes, saved, begin", lines)
+
+    def backward(
+        self, grads: dict[int, int], needed: set[int], trained: list[int], early: dict[int, int], late: dict[int, int]
+    ) -> str:
         """From gradients of slopes and states to the rows μ, and what gradients of constants are made of."""
-        nodes, grads, writer = self.program.nodes, pulled.inputs, Writer(self.program)
-        outside = {i for i in self.low.weights if i in grads}
-        needed = {grads[i] for *_, i in self.sums if i in grads} | {grads[i] for i in (*trained, *outside)}
-        writer.write(needed.union(columns, self.low.slopes), self.inputs | {g for _, g, _ in self.ends})
+        nodes, writer = self.program.nodes, Writer(self.program)
+        wanted = needed.union(late, () if early else self.low.slopes)
+        writer.write(wanted, self.inputs.union(early, [g for _, g, _ in self.ends]))
         place, given = f"({{}} * {self.parts} + {{}}) * row + a{{}}", dict[str, str]()
         for c in range(len(self.sizes)):
             given[f"v_{c}"] = f"sums + {{k}} * row + a{c}, m{c}"
             given[f"outside_{c}"] = f"mu + {place.format('{k}', 0, c)}, m{c}"
         given |= {f"n{n}": f"rows + {place.format('{k}', i, c)}, m{c}" for i, c, n in self.sums}
-        body = self.past(backward=True)
+        given |= {f"n{i}": where.format("", k="{k}") for i, where in self.saved(early).items() if i not in self.inputs}
+        body = self.past.summed(backward=True)
         body += [f"n{g} = {given_by}" for _, g, given_by in self.ends] + self.loads() + writer.body
         found = [(i, c, f"n{grads[n]}" if n in grads else f"tl.zeros_like(n{n})") for i, c, n in self.sums]
         body += [f"tl.store(mu + {place.format('k', i, c)}, {name}, m{c})" for i, c, name in found]
-        body.append("if WEIGH:")
-        for c, (slope, weight) in enumerate(zip(self.low.slopes, self.low.weights, strict=True)):
-            body.append(f"    tl.store(slopes + k * row + a{c}, n{slope}, m{c})")
-            if weight in outside:
-                body.append(f"    tl.store(weights + k * row + a{c}, n{grads[weight]}, m{c})")
-        wide = sum(nodes[i].size for i in columns)
-        for i, start in columns.items():
-            f = f"f{width(nodes[i].size)}"
-            body.append(
-                f"tl.store(saved + (k * samples + s) * {wide} + {start} + {f}, n{i}, ok & ({f} < {nodes[i].size}))"
-            )
+        body += [] if early else self.slopes()
+        for c, i in enumerate(self.low.weights):
+            if i in grads:
+                body.append(f"tl.store(weights + k * row + a{c}, n{grads[i]}, m{c})")
+        body += [f"tl.store({where.format(f'n{i}, ', k='k')})" for i, where in self.saved(late).items()]
         setup, after, start = self.prologue(self.parts) + writer.head, list[str](), 0
         for i in trained:
             size, f = nodes[i].size, f"f{width(nodes[i].size)}"
@@ -233,19 +230,8 @@ class Emitter:
             body.append(f"t{i} += n{grads[i]}")
             after.append(f"tl.store(totals + ({start} + {f}) * samples + s, t{i}, ok & ({f} < {size}))")
             start += size
-        first = "tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0)[None]"
-        skipped = [f"    h{i}_{c} = tl.where(p == 0, {first.format(i, c, c)}, 0.0)" for i, c, _ in self.sums]
-        setup += ["if R > 0:  # a first row that is given counts", *skipped]
-        body += self.kept(found)
-        return _kernel("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)
-
-
-def _kernel(head: str, setup: list[str], given: dict[str, str], body: list[str], after: list[str]) -> str:
-    """A kernel that walks through the steps of a block; what is ``given`` (places and masks) is read a step ahead."""
-    read = "next_{} = tl.load({} & (f1 * 0 + {} < count), 0.0)"
-    ahead = [read.format(name, place.format(k="begin"), "begin") for name, place in given.items()]
-    taken = [f"{name} = next_{name}" for name in given]
-    taken += [read.format(name, place.format(k="(k + 1)"), "k + 1") for name, place in given.items()]
-    steps = ["for k in range(begin, count):", *[f"    {line}" for line in (*taken, *body)]]
-    lines = "\n".join(f"    {line}" for line in (*setup, *ahead, *steps, *after))
-    return f"@triton.jit(do_not_specialize={_LOOSE})\ndef {head}, {_ARGS}):\n{lines}\n"
+        first = "    h{}_{}_1 = tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0)[None]"
+        skipped = [first.format(i, c, i, c, c) for i, c, _ in self.sums]
+        setup += ["if R > 0:  # a first row that is given counts", *skipped] if self.past.near else []
+        body += self.past.recorded(found)
+        return walk("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)

@@ -19,6 +19,12 @@ _FORMS = {
     "ne": "({} != {})",
 }  # fmt: skip
 
+_ARGS = """table, near, wg, wk, wi, wj, modes, loss, terms, times, local, shared, own, places, count, samples, step_s,
+    step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
+    R: tl.constexpr, J: tl.constexpr, WEIGH: tl.constexpr"""
+#: Numbers that differ from block to block: no kernel is compiled for their values.
+_LOOSE = ["begin", "near", "wg", "wk", "wi", "wj", "terms", "times", "local", "count", "samples"]
+
 
 def width(size: int) -> int:
     """The power of two that holds so many features; more than the samples of a tile, or each warp would do a product
@@ -40,7 +46,7 @@ class Writer:
         needed, pending = set(), list(wanted)
         while pending:
             i = pending.pop()
-            if i not in needed:
+            if i not in needed and i not in given:
                 needed.add(i)
                 pending.extend(self.program.nodes[i].args)
         # matrices stay in registers or shared memory for all steps where all of them fit
@@ -50,8 +56,6 @@ class Writer:
         moving = set(given)
         for i in sorted(needed):
             node = self.program.nodes[i]
-            if i in given:
-                continue
             if moving.intersection(node.args):
                 moving.add(i)
             (self.body if i in moving else self.head).append(f"n{i} = {self.form(node)}")
@@ -101,7 +105,7 @@ class Writer:
         if self.holds:
             self.head.append(f"w{len(self.head)} = {weights}")
             weights = f"w{len(self.head) - 1}"
-        return f"tl.dot(tl.broadcast_to({x}, (BM, {i})), {weights}, input_precision=PR)"
+        return f"product(tl.broadcast_to({x}, (BM, {i})), {weights}, PR)"
 
 
 def _literal(value: float) -> str:
@@ -126,3 +130,18 @@ def _moved(x: str, size: int, wide: int, first: int, count: int, to: int) -> str
     places = f"((r{i} - {first}) == (f{j} - {to})) & {_inside(f'f{j}', to, count)}"
     given = f"tl.broadcast_to({_masked(x, size, first, count)}, (BM, {i}))"
     return f"tl.dot({given}, ({places}).to(DT), input_precision='ieee')"  # exact: one number and zeros
+
+
+def walk(head: str, setup: list[str], given: dict[str, str], body: list[str], after: list[str]) -> str:
+    """A kernel that walks through the steps of a block; what is ``given`` (places and masks) is read a step ahead."""
+    ahead = [f"next_{name} = tl.load({place.format(k='coming')}, 0.0)" for name, place in given.items()]
+    taken = [f"{name} = next_{name}" for name in given]
+    taken += ["coming = tl.minimum(k + 1, count - 1)", *ahead]
+    steps = ["for k in range(begin, count):", *[f"    {line}" for line in (*taken, *body)]]
+    return function(head, [*setup, "coming = tl.minimum(begin, count - 1)", *ahead, *steps, *after])
+
+
+def function(head: str, lines: list[str]) -> str:
+    """A kernel: its name and first arguments, and its lines."""
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"@triton.jit(do_not_specialize={_LOOSE})\ndef {head}, {_ARGS}):\n{body}\n"

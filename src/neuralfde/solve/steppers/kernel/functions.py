@@ -12,8 +12,33 @@ def tanh(x):
     p = ((-9.64399179425052238628e-1 * s - 9.92877231001918586564e1) * s - 1.61468768441708447952e3) * s
     q = ((s + 1.12811678491632931402e2) * s + 2.23548839060100448583e3) * s + 4.84406305325125486048e3
     e = tl.exp(-2.0 * tl.abs(x))
-    far = (1.0 - e) / (1.0 + e)
-    return tl.where(s < 0.390625, x + x * (p / q), tl.where(x < 0, -far, far))
+    near = s < 0.390625
+    above, below = tl.where(near, x * p, tl.where(x < 0, e - 1.0, 1.0 - e)), tl.where(near, q, 1.0 + e)
+    inverse = 1.0 / below  # a division may be two units wrong in the last place: what is left is divided again
+    ratio = above * inverse
+    ratio += (above - ratio * below) * inverse
+    return tl.where(near, x + ratio, ratio)
+
+
+@triton.jit
+def rounded(x):
+    """To the eleven digits of TF32, nearest."""
+    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def product(x, w, PR: tl.constexpr):
+    """A matrix product. ``split`` is a sum of three in TF32, of rounded numbers and of what rounding leaves of them:
+    as accurate as float32, on tensor cores."""
+    if PR == "split":
+        u, v = rounded(x), rounded(w)
+        left = tl.dot(rounded(x - u), v, input_precision="tf32")
+        right, large = tl.dot(u, rounded(w - v), input_precision="tf32"), tl.dot(u, v, input_precision="tf32")
+        return tl.fma(left, 1.0, tl.fma(right, 1.0, large))  # three products at a time: a sum would chain them
+    elif PR == "tf32":  # tensor cores would cut digits off
+        return tl.dot(rounded(x), rounded(w), input_precision="tf32")
+    else:
+        return tl.dot(x, w, input_precision=PR)
 
 
 @triton.jit

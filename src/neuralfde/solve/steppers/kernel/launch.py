@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....base.torch_private import shared_memory_of, vjp
+from ....base.policy import KERNEL_REPLAYS
+from ....base.torch_private import copy_each, shared_memory_of, vjp
 from ....history import Modes, ieee
 from ...plan import Plan
 from ..base import Pull, Task, Totals
@@ -49,10 +50,8 @@ class Launcher:
         """A pass begins."""
         self.shared_grad, self.own_grad = torch.zeros_like(self.shared), torch.zeros_like(self.own)
 
-    def launch(
-        self, name: str, task: Task, plan: Plan, tensors: tuple[Any, ...], weigh: bool, dry: bool = False
-    ) -> None:
-        """Run a kernel over the steps of a block, or only compile it; raises where the device has no room for it."""
+    def common(self, task: Task, plan: Plan) -> tuple[Any, ...]:
+        """What all kernels of a block take beside their rows."""
         local = task.local.clone()
         if task.origin is not None:
             local[task.origin] = 0.0  # its state is given: c + 0 · f
@@ -60,39 +59,45 @@ class Launcher:
         times = plan.field.times[low:high]
         times = (times if task.steps.step > 0 else times.flip(0)).to(task.sums)
         row, width = task.sums.shape[-2] * task.sums.shape[-1], task.sums.shape[-1]
-        places = self.prepared.places
-        grid = (-(-self.samples // self.fixed["BM"]),)
+        return (
+            *_weights(task.inner), times, local, self.shared, self.own, self.prepared.places, task.block.count,
+            self.samples, *self.prepared.strides, row, width,
+        )  # fmt: skip
+
+    def launch(
+        self, name: str, task: Task, tensors: tuple[Any, ...], common: tuple[Any, ...], weigh: bool, dry: bool = False
+    ) -> None:
+        """Run a kernel over the steps of a block, or only compile it; raises where the device has no room for it."""
+        tiles = -(-self.samples // self.fixed["BM"])
+        grid = (tiles, max(1, min(task.block.count, KERNEL_REPLAYS // tiles))) if name == "replay" else (tiles,)
+        options = {**self.fixed, **_sizes(task.inner), "WEIGH": weigh}
+        kernel, key = self.prepared.functions[name], (name, options["K"], options["R"], weigh)
         with torch.cuda.device_of(task.sums):
-            kernel, key = self.prepared.functions[name], (name, _sizes(task.inner)["K"], weigh)
-            given = (
-                *tensors, *_weights(task.inner), times, local, self.shared, self.own, places, task.block.count,
-                self.samples, *self.prepared.strides, row, width,
-            )  # fmt: skip
-            options = {**self.fixed, **_sizes(task.inner), "WEIGH": weigh}
             if key not in self.prepared.fitting and task.sums.is_cuda:
-                _check_room(kernel.warmup(*given, grid=grid, **options), task.sums.device)
+                _check_room(kernel.warmup(*tensors, *common, grid=grid, **options), task.sums.device)
             self.prepared.fitting.add(key)
             if not dry:
-                kernel[grid](*given, **options)
+                kernel[grid](*tensors, *common, **options)
 
     def forward(self, task: Task, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, states and slopes of a block."""
-        sums = task.sums.contiguous()
+        sums, common = task.sums.contiguous(), self.common(task, plan)
         slopes = torch.empty_like(sums[:, 0])
         states = sums[:, 0] if sums.shape[1] == 1 else torch.empty_like(slopes)
         if plan.train:  # a backward pass that finds no room would find it too late
-            self.launch("backward", task, plan, (sums,) * 7 + (0,), weigh=plan.weigh, dry=True)
-        self.launch("forward", task, plan, (sums, states, slopes, 0), weigh=False)
+            self.launch("backward", task, (sums,) * 7 + (0,), common, weigh=plan.weigh, dry=True)
+        self.launch("forward", task, (sums, states, slopes, 0), common, weigh=False)
         return sums, states, slopes
 
     def backward(self, task: Task, pull: Pull, plan: Plan) -> tuple[Tensor, Tensor | None]:
         """The rows μ of a block, and its slopes where they are wanted; gradients of constants add up here."""
-        count, sums = task.block.count, task.sums.contiguous()
+        count, sums, common = task.block.count, task.sums.contiguous(), self.common(task, plan)
         rows = pull.read_block(task.steps)
         mu = torch.zeros_like(rows)
-        for k, grad in enumerate(pull.grads):
-            if grad is not None:
-                mu[k, 0].copy_(grad)
+        given = [k for k, grad in enumerate(pull.grads) if grad is not None]
+        lines = mu[:, 0].unbind(0) if len(given) > 8 else {k: mu[k, 0] for k in given}
+        if given:
+            copy_each([lines[k] for k in given], [pull.grads[k] for k in given])
         kernels, begin = self.kernels, 0
         if 0 in task.idle:  # nobody uses its slope: what is left is the state, and of some schemes that is the sum
             begin = 1 if self.low.states == self.low.sums[0] else 0
@@ -100,8 +105,10 @@ class Launcher:
         slopes = torch.zeros_like(mu[:, 0]) if pull.weigh else sums
         weights = torch.zeros_like(mu[:, 0]) if pull.weigh and kernels.weighs else sums
         saved = sums.new_empty(count * self.samples, max(1, kernels.saved))
-        totals = sums.new_empty(max(1, sum(size for *_, size in kernels.totals)), self.samples)
-        self.launch("backward", task, plan, (sums, rows, mu, slopes, weights, saved, totals, begin), pull.weigh)
+        totals = sums.new_empty(max(1, sum(map(len, self.prepared.totals))), self.samples)
+        if kernels.replays:
+            self.launch("replay", task, (rows, slopes, saved, begin), common, pull.weigh)
+        self.launch("backward", task, (sums, rows, mu, slopes, weights, saved, totals, begin), common, pull.weigh)
         self._gather(saved[begin * self.samples :], totals)
         if pull.weigh and kernels.weighs:
             found = weights.sum(-1)
@@ -112,13 +119,11 @@ class Launcher:
 
     def _gather(self, saved: Tensor, totals: Tensor) -> None:
         """Add the gradients of a block to those of the constants."""
-        start = 0
-        for where, first, size in self.kernels.totals:
-            part, start = totals[start : start + size], start + size
-            if where == "own":
-                self.own_grad[first : first + size] += part
-            else:
-                self.shared_grad[first : first + size] += part.sum(1)
+        shared, own = self.prepared.totals
+        if len(shared):
+            self.shared_grad.index_add_(0, shared, totals[: len(shared)].sum(1))
+        if len(own):
+            self.own_grad.index_add_(0, own, totals[len(shared) :])
         with ieee(saved):
             for x, g, m in self.kernels.products:
                 first = m.offset + m.row * m.width
@@ -141,11 +146,11 @@ class Launcher:
 
 def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     """The weights inside a block, as a kernel takes them: a table, how far back it goes, its strides by group, step,
-    sum and earlier step; then coefficients, decays and number of exponentials."""
+    sum and earlier step; then coefficients, losses and number of exponentials."""
     if isinstance(inner, Modes):
         groups, _, lags = inner.lags.shape
         table, modes = (x.permute(1, 2, 0).contiguous() for x in (inner.lags, inner.coefficients))  # groups are near
-        return table, lags - 1, 1, groups, lags * groups, -groups, modes, inner.decays, len(inner.decays)
+        return table, lags - 1, 1, groups, lags * groups, -groups, modes, inner.losses, len(inner.losses)
     _, count, outs, _, ins = inner.shape
     strides = (count * outs * count, outs * count, count, 1) if ins == 1 else (count * count * ins, count * ins, 1, ins)
     table = inner.contiguous()
@@ -153,14 +158,10 @@ def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
 
 
 def _sizes(inner: Tensor | Modes) -> dict[str, int]:
-    """The powers of two that hold the exponentials and the steps before them."""
+    """The power of two that holds the exponentials, and how many steps before them are exact."""
     if not isinstance(inner, Modes):
         return {"K": 0, "R": 0}
-    return {"K": _power(len(inner.decays)), "R": _power(inner.lags.shape[-1] - 1)}
-
-
-def _power(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+    return {"K": 1 << (len(inner.losses) - 1).bit_length(), "R": inner.lags.shape[-1] - 1}
 
 
 def _check_room(compiled: Any, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....base.caches import Cache
 from ....base.policy import KERNEL_ROWS, KERNEL_SAMPLES, KERNEL_TILE_SAMPLES, KERNEL_TILE_WARPS, KERNEL_WARPS
-from ....history import reduced
+from ....history import Exponentials, reduced
 from ...plan import Plan
 from .elements import Pick, picked
 from .emit import Emitter, Kernels
@@ -34,16 +34,18 @@ class Prepared:
         sources: the constants among the tensors of a record.
         fitting: the variants that were compiled and found to fit the device.
         places: where each feature of each sample is in a row, and the strides of that where they are all.
+        totals: which constants get the gradients that add up in the kernel, shared and own.
     """
 
     low: Lowered
     kernels: Kernels
     functions: dict[str, Any]
-    shared: list[Pick]
-    own: list[Pick]
+    shared: Pick | None
+    own: Pick | None
     sources: list[int]
     places: Tensor
     strides: tuple[int, int]
+    totals: tuple[Tensor, Tensor]
     fitting: set[Hashable] = field(default_factory=set)
 
     def fixed(self, like: Tensor) -> dict[str, Any]:
@@ -56,7 +58,7 @@ class Prepared:
             "J": KERNEL_ROWS,
             "FEATURES": self.places.shape[1],
             "DT": tl.float32 if single else tl.float64,
-            "PR": "tf32" if single and reduced(like) else "ieee",
+            "PR": ("tf32" if reduced(like) else "split") if single else "ieee",
             "num_warps": KERNEL_TILE_WARPS if tiles else KERNEL_WARPS,
             "num_stages": 1,
             "enable_fp_fusion": True,
@@ -64,10 +66,10 @@ class Prepared:
 
     def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
         """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
-        shared = [pick.of(constants, like).reshape(-1) for pick in self.shared]
-        own = [pick.of(constants, like).t() for pick in self.own]
-        nothing = like.new_zeros(1)
-        return torch.cat(shared or [nothing]), torch.cat(own) if own else nothing
+        shared, own = (
+            like.new_zeros(1) if pick is None else pick.of(constants, like) for pick in (self.shared, self.own)
+        )
+        return shared, own
 
 
 def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor]]:
@@ -77,11 +79,16 @@ def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor
     does, seen = step.described()
     trained = tuple(id(x) in constants.trained for x in seen)
     structure = plan.field.structure
-    key = (does, trained, structure.shapes, structure.spans, like.device, like.shape, plan.weigh)
+    key = (does, trained, structure.shapes, structure.spans, like.device, like.shape, plan.weigh, _near(plan))
     found = _PREPARED.get(key, lambda: _made(plan, like, step, constants, seen))
     if isinstance(found, str):
         raise Refused(found)
     return found, constants, [seen[k] for k in found.sources]
+
+
+def _near(plan: Plan) -> int:
+    """The exact lags beside exponentials."""
+    return plan.history.block if isinstance(plan.history, Exponentials) else 0
 
 
 def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list[Tensor]) -> Prepared | str:
@@ -94,14 +101,22 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     places[sample.reshape(-1), feature.reshape(-1)] = torch.arange(sample.numel())
     strides = int(places[-1, 0]) // max(1, samples - 1), int(places[0, -1]) // max(1, features - 1)
     lines = torch.arange(samples)[:, None] * strides[0] + torch.arange(features) * strides[1]
-    kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh).kernels()
+    kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh, _near(plan)).kernels()
     numbers = {id(x): k for k, x in enumerate(seen)}
-    shared, own = ([picked(slots, low.constants) for slots in part] for part in (low.builder.shared, low.builder.own))
+    shared, own = (
+        picked(torch.cat(part), low.constants, like.device) if part else None
+        for part in (low.builder.shared, [slots.t() for slots in low.builder.own])
+    )
     for spent in (low.builder.orders, low.builder.known, low.builder.shared, low.builder.own):
         spent.clear()
     sources = [numbers[id(x)] for x in low.constants]
-    program = replace(low, constants=[])
-    return Prepared(program, kernels, _compiled(kernels.source), shared, own, sources, places.to(like.device), strides)
+    program, functions = replace(low, constants=[]), _compiled(kernels.source)
+    totals = [
+        torch.tensor([first + i for where, first, size in kernels.totals if where == name for i in range(size)]).long()
+        for name in ("shared", "own")
+    ]
+    places, *totals = (x.to(like.device) for x in (places, *totals))
+    return Prepared(program, kernels, functions, shared, own, sources, places, strides, (totals[0], totals[1]))
 
 
 def _compiled(source: str) -> dict[str, Any]:
@@ -113,7 +128,7 @@ def _compiled(source: str) -> dict[str, Any]:
 
     name = f"<neuralfde kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    own = {f: getattr(functions, f) for f in ("tanh", "log1p", "expm1", "power", "sign")}
+    own = {f: getattr(functions, f) for f in ("tanh", "product", "log1p", "expm1", "power", "sign")}
     found: dict[str, Any] = {"triton": triton, "tl": tl, **own}
     exec(compile(source, name, "exec"), found)
     return found

@@ -57,7 +57,8 @@ class Recorder(Recording):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        live = any(id(x) in self.depends for x in tensors_in((args, kwargs)))
+        given = tensors_in(args) + (tensors_in(kwargs) if kwargs else [])
+        live = any(id(x) in self.depends for x in given)
         if live and op._schema.name not in self.covered:
             with self:
                 found = op.decompose(*args, **kwargs)
@@ -71,10 +72,11 @@ class Recorder(Recording):
             raise Refused("func looks at the numbers of its state (float(), item(), if)")
         out = op(*args, **kwargs)
         (self.live if live else self.constant).append(Call(op, args, kwargs, out))
-        for x in tensors_in((args, kwargs, out)):
+        made = tensors_in(out)
+        for x in (*given, *made):
             self.places.setdefault(x.untyped_storage().data_ptr(), set()).add(id(x))
         if live:
-            self.depends.update(id(x) for x in tensors_in(out))
+            self.depends.update(map(id, made))
         return out
 
     def _alone(self, x: Tensor) -> bool:
