@@ -39,10 +39,10 @@ class Tape(Readable, Protocol):
 
 
 def read_rows(tape: Readable, steps: range) -> Tensor:
-    """The rows of these steps, descending, (steps, *shape): at once where the tape can, otherwise one by one."""
+    """The rows of these steps, descending, (steps, *shape), contiguous: at once where the tape can, else one by one."""
     at_once = getattr(tape, "read_rows", None)
     if at_once is not None:
-        return at_once(steps)  # type: ignore[no-any-return]
+        return at_once(steps).contiguous()  # type: ignore[no-any-return]
     first = tape.read(steps[0])
     rows = first.new_empty(len(steps), *first.shape)
     rows[0] = first
