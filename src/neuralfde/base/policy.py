@@ -106,6 +106,9 @@ BAND_DENSE = 1 << 18
 CHEBYSHEV_TERMS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.
 STAGE_STALE = 0.1
+#: Plain iterations of a stage, one evaluation each, in place of systems without a structure, where each product costs
+#: three: if they contract too slowly to end within so many, GMRES would take as many products.
+STAGE_PLAIN = 200
 #: A step with so much smaller a weight asks for a matrix of its own: the error of its slope is its state's over it.
 STAGE_SHORTER = 1 / 64
 #: Updates of this many roundings do not shrink any further.

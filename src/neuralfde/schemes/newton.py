@@ -10,18 +10,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.policy import DENSE_WIDE, STAGE_GROWTH, STAGE_ROUNDING, STAGE_SHORTER, STAGE_STALE
+from ..base.policy import DENSE_WIDE, STAGE_GROWTH, STAGE_PLAIN, STAGE_ROUNDING, STAGE_SHORTER, STAGE_STALE
 from ..errors import ConvergenceError
 from .banded import Banded
 from .jacobian import Jacobian
 from .krylov import Krylov
 from .linear import Dense, Factor, Linear, check_linear
-from .stage_solvers import Map, Stages, StageSolver, rounding_of
+from .stage_solvers import Map, Stages, StageSolver, roughness
 
 
 @dataclass(frozen=True)
 class Auto(Linear):
-    """The first structure that the Jacobian has: a matrix for each sample, few diagonals, or none."""
+    """The first structure that the Jacobian has: a matrix for each sample, few diagonals, or none.
+
+    Without one, stages are iterated plainly as long as that contracts, and by ``Krylov()`` where it does not.
+    """
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """See :class:`Linear`."""
@@ -32,9 +35,23 @@ class Auto(Linear):
             if found is not None:
                 found.by = linear
                 return found
-        found = Krylov().factor(jacobian, w0)
-        found.by = Krylov()
-        return found
+        return Plain(jacobian)
+
+
+class Plain(Factor):
+    """The identity in place of ``I - w_0 J``: ``z ← c + w_0 f(z)``, one evaluation each."""
+
+    def __init__(self, jacobian: Jacobian) -> None:
+        self.samples, self.by = jacobian.samples(), Krylov()
+        self.why = f"plain iteration, {jacobian.shape.numel() // self.samples} coupled numbers without a narrow band"
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return r
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return r
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,8 @@ class NewtonStages(Stages):
         self.divisor: tuple[Tensor, Tensor] | None = None  # w0, and w0 without zeros
         self.made: tuple[Tensor | None, float] = None, 0.0  # the last w0, and the size of that of the matrix
         self.coupled = False  # whether samples were seen to act on each other
+        self.plain: Factor | None = None  # where there is no structure
+        self.wait, self.pause = 0, 1  # stages to be solved before it is tried again, now and after it has failed again
         self.reached = math.inf  # updates of the worst sample of the last iteration, relative to its state
 
     @property
@@ -157,10 +176,17 @@ class NewtonStages(Stages):
             tol /= 16 if transposed else 256  # the errors of slopes may all point one way, and add up
         start, fresh, before, least = (x, at), False, None, torch.finfo(x.dtype).tiny
         found, ahead = None, None  # what is there of samples that are done, and which are not
-        for _ in range(self.solver.max_iter):
+        if self.plain is not None:
+            self.factor, self.wait = (self.factor, self.wait - 1) if self.wait else (self.plain, 0)
+        slowest = tol ** (1 / STAGE_PLAIN)
+        left, past, calm = float(self.solver.max_iter), [], torch.zeros((), device=x.device)
+        while left > 0:
             if self.factor is None or not (fresh or (self.factor.reusable and self._long_enough(w0))):
                 self._renew(jacobian(x), w0)
                 fresh = True
+            plain = self.factor is self.plain
+            left -= self.solver.max_iter / STAGE_PLAIN if plain else 1
+            stale = slowest if plain else STAGE_STALE
             d = self._solved(at[0], transposed)
             new, now = x + d, self._sizes(d)
             if before is not None:
@@ -173,22 +199,31 @@ class NewtonStages(Stages):
                 done = now * rate <= tol * size
                 if found is None and bool(done.all()):
                     return _Found(new, d, *at, None)
-                done |= now <= torch.finfo(x.dtype).eps * size
-                near = ~done & (rate > STAGE_STALE) & (now < 1e-3 * size)
-                if bool(near.any()):
-                    noise = self._sizes(self._solved(residual(x + rounding_of(x))[0] - at[0], transposed))
-                    done |= near & (now <= STAGE_ROUNDING * noise)  # as small as the rounding of x lets it be
-                if ahead is not None and self._moved(~ahead & (now > tol * size), jacobian, x):
+                exact = done
+                done = done | (now <= torch.finfo(x.dtype).eps * size)
+                near = ~done & (rate > stale) & (now < 1e-3 * size)
+                for bend in (False, True) if bool(near.any()) else ():
+                    noise = self._sizes(self._solved(roughness(lambda x: residual(x)[0], x, at[0], bend), transposed))
+                    done = done | near & (now <= STAGE_ROUNDING * noise)  # as small as rounding lets it be
+                    if bool((done | ~near).all()):
+                        break
+                if ahead is not None and self._moved(~ahead & (now > calm), jacobian, x):
                     self._renew(jacobian(x), w0)
                     fresh, before, found, ahead = True, None, None, None
                     continue
                 found = self._kept(found, ahead, new, d, at)
-                ahead = ~done if ahead is None else ahead & ~done
+                ahead = torch.ones_like(done) if ahead is None else ahead
+                calm = torch.where(ahead, torch.where(exact, tol * size, 16 * now), calm)  # of those that are done
+                ahead = ahead & ~done
                 if not bool(ahead.any()):
                     return found
                 self.reached = float((now / size)[ahead].max())
-                slow = ahead & ~(rate <= STAGE_STALE)
+                slow = ahead & ~(rate <= stale)
+                if plain:  # single rates say little
+                    slow = slow & (now > stale**4 * past[-4]) if len(past) > 3 else torch.zeros_like(slow)
                 if not fresh and bool(slow.any()):
+                    if plain:
+                        self.wait, self.pause = self.pause, 4 * self.pause
                     astray = self._all(slow & ~(rate < 1), x)  # by the old matrix
                     x = torch.where(astray, start[0], x)
                     at = torch.where(astray, start[1][0], at[0]), torch.where(astray, start[1][1], at[1])
@@ -198,6 +233,7 @@ class NewtonStages(Stages):
                         found, ahead = None, None
                     continue
             x, before, fresh = new, now, False
+            past.append(now)
             at = residual(x)
         failed = torch.ones_like(x, dtype=torch.bool) if ahead is None else self._all(ahead, x)
         return self._kept(found, ahead, new, d, at)._replace(failed=failed)
@@ -252,11 +288,14 @@ class NewtonStages(Stages):
                 f"the Jacobian of func has not the structure that {self.solver.linear} uses. Use solver='auto'."
             )
         self.factor, self.linear, self.made = found, found.by or self.linear, (w0, float(w0.max()))
-        self.factorisations += found.reusable
+        if isinstance(found, Plain):
+            self.plain = found
+        else:
+            self.factorisations += found.reusable
 
     def _long_enough(self, w0: Tensor) -> bool:
         """Whether the matrix is not one of a far longer step: its errors would be divided by ``w_0`` in the slope."""
-        if self.made[0] is not w0:
+        if self.made[0] is not w0 and self.factor is not self.plain:
             if float(w0.max()) < STAGE_SHORTER * self.made[1]:
                 return False
             self.made = w0, self.made[1]

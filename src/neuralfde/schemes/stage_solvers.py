@@ -131,6 +131,16 @@ def rounding_of(x: Tensor) -> Tensor:
     return torch.where((k * 0.6180339887498949) % 1 < 0.5, x, -x) * torch.finfo(x.dtype).eps
 
 
+def roughness(f: Map, x: Tensor, at: Tensor, bend: bool) -> Tensor:
+    """What rounding makes of ``f(x)``, which is ``at``: what it changes by if every number of ``x`` does by its own.
+
+    ``bend``: what a small curve of ``f`` is off its chord by. Inside ``func`` fewer digits may be kept than in ``x``, as
+    in the products of matrices of a GPU: then most small changes of ``x`` change nothing, and some a lot.
+    """
+    d = rounding_of(x)
+    return f(x + 64 * d) + f(x - 64 * d) - 2 * at if bend else f(x + d) - at
+
+
 def _far_from(tol: float, before: float, now: float) -> int:
     """How many changes in a row are larger than ``tol`` if they go on to shrink as the last two did, less one."""
     ratio = now / before

@@ -104,6 +104,7 @@ class PicardSteps(Steps):
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
         self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
+        self.large = like.is_cuda or like.numel() > PICARD_NUMBERS[1]
         self.settling = Settling(plan, like, self.tol)
         self.latest: Tensor | None = None  # the last slope of the block before
 
@@ -172,7 +173,7 @@ class PicardSteps(Steps):
                 settled = self.settling.settled(before, states)
                 if settled is None:
                     return 0
-                if not settled and (k > PICARD_EXTRA or base.is_cuda):
+                if not settled and (k > PICARD_EXTRA or self.large):
                     last, change = change, largest(states - before)
                     settled = change > last / 2 and self.settling.rough(block, (a, b), stages, slopes, states - before)
                 if settled:

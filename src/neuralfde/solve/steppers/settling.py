@@ -11,7 +11,7 @@ from torch import Tensor
 from ...base.caches import Verdicts
 from ...base.policy import STAGE_GROWTH, STAGE_ROUNDING
 from ...schemes import Jacobian
-from ...schemes.stage_solvers import rounding_of
+from ...schemes.stage_solvers import roughness
 from ..plan import Plan
 from .block import BlockOfSteps
 from .stacked import largest
@@ -60,11 +60,19 @@ class Settling:
         if not largest(moved) <= 1e-3 * largest(stages[-1]):
             return False
         times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
-        noise = (block.evaluate(times, stages + rounding_of(stages)) - slopes)[-1] * weights
         m = self.sample(block.task.steps[a], block.row(stages[-1], 0))
-        size, noise = (x.abs() if block.one else x.abs().transpose(0, 1) for x in (moved, noise))
-        size, noise = (x.reshape(b - a, -1, m).amax((0, 2)) for x in (size, noise))
-        return bool((size <= STAGE_ROUNDING * noise).all())
+
+        def by_samples(x: Tensor) -> Tensor:
+            return (x if block.one else x.transpose(0, 1)).abs().reshape(b - a, -1, m).amax((0, 2))
+
+        size, left = by_samples(moved), None
+        for bend in (False, True):
+            noise = roughness(lambda x: block.evaluate(times, x), stages, slopes, bend)[-1] * weights
+            above = size > STAGE_ROUNDING * by_samples(noise)
+            left = above if left is None else left & above
+            if not bool(left.any()):
+                return True
+        return False
 
     def continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
         """Whether each step has the solution that is continued from the step before, as single steps would have it.
