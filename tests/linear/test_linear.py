@@ -242,7 +242,7 @@ def test_large_sparse_systems_with_and_without_scipy(monkeypatch):
     monkeypatch.setattr(sparse, "gmres", lambda apply, rest, *more: (torch.zeros_like(rest),))  # as if it stood still
     with pytest.raises(nf.errors.ConvergenceError, match="cuDSS"):
         factors[1].solve(r)
-    monkeypatch.setattr(torch.sparse, "spsolve", lambda m, b: torch.linalg.solve(m.to_dense(), b))  # as if it were there
+    monkeypatch.setattr(torch.sparse, "spsolve", lambda m, b: torch.linalg.solve(m.to_dense(), b))  # as if built in
     assert relative(factors[1].solve(r), torch.linalg.solve(matrix, r.T).T) < 1e-11
     assert relative(factors[1].solve_transposed(r), torch.linalg.solve(matrix.T, r.T).T) < 1e-11
 
@@ -318,4 +318,5 @@ def test_imex_steps_on_the_mesh_of_a_tolerance():
         assert found.stats.smallest_step < found.stats.largest_step / 10
     mesh = nf.fdeint(f, z0, 1.0, 0.7, linear=made(k), grid=found.grid)  # the same steps, given
     (by_mesh,), (by_tolerance,) = (torch.autograd.grad(y.sum(), k) for y in (mesh, found.ys))
-    assert torch.equal(mesh, found.ys[-1]) and torch.equal(by_mesh, by_tolerance)
+    assert torch.equal(mesh, found.ys[-1])
+    assert torch.equal(by_mesh, by_tolerance)

@@ -1,4 +1,4 @@
-"""A sparse matrix as a linear part: scipy's SuperLU where it is installed, otherwise GMRES, and cuDSS where that fails."""
+"""A sparse matrix as a linear part: scipy's SuperLU where there is one, otherwise GMRES, then cuDSS."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import real, whole
-from ..base.policy import STAGE_ROUNDING
+from ..base.policy import STAGE_NEAR, STAGE_ROUNDING
 from ..errors import ConvergenceError
 from .jacobian import Jacobian
 
@@ -113,7 +113,7 @@ class _Iteration(Stages):
             if not math.isfinite(change):
                 break
             least, since = (change, k) if change < 0.9 * least else (least, since)
-            if k - since >= 8 and change < 1e-3:  # a small number may go on changing by the rounding of large ones
+            if k - since >= 8 and change < STAGE_NEAR:  # small numbers may go on changing by the rounding of large ones
                 noise = (once(x + rounding_of(x)) - new).abs_().maximum(torch.finfo(x.dtype).eps * size)
                 if bool((moved <= STAGE_ROUNDING * noise).all()):
                     return once(x)
@@ -134,8 +134,8 @@ def rounding_of(x: Tensor) -> Tensor:
 def roughness(f: Map, x: Tensor, at: Tensor, bend: bool) -> Tensor:
     """What rounding makes of ``f(x)``, which is ``at``: what it changes by if every number of ``x`` does by its own.
 
-    ``bend``: what a small curve of ``f`` is off its chord by. Inside ``func`` fewer digits may be kept than in ``x``, as
-    in the products of matrices of a GPU: then most small changes of ``x`` change nothing, and some a lot.
+    ``bend``: how far a short piece of ``f`` is from straight. Inside ``func`` fewer digits may be kept than in ``x``,
+    as in products of matrices on a GPU: then most small changes of ``x`` change nothing, and some a lot.
     """
     d = rounding_of(x)
     return f(x + 64 * d) + f(x - 64 * d) - 2 * at if bend else f(x + d) - at

@@ -36,7 +36,7 @@ class Witness:
     def note(self, steps: range, states: Tensor, slopes: Tensor) -> None:
         """Keep what is wanted of a block of steps forward."""
         if self.plan.scheme.implicit:
-            size = states.abs().amax()
+            size = torch.maximum(states.amax(), -states.amin())  # no block of absolute values in between
             self.size = size if self.size is None else torch.maximum(self.size, size)
         for n in self.steps.intersection(steps):
             self.slopes[n], self.states[n] = slopes[n - steps[0]].clone(), states[n - steps[0]].clone()

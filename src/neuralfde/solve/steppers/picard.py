@@ -35,6 +35,7 @@ from ...base.policy import (
     PICARD_STIFF,
     PICARD_TOGETHER,
     PICARD_TOGETHER_GPU,
+    STAGE_NEAR,
 )
 from ...base.transfer import capturing
 from ...errors import InputError
@@ -168,7 +169,7 @@ class PicardSteps(Steps):
             if k > PICARD_BLIND and k % 2:
                 if scheme.implicit:
                     last, moved = moved, largest(before[..., 0, :] - states[..., 0, :])
-                    if not (moved <= last or moved <= 1e-3 * largest(states[..., 0, :])):
+                    if not (moved <= last or moved <= STAGE_NEAR * largest(states[..., 0, :])):
                         return self._stiff(moved / last if last > 0 else math.inf)
                 settled = self.settling.settled(before, states)
                 if settled is None:

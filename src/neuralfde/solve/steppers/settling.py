@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...base.caches import Verdicts
-from ...base.policy import STAGE_GROWTH, STAGE_ROUNDING
+from ...base.policy import STAGE_GROWTH, STAGE_NEAR, STAGE_ROUNDING
 from ...schemes import Jacobian
 from ...schemes.stage_solvers import roughness
 from ..plan import Plan
@@ -57,7 +57,7 @@ class Settling:
         On a GPU products of matrices and convolutions may have ten bits.
         """
         a, b = steps
-        if not largest(moved) <= 1e-3 * largest(stages[-1]):
+        if not largest(moved) <= STAGE_NEAR * largest(stages[-1]):
             return False
         times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
         m = self.sample(block.task.steps[a], block.row(stages[-1], 0))
