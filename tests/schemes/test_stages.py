@@ -178,7 +178,7 @@ def test_stages_end_where_a_func_with_fewer_digits_than_its_state_stands_still(s
     options = {"steps": 6, "method": "trapezoid", "params": [k]}
     out = solve(func, z0, 0.6, 0.5, stepper=stepper, **options)
     exact = fdeint(lambda t, z: torch.tanh(z) @ k.double() - z, z0.double(), 0.6, 0.5, **options)
-    assert out.stats.evaluations < 120 * out.stats.steps
+    assert out.stats.evaluations < 150 * out.stats.steps
     assert apart(out.ys[-1].detach().double(), exact.detach()) < 1e-3
     by, right = (torch.autograd.grad(y.square().sum(), k)[0].double() for y in (out.ys[-1], exact))
     assert apart(by, right) < 1e-2

@@ -45,6 +45,8 @@ PICARD_FEWEST = 40
 PICARD_BLIND = 4
 #: Iterations that may be made beside half of the calls that they replace.
 PICARD_EXTRA = 16
+#: Two iterations that leave more than this share of a change stand still.
+PICARD_STILL = 0.8
 #: A backward iteration that changes nothing by more than this many roundings, and no less than before, stands still.
 STANDSTILL = 256
 #: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,

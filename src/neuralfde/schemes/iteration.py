@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..base.policy import STAGE_NEAR, STAGE_PLAIN, STAGE_ROUNDING, STAGE_SHORTER, STAGE_STALE
+from ..base.policy import STAGE_NEAR, STAGE_PLAIN, STAGE_SHORTER, STAGE_STALE
 from ..errors import ConvergenceError
 from .jacobian import Jacobian
 from .krylov import Plain
 from .linear import Factor, Linear
-from .stage_solvers import StageSolver, roughness
+from .stage_solvers import StageSolver, roughness, rounded
 
 #: From x to its residual, and to what else is known there.
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -100,7 +101,9 @@ class Iteration:
                     return new
                 done = exact | (now <= torch.finfo(x.dtype).eps * size)
                 near = ~done & (rate > stale) & (now < STAGE_NEAR * size)
-                done = done | self._rounded(residual, x, at[0], near, now, transposed)
+                if bool(near.any()):
+                    noise = partial(self._noise, residual, x, at[0], transposed)
+                    done = done | rounded(near, now, noise)
                 if ahead is None or found is None:
                     found, ahead = new, torch.ones_like(done)
                 elif self._moved(~ahead & (now > calm), jacobian, x):
@@ -134,14 +137,9 @@ class Iteration:
             return new._replace(failed=torch.ones_like(x, dtype=torch.bool))
         return new.where(ahead, found)._replace(failed=spread(ahead, x))
 
-    def _rounded(self, residual: Residual, x: Tensor, r: Tensor, near: Tensor, now: Tensor, transposed: bool) -> Tensor:
-        """Which of the samples ``near`` their end have updates as small as rounding lets them be."""
-        done = torch.zeros_like(near)
-        for bend in (False, True):
-            if bool((near & ~done).any()):
-                noise = self.solved(roughness(lambda x: residual(x)[0], x, r, bend), transposed)
-                done = done | (near & (now <= STAGE_ROUNDING * self.sizes(noise)))
-        return done
+    def _noise(self, residual: Residual, x: Tensor, r: Tensor, transposed: bool, bend: bool) -> Tensor:
+        """What rounding makes of the update of each sample."""
+        return self.sizes(self.solved(roughness(lambda x: residual(x)[0], x, r, bend), transposed))
 
     def _moved(self, samples: Tensor, jacobian: Callable[[Tensor], Jacobian], x: Tensor) -> bool:
         """Whether samples that were done move on because others act on them; from then on all are one."""

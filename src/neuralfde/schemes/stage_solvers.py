@@ -131,6 +131,14 @@ def rounding_of(x: Tensor) -> Tensor:
     return torch.where((k * 0.6180339887498949) % 1 < 0.5, x, -x) * torch.finfo(x.dtype).eps
 
 
+def rounded(near: Tensor, now: Tensor, noise: Callable[[bool], Tensor], bends: bool = True) -> Tensor:
+    """Which of the samples ``near`` their end move no more than rounding makes them, by ``noise(bend)`` of each."""
+    done = near & (now <= STAGE_ROUNDING * noise(False))
+    if bends and bool((near & ~done).any()):
+        done = done | (near & (now <= STAGE_ROUNDING * noise(True)))
+    return done
+
+
 def roughness(f: Map, x: Tensor, at: Tensor, bend: bool) -> Tensor:
     """What rounding makes of ``f(x)``, which is ``at``: what it changes by if every number of ``x`` does by its own.
 

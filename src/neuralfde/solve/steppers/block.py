@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...base.policy import IMPLICIT_CALLS, PICARD_BLIND, PICARD_EXTRA, STAGE_NEAR, STANDSTILL
+from ...base.policy import IMPLICIT_CALLS, PICARD_BLIND, PICARD_EXTRA, PICARD_STILL, STAGE_NEAR, STANDSTILL
 from ...base.torch_private import vjp
 from ...history import Block, ieee, reduced
 from ...schemes import Scheme
@@ -195,7 +195,7 @@ class BlockBackward:
                 change = _change(before, by_groups)
                 # a small number beside large ones may go on changing by their rounding, and func may be rougher still
                 still = last <= change <= STANDSTILL * eps
-                if change > last / 2 and largest(by_groups - before) <= STAGE_NEAR * largest(by_groups):
+                if change > PICARD_STILL * last and largest(by_groups - before) <= STAGE_NEAR * largest(by_groups):
                     still |= change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
                 if still or change <= 4 * eps:
                     return mu, bars.transpose(0, 1).reshape(self.v.shape)

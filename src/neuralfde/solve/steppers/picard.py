@@ -33,6 +33,7 @@ from ...base.policy import (
     PICARD_ROW,
     PICARD_SAMPLE,
     PICARD_STIFF,
+    PICARD_STILL,
     PICARD_TOGETHER,
     PICARD_TOGETHER_GPU,
     STAGE_NEAR,
@@ -176,7 +177,8 @@ class PicardSteps(Steps):
                     return 0
                 if not settled and (k > PICARD_EXTRA or self.large):
                     last, change = change, largest(states - before)
-                    settled = change > last / 2 and self.settling.rough(block, (a, b), stages, slopes, states - before)
+                    still = change > last / 2, change > PICARD_STILL * last
+                    settled = still[0] and self.settling.rough(block, (a, b), stages, slopes, states - before, still[1])
                 if settled:
                     return self._take(block, a, b - a, sums, states, slopes[-1], states, slopes[-1])
         half = (b - a) // 2

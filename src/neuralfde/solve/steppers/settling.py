@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ...base.caches import Verdicts
-from ...base.policy import STAGE_GROWTH, STAGE_NEAR, STAGE_ROUNDING
+from ...base.policy import STAGE_GROWTH, STAGE_NEAR
 from ...schemes import Jacobian
-from ...schemes.stage_solvers import roughness
+from ...schemes.stage_solvers import roughness, rounded
 from ..plan import Plan
 from .block import BlockOfSteps
 from .stacked import largest
@@ -51,8 +51,10 @@ class Settling:
         excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
         return excess <= 0 if math.isfinite(excess) else None
 
-    def rough(self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor) -> bool:
-        """Whether no sample moves by more than the rounding of states makes it: ``func`` may be rougher than they are.
+    def rough(
+        self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor, still: bool
+    ) -> bool:
+        """Whether no sample moves by more than rounding makes it: of states, or, if it stands ``still``, inside func.
 
         On a GPU products of matrices and convolutions may have ten bits.
         """
@@ -65,14 +67,11 @@ class Settling:
         def by_samples(x: Tensor) -> Tensor:
             return (x if block.one else x.transpose(0, 1)).abs().reshape(b - a, -1, m).amax((0, 2))
 
-        size, left = by_samples(moved), None
-        for bend in (False, True):
-            noise = roughness(lambda x: block.evaluate(times, x), stages, slopes, bend)[-1] * weights
-            above = size > STAGE_ROUNDING * by_samples(noise)
-            left = above if left is None else left & above
-            if not bool(left.any()):
-                return True
-        return False
+        def noise(bend: bool) -> Tensor:
+            return by_samples(roughness(lambda x: block.evaluate(times, x), stages, slopes, bend)[-1] * weights)
+
+        size = by_samples(moved)
+        return bool(rounded(torch.ones_like(size, dtype=torch.bool), size, noise, still).all())
 
     def continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
         """Whether each step has the solution that is continued from the step before, as single steps would have it.
