@@ -111,6 +111,8 @@ CHEBYSHEV_ROUNDING = 1e-13
 #: Without steps: times of one parabola lie within this factor, what is below exp(-digits) is left out of its integral,
 #: and rounding grows by exp(growth) where A does. Beyond that, matrices up to this size have a function of their own.
 PARABOLA_WINDOW, PARABOLA_DIGITS, PARABOLA_GROWTH, PARABOLA_MATRIX = 5.0, 34.0, 20.0, 64
+#: Numbers beyond which a norm of their sizes takes longer than two calls: on a CPU six times as long.
+NORM_NUMBERS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.
 STAGE_STALE = 0.1
 #: Plain iterations of a stage, one evaluation each, in place of systems without a structure, where each product costs

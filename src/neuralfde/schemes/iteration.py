@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.policy import STAGE_NEAR, STAGE_PLAIN, STAGE_SHORTER, STAGE_STALE
+from ..base.policy import NORM_NUMBERS, STAGE_NEAR, STAGE_PLAIN, STAGE_SHORTER, STAGE_STALE
 from ..errors import ConvergenceError
 from .jacobian import Jacobian
 from .krylov import Plain
@@ -79,7 +79,9 @@ class Iteration:
             self.factor, self.wait = (self.factor, self.wait - 1) if self.wait else (self.plain, 0)
         start, fresh, left = (x, at), False, float(self.solver.max_iter)
         past: list[Tensor] = []  # the sizes of the updates by this factor
-        found, ahead, calm = None, None, x.new_zeros(())  # so far; samples not done; what updates of the others may be
+        found: Found | None = None  # so far
+        ahead: Tensor | None = None  # samples that are not done
+        calm: Tensor | float = 0.0  # what updates of the others may be
         while left > 0:
             if self.factor is None or not (fresh or (self.factor.reusable and self._long_enough(w0))):
                 self.renew(jacobian(x), w0)
@@ -90,11 +92,12 @@ class Iteration:
             d = self.solved(at[0], transposed)
             new, now = Found(x + d, d, *at), self.sizes(d)
             if past:
-                size = self.sizes(new.x).maximum(self.sizes(known))
+                size = self.sizes(new.x)
                 if found is None and len(now) == 1:  # numbers of Python are quicker than tensors of one
                     n, b = now.item(), past[-1].item()
                     if n == 0 or (b > 0 and n * (n / b) <= tol * size.item()):
                         return new
+                size = size.maximum(self.sizes(known))
                 rate = now / past[-1].clamp(min=torch.finfo(x.dtype).tiny)
                 exact = now * rate <= tol * size
                 if found is None and bool(exact.all()):
@@ -151,7 +154,8 @@ class Iteration:
     def sizes(self, x: Tensor) -> Tensor:
         """The largest number of each sample."""
         assert self.factor is not None
-        return x.reshape(self.factor.samples, -1).abs().amax(1)  # a norm takes six times as long
+        x = x.reshape(self.factor.samples, -1)
+        return x.abs().amax(1) if x.numel() > NORM_NUMBERS else torch.linalg.vector_norm(x, math.inf, dim=1)
 
     def steep(self, d: Tensor, dv: Tensor, share: float) -> Tensor:
         """The samples with ``⟨d, dv⟩ > share ⟨d, d⟩``, for numbers of any size."""
