@@ -15,7 +15,7 @@ from ..errors import ConvergenceError
 from .jacobian import Jacobian
 from .krylov import Plain
 from .linear import Factor, Linear
-from .stage_solvers import StageSolver, roughness, rounded
+from .stage_solvers import Stages, StageSolver, roughness, rounded
 
 #: From x to its residual, and to what else is known there.
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -36,7 +36,7 @@ class Found(NamedTuple):
         return Found(*(torch.where(now, a, b) for a, b in zip(self[:4], other[:4], strict=True)))
 
 
-class Iteration:
+class Iteration(Stages):
     """The factor of one solve, and what is known of it.
 
     Attributes:
@@ -47,18 +47,13 @@ class Iteration:
     def __init__(self, solver: StageSolver, linear: Linear) -> None:
         self.solver, self.asked, self.linear = solver, linear, linear
         self.factor: Factor | None = None
-        self.factorisations, self.linear_solves, self.reached = 0, 0, math.inf
+        self.reached = math.inf
         self.made: tuple[Tensor | None, float] = None, 0.0  # the last w0, and the size of that of the matrix
         self.coupled = False  # whether samples were seen to act on each other
         self.plain: Factor | None = None  # where there is no structure
         self.wait, self.pause = 0, 1  # stages to be solved before it is tried again, now and after it has failed again
 
-    @property
-    def why(self) -> str:
-        """What the factor uses."""
-        return "" if self.factor is None else self.factor.why
-
-    def run(
+    def iterate(
         self,
         residual: Residual,
         x: Tensor,

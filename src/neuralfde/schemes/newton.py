@@ -59,28 +59,19 @@ class Newton(StageSolver):
         return NewtonStages(self)
 
 
-class NewtonStages(Stages):
+class NewtonStages(Iteration):
     """Newton's method at work in one solve; ``flowed`` counts steps whose stage had several solutions, or none near."""
 
     def __init__(self, solver: Newton) -> None:
-        self.solver, self.iteration, self.flowed = solver, Iteration(solver, solver.linear), 0
+        super().__init__(solver, solver.linear)
+        self.flowed = 0
         self.divisor: tuple[Tensor, Tensor] | None = None  # w0, and w0 without zeros
 
     @property
     def why(self) -> str:  # type: ignore[override]
         """See :class:`Stages`."""
         several = f"; {self.flowed} steps had several solutions, the one continued from the step before was taken"
-        return self.iteration.why + (several if self.flowed else "")
-
-    @property
-    def factorisations(self) -> int:  # type: ignore[override]
-        """See :class:`Stages`."""
-        return self.iteration.factorisations
-
-    @property
-    def linear_solves(self) -> int:  # type: ignore[override]
-        """See :class:`Stages`."""
-        return self.iteration.linear_solves
+        return "" if self.factor is None else self.factor.why + (several if self.flowed else "")
 
     # ---- the two passes ---------------------------------------------------------------------------------------------
 
@@ -91,14 +82,14 @@ class NewtonStages(Stages):
         z, v, failed = self._stage(f, c, w0, guess, (r, first))
         # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which w0 f, which is d - r, grows less met one
         d = z - guess
-        steep = self.iteration.steep(d, d - r, STAGE_GROWTH)
+        steep = self.steep(d, d - r, STAGE_GROWTH)
         if failed is None and not (steep if steep.ndim == 0 else steep.any()):
             return z, v
         self.flowed += 1
         anew = spread(steep, z) if failed is None else spread(steep, z) | failed
         found = self._flow(f, c, w0, torch.where(anew, guess, z), torch.where(anew, first, v))
         if failed is not None and bool((failed & found[2]).any()):
-            raise ConvergenceError(self.iteration.told(where))
+            raise ConvergenceError(self.told(where))
         taken = anew & ~found[2]  # where nothing is continued from the step before, what there is
         return torch.where(taken, found[0], z), torch.where(taken, found[1], v)
 
@@ -111,9 +102,9 @@ class NewtonStages(Stages):
 
         start = torch.zeros_like(jacobian.z)
         first = residual(start)
-        found = self.iteration.run(residual, start, first, first[0], lambda mu: jacobian, w0, transposed=True)
+        found = self.iterate(residual, start, first, first[0], lambda mu: jacobian, w0, transposed=True)
         if found.failed is not None:
-            raise ConvergenceError(self.iteration.told(where))
+            raise ConvergenceError(self.told(where))
         return found.x
 
     def _stage(
@@ -125,7 +116,7 @@ class NewtonStages(Stages):
             v = f(z)
             return torch.addcmul(c, w0, v).sub_(z), v
 
-        found = self.iteration.run(residual, z, at, c, lambda z: Jacobian(f, z), w0)
+        found = self.iterate(residual, z, at, c, lambda z: Jacobian(f, z), w0)
         # the slope with which z = c + w0 v holds to rounding: that of func is as rough as func is stiff
         if self.divisor is None or self.divisor[0] is not w0:
             self.divisor = w0, torch.where(w0 == 0, 1.0, w0)  # where w0 is 0, d is r
@@ -138,16 +129,16 @@ class NewtonStages(Stages):
 
         Implicit steps of length 1/shift, a shift for each sample: long ones once no direction grows.
         """
-        by, sizes = self.iteration, self.iteration.sizes
+        sizes = self.sizes
         shift, r = torch.ones_like(z), torch.addcmul(c, w0, v).sub_(z)
         far = spread(1e3 * (sizes(z) + sizes(c) + sizes(r)), z)
         for _ in range(2 * self.solver.max_iter):
-            by.renew(Jacobian(f, z), w0 / (1 + shift))
-            d = by.solved(r / (1 + shift))
+            self.renew(Jacobian(f, z), w0 / (1 + shift))
+            d = self.solved(r / (1 + shift))
             there = f(z + d)
             rest = torch.addcmul(c, w0, there).sub_(z + d)
             # as the flow goes: no direction grows faster than it is damped, and what is left shrinks or is foreseen
-            steep = by.steep(d, w0 * (there - v) / (1 + shift), 0.5)
+            steep = self.steep(d, w0 * (there - v) / (1 + shift), 0.5)
             foreseen = sizes(shift * d - rest) <= sizes(shift * d) / 2
             size = sizes(z).maximum(sizes(c))
             near = sizes((1 + shift) * d) <= 1e-3 * size
