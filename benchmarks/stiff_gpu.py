@@ -1,6 +1,6 @@
 """Implicit steps and vmap on a GPU: a perceptron, the paper's image block, and 64 solves with their own parameters.
 
-    python benchmarks/stiff_gpu.py --out OUT            # a minute or two
+    python benchmarks/stiff_gpu.py --out OUT            # some 40 s
     python benchmarks/stiff_gpu.py --out OUT --device cpu --quick
 
 One training step each, the least of a few, in float32. Perceptron 32-64-32, batch 64, β = 0.6, h = 0.01, by
@@ -58,7 +58,7 @@ def rows(device: torch.device, quick: bool) -> Iterator[Row]:
     with torch.no_grad():
         z0 = model.stem(images)
     yield training("image block", device, model.fde.func, z0, t=0.1 * steps, order=0.5, steps=steps)
-    yield from ensemble(3, steps=20 if quick else 200, members=4 if quick else 64, device=device)
+    yield from ensemble(1, steps=20 if quick else 50, members=4 if quick else 64, device=device)
 
 
 def main() -> None:

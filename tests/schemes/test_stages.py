@@ -2,13 +2,15 @@
 
 import itertools
 import re
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from neuralfde import Banded, ConvergenceError, Dense, FixedPoint, Given, Krylov, Newton, NonFiniteError, fdeint, solve
 from neuralfde.door.names import METHODS
-from neuralfde.schemes import Jacobian
+from neuralfde.schemes import Jacobian, Linear
+from neuralfde.schemes.krylov import Plain
 from tests.matrix.cases import Case
 from tests.matrix.compare import Field, arguments, by_reference, distances, finished, leaves_of
 from tests.stubs import F64
@@ -136,11 +138,19 @@ def test_one_jacobian_serves_steps_of_all_lengths():
     assert out.stats.linear_solves < 6 * 60
 
 
+@dataclass(frozen=True)
+class Plainly(Linear):
+    """No structure is looked for."""
+
+    def factor(self, jacobian, w0):
+        return Plain(jacobian)
+
+
 NEAR = Given(lambda w0, r: r / (1 + w0), lambda w0, r: r / (1 + w0))
-LINEAR = [Dense(), Krylov(size=4), Krylov(preconditioner=Dense()), NEAR]
+LINEAR = [Dense(), Krylov(size=4), Krylov(preconditioner=Dense()), NEAR, Plainly()]
 
 
-@pytest.mark.parametrize("linear", LINEAR, ids=["dense", "krylov", "preconditioned", "given"])
+@pytest.mark.parametrize("linear", LINEAR, ids=["dense", "krylov", "preconditioned", "given", "plain"])
 def test_gradients_of_every_linear_solver_are_those_of_the_textbook(linear):
     case = Case("l1", "single", "full", "device", "number", 6, 15, "nodes")
     field = Field(case.shape)
@@ -148,6 +158,39 @@ def test_gradients_of_every_linear_solver_are_those_of_the_textbook(linear):
     positional, named = arguments(case, field, leaves)
     found = finished(fdeint(*positional, **{**named, "solver": Newton(linear=linear)}), leaves)
     assert max(distances(found, by_reference(case)).values()) < 1e-12
+
+
+MIXED = torch.randn(600, 600, dtype=F64, generator=torch.Generator().manual_seed(0)) / 600**0.5
+
+
+@pytest.mark.parametrize(("rate", "by"), [(1.0, "plain iteration"), (30.0, "krylov")])
+def test_wide_states_without_a_structure_are_iterated_while_that_contracts(rate, by):
+    z0, found = torch.linspace(-1, 1, 1200, dtype=F64).view(2, 600), []
+    for solver in "auto", Newton(linear=Krylov(size=60)):
+        k = MIXED.clone().requires_grad_()
+        out = solve(lambda t, z, k: torch.tanh(z) @ k - rate * z, z0, 0.5, 0.7, steps=5, method="trapezoid",
+                    solver=solver, args=(k,), stepper="single")  # fmt: skip
+        found.append((out.ys.detach(), *torch.autograd.grad(out.ys.square().sum(), k)))
+        assert by in out.stats.why or solver != "auto"
+    assert max(map(apart, *found)) < 1e-12
+
+
+@pytest.mark.parametrize("stepper", ["single", "picard"])
+def test_stages_end_where_a_func_with_fewer_digits_than_its_state_stands_still(stepper):
+    """Products in ten bits, as those of a GPU, and a stage that hardly contracts: updates never shrink to rounding."""
+    z0, k = torch.linspace(-1, 1, 2400).view(4, 600), (3 * MIXED).float().requires_grad_()
+
+    def func(t, z):
+        x = torch.tanh(z)
+        return (x + (x.half().float() - x).detach()) @ k - z  # rounded, with the derivative of what is not
+
+    options = {"steps": 6, "method": "trapezoid", "params": [k]}
+    out = solve(func, z0, 0.6, 0.5, stepper=stepper, **options)
+    exact = fdeint(lambda t, z: torch.tanh(z) @ k.double() - z, z0.double(), 0.6, 0.5, **options)
+    assert out.stats.evaluations < 150 * out.stats.steps
+    assert apart(out.ys[-1].detach().double(), exact.detach()) < 1e-3
+    by, right = (torch.autograd.grad(y.square().sum(), k)[0].double() for y in (out.ys[-1], exact))
+    assert apart(by, right) < 1e-2
 
 
 def one_way(t, z):
@@ -160,7 +203,7 @@ def later(t, z):
     return torch.stack([-z[0] + 30 * z[1] * z[1].sum(), 4 * torch.cos(5 * t) - z[1] ** 3, -z[2]])
 
 
-@pytest.mark.parametrize("linear", [Dense(), Krylov(), None])
+@pytest.mark.parametrize("linear", [Dense(), Krylov(), Plainly(), None])
 @pytest.mark.parametrize(("func", "start"), [(one_way, 1.0), (later, 0.0)])
 def test_rows_that_act_on_others_are_noticed_whenever_they_begin_to(func, start, linear):
     z0 = start * torch.tensor([[0.3, -0.8], [0.5, 0.2], [0.7, -0.4]], dtype=F64)

@@ -45,6 +45,8 @@ PICARD_FEWEST = 40
 PICARD_BLIND = 4
 #: Iterations that may be made beside half of the calls that they replace.
 PICARD_EXTRA = 16
+#: Two iterations that leave more than this share of a change stand still.
+PICARD_STILL = 0.8
 #: A backward iteration that changes nothing by more than this many roundings, and no less than before, stands still.
 STANDSTILL = 256
 #: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,
@@ -110,20 +112,33 @@ DENSE_NUMBERS, DENSE_MEMORY = 512, 1 << 24
 DENSE_WIDE = 1024
 #: The half width of a band up to which it is eliminated by blocks, and the least size of a block.
 BAND_WIDEST, BAND_BLOCK = 64, 64
-#: Numbers in the inverses of tridiagonal matrices beyond which they are solved by cyclic reduction: 8 levels of three
+#: Numbers in the inverses of tridiagonal matrices beyond which they are solved by cyclic reduction: 8 levels of two
 #: operations on 200 numbers take 60 µs, a product with one inverse 8 µs, with those of 64 samples 2 ms.
 BAND_DENSE = 1 << 18
 #: Chebyshev polynomials up to which a function of a sparse matrix is summed in them: 180 products with 50,000 numbers
 #: and their gradients take half as long as some twenty complex LU (benchmarks/linear_exact.py), and each is kept.
 CHEBYSHEV_TERMS = 1024
+#: Terms below this share of the largest value are left out of such a sum.
+CHEBYSHEV_ROUNDING = 1e-13
+#: Without steps: times of one parabola lie within this factor, what is below exp(-digits) is left out of its integral,
+#: and rounding grows by exp(growth) where A does. Beyond that, matrices up to this size have a function of their own.
+PARABOLA_WINDOW, PARABOLA_DIGITS, PARABOLA_GROWTH, PARABOLA_MATRIX = 5.0, 34.0, 20.0, 64
+#: Numbers beyond which a norm of their sizes takes longer than two calls: on a CPU six times as long.
+NORM_NUMBERS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.
 STAGE_STALE = 0.1
+#: Plain iterations of a stage, one evaluation each, in place of systems without a structure, where each product costs
+#: three: if they contract too slowly to end within so many, GMRES would take as many products.
+STAGE_PLAIN = 200
 #: A step with so much smaller a weight asks for a matrix of its own: the error of its slope is its state's over it.
 STAGE_SHORTER = 1 / 64
 #: A Jacobian of up to so many numbers is kept, and its matrix made anew for each step of another length: 0.1 ms. With
 #: the matrix of the step before, a mesh of growing steps asks for a Jacobian at every second step, each 0.6 ms: a solve
 #: to a tolerance takes half as long again (benchmarks/adaptive_work.py).
 STAGE_KEPT = 1 << 10
+#: A change of at most this share of a state may be rounding inside func, which is then looked at: in ten bits, where
+#: a stage hardly contracts, 0.001 and more.
+STAGE_NEAR = 1e-2
 #: Updates of this many roundings do not shrink any further.
 STAGE_ROUNDING = 256
 #: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.
@@ -202,6 +217,9 @@ JUMP_CLEARANCE = 0.1
 
 #: A slope is predicted from the change over the cell before unless that is shorter than this share of the new one.
 AHEAD_SHORTEST = 1e-6
+#: How far the predicted state of ABM(ahead=True) goes towards the corrected one. An error of it is then multiplied by
+#: x (x - 2)/3, x = -w_0 J, at most 1/3 up to x = 2.4, where one full correction more would make it x².
+AHEAD_SHARE = 1 / 3
 
 #: The share of the steps over which an event that ends a solve is looked for first; then over twice as many.
 EVENT_FIRST_SHARE = 1 / 16

@@ -18,6 +18,7 @@ from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
 from ..rhs.field import Field
+from ..schemes import IMEX, Trapezoid
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
 from .lags import delays_of, lags_of
 from .observed import Observed, read_past, refuse_past
@@ -63,11 +64,13 @@ def adapted(
     """
     scheme, operator = read_scheme(given.method, given.solver, "trapezoid"), read_order(order)
     structure, known = read_numbers(structure_of(z0), operator, given.horizon)
-    gain = 2.0 ** scheme.expected_order(1.0, smooth=True) - 1
+    # IMEX steps take the mesh of the trapezoid rule, and are held to its solution
+    marching = Trapezoid() if isinstance(scheme, IMEX) else scheme
+    gain = 1.0 if marching is not scheme else 2.0 ** scheme.expected_order(1.0, smooth=True) - 1
     tolerance = Tolerance.read(given.rtol, given.atol, given.max_steps, structure.dtype)
     tolerance = replace(tolerance, share=share * (gain + 1))
     times, _ = read_times(t)
-    _refuse(given, more, why_not_fading(operator, known, scheme))
+    _refuse(given, more, why_not_fading(operator, known, marching))
     jumps = None
     if given.jumps is not None:
         refuse_jumps(scheme, operator)
@@ -110,7 +113,7 @@ def adapted(
     equation = Equation(slope, field.shape, beta, horizon**beta, row0, before)
     try:
         longest = math.inf if marched is None else marched.longest
-        found = find_mesh(equation, scheme, times[-1] - times[0], tolerance, jumps, ended, longest)
+        found = find_mesh(equation, marching, times[-1] - times[0], tolerance, jumps, ended, longest)
     except RuntimeError as error:
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise

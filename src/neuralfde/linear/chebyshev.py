@@ -12,12 +12,10 @@ import math
 import torch
 from torch import Tensor
 
-from ..base.policy import CHEBYSHEV_TERMS
+from ..base.policy import CHEBYSHEV_ROUNDING, CHEBYSHEV_TERMS
 from ..base.torch_private import value_of
 from ..special import mittag_leffler
 from .base import LinearPart
-
-_ROUNDING = 1e-13  # of the largest value, below which terms are left out
 
 
 def by_polynomials(
@@ -54,7 +52,7 @@ def _coefficients(low: float, order: Tensor, times: Tensor, functions: int) -> T
     while count <= 2 * CHEBYSHEV_TERMS:
         found = _transformed(low, value_of(order), times, functions, count)
         scale = found.abs().sum(-1, keepdim=True)
-        used = int((found.abs() > _ROUNDING * scale).any(0).any(0).nonzero().max()) + 1
+        used = int((found.abs() > CHEBYSHEV_ROUNDING * scale).any(0).any(0).nonzero().max()) + 1
         if used <= count // 2:
             return _transformed(low, order, times, functions, count)[..., : max(2, used)]
         count *= 2

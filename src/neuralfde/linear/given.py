@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..base.structure import Structure
 from ..errors import InputError, InputTypeError
-from ..schemes.linear import Factor
+from ..schemes.linear import Called, Factor
 from .base import LinearPart
 from .dense import Matrix
 from .sparse import Sparse
@@ -48,7 +48,7 @@ class Given(LinearPart):
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
         """See :class:`LinearPart`."""
-        return _Solver(self.made, w0)
+        return Called(self.made, w0)
 
 
 class _Called(nn.Module):
@@ -71,23 +71,6 @@ class _Matvec(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         found: Tensor = self.made.matvec(z)  # type: ignore[operator]
-        return found
-
-
-class _Solver(Factor):
-    why = "functions of the caller's"
-
-    def __init__(self, made: Any, w0: Tensor) -> None:
-        self.made, self.w0 = made, w0
-
-    def solve(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        found: Tensor = self.made.solve(self.w0, r)
-        return found
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        found: Tensor = self.made.solve_transposed(self.w0, r)
         return found
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.policy import DENSE_NUMBERS
+from ..base.policy import DENSE_NUMBERS, PARABOLA_DIGITS, PARABOLA_GROWTH, PARABOLA_MATRIX, PARABOLA_WINDOW
 from ..base.torch_private import value_of
 from ..errors import InputError
 from ..special import mittag_leffler_matrix
@@ -22,12 +22,6 @@ from .base import LinearPart, Systems
 from .chebyshev import by_polynomials
 from .dense import Matrix
 from .sparse import Sparse
-
-# Times of one parabola lie within this factor; exp(-_DIGITS) is left out of the integral.
-_WINDOW, _DIGITS = 5.0, 34.0
-# exp(shift · t) is how much rounding grows where A does.
-_GROWTH = 20.0
-_SMALL = 64
 
 
 class Found(NamedTuple):
@@ -54,11 +48,15 @@ def without_steps(
     if shift is None:
         found, error = _by_matrix(wide, z0.double(), None if b is None else b.double(), order, times), None
         return Found(found.to(z0.dtype), error, systems)
-    states = _integral(systems, start, source, order, times, shift, _DIGITS)
+    states = _integral(systems, start, source, order, times, shift, PARABOLA_DIGITS)
     error = None
     if estimate:
         with torch.no_grad():
-            error = (states - _integral(systems, start, source, order, times, shift, 0.8 * _DIGITS)).abs().to(z0.dtype)
+            error = (
+                (states - _integral(systems, start, source, order, times, shift, 0.8 * PARABOLA_DIGITS))
+                .abs()
+                .to(z0.dtype)
+            )
     return Found(states.to(z0.dtype), error, systems)
 
 
@@ -82,7 +80,7 @@ def _integral(
     states: list[Tensor] = []
     while len(states) < len(times):
         first = times[len(states)]
-        window = [t for t in times[len(states) :] if t <= _WINDOW * first]
+        window = [t for t in times[len(states) :] if t <= PARABOLA_WINDOW * first]
         root = math.sqrt(8 * window[-1] / first + 1)
         nodes = math.ceil(digits * root / (2 * math.pi))
         u = (torch.arange(nodes, dtype=torch.float64) + 0.5) * (root / nodes)
@@ -107,13 +105,13 @@ def _shift(part: LinearPart, order: float, last: float) -> float | None:
     real, size = known.real, float(known.abs().max()) or 1.0
     shift = max(0.0, float(real.max())) ** (1 / order)
     straight = not known.is_complex() or float(known.imag.abs().max()) <= 1e-8 * size
-    if straight and shift * last <= _GROWTH:
+    if straight and shift * last <= PARABOLA_GROWTH:
         return shift
-    if isinstance(part, Matrix) and part.matrix.shape[-1] <= _SMALL:
+    if isinstance(part, Matrix) and part.matrix.shape[-1] <= PARABOLA_MATRIX:
         return None
     raise InputError(
         "linear= without func and without steps takes real eigenvalues that grow little up to the last time, or a "
-        f"matrix of up to {_SMALL} numbers; this one reaches {float(real.max()):.3g}. Give steps= or rtol=."
+        f"matrix of up to {PARABOLA_MATRIX} numbers; this one reaches {float(real.max()):.3g}. Give steps= or rtol=."
     )
 
 

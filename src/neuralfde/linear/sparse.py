@@ -1,4 +1,4 @@
-"""A sparse matrix as a linear part: scipy's SuperLU where it is installed, otherwise GMRES."""
+"""A sparse matrix as a linear part: scipy's SuperLU where there is one, otherwise GMRES, then cuDSS."""
 
 from __future__ import annotations
 
@@ -94,6 +94,13 @@ class Sparse(LinearPart):
         close = (values[one] - values[two]).abs() <= 1e-12 * scale
         return bool((a == b).all() & close.all()) and len(a.unique()) == len(a)
 
+    def system(self, w0: Tensor) -> Tensor:
+        """``I - w_0 A`` as a sparse CSR tensor."""
+        own = torch.arange(self.n, device=self.rows.device)
+        places = torch.stack([torch.cat([self.rows, own]), torch.cat([self.columns, own])])
+        values = torch.cat([-w0 * self.values.detach(), torch.ones_like(own, dtype=self.values.dtype)])
+        return torch.sparse_coo_tensor(places, values, (self.n, self.n)).coalesce().to_sparse_csr()
+
     def _dense(self) -> Tensor:
         found = self.values.new_zeros(self.n, self.n)
         return found.index_put((self.rows, self.columns), self.values, accumulate=True).detach()
@@ -142,7 +149,7 @@ class _Iterated(Factor):
         own, values = part.rows == part.columns, part.values.detach()
         self.w0, self.forth, self.back = w0, part, Sparse(part.columns, part.rows, values, part.n)
         self.diagonal = 1 - w0 * values.new_zeros(part.n).index_add(0, part.rows, torch.where(own, values, 0.0))
-        self.why = f"GMRES for {part.n} sparse numbers"
+        self.why, self.stuck = f"GMRES for {part.n} sparse numbers", False
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -161,12 +168,17 @@ class _Iterated(Factor):
         def apply(d: Tensor) -> Tensor:
             return d / self.diagonal - self.w0 * part.matvec(d / self.diagonal)
 
-        for _ in range(50):
+        for _ in range(0 if self.stuck else 50):
             x = x + gmres(apply, rest, 1e-6, 40)[0] / self.diagonal
             rest = rows - x + self.w0 * part.matvec(x)
             if bool((rest.abs().amax(1) <= tol * rows.abs().amax(1) + tol * x.abs().amax(1)).all()):
                 return x.view(r.shape)
-        raise ConvergenceError(
-            "GMRES did not solve the systems of linear=. Install scipy for a sparse LU, pass an object with solve and "
-            "solve_transposed, or take a smaller step."
-        )
+        self.stuck = True
+        try:
+            matrix = part.system(self.w0)  # torch factorises it for each right-hand side, and so it comes last
+            return torch.stack([torch.sparse.spsolve(matrix, row) for row in rows]).view(r.shape)
+        except RuntimeError as error:
+            raise ConvergenceError(
+                "GMRES did not solve the systems of linear=, and torch has no sparse LU here, which a build with cuDSS "
+                "has on a GPU. Use a CPU with scipy, an object with solve and solve_transposed, or a smaller step."
+            ) from error

@@ -59,7 +59,7 @@ class Direct(StageSolver):
 class _Directly(Stages):
     def __init__(self, part: LinearPart, uneven: bool) -> None:
         self.systems, self.other, self.uneven = Systems(part), NewtonStages(Newton()), uneven
-        self.source: Tensor | None = None
+        self.source: tuple[Tensor, ...] | None = None  # empty where it is zero
 
     @property
     def why(self) -> str:  # type: ignore[override]
@@ -86,9 +86,10 @@ class _Directly(Stages):
             v = factor.solve(f(c))
             return torch.addcmul(c, w0, v), v
         if self.source is None:
-            self.source = f(torch.zeros_like(c))
-        z = factor.solve(torch.addcmul(c, w0, self.source))
-        return z, (z - c) / w0
+            source = f(torch.zeros_like(c))
+            self.source = (source,) if bool(source.any()) else ()
+        z = factor.solve(torch.addcmul(c, w0, *self.source) if self.source else c)
+        return z, (z - c).div_(w0)
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""

@@ -1,4 +1,4 @@
-"""Stage matrices with few diagonals: found by coloured products, solved by block elimination."""
+"""Stage matrices with few diagonals: found by coloured products, solved by cyclic reduction or by blocks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class _Bands(Factor):
         self.parts, self.middle, self.size, self.width = (lower, upper), middle, size, width
         self.lower, self.upper = lower.unbind(1), upper.unbind(1)
         self.samples, self.singular = len(lower), not bool(torch.isfinite(middle).all())
-        each = f"{self.samples} samples of {size} numbers" if self.samples > 1 else f"{size} numbers"
-        self.why = f"banded, {2 * width + 1} diagonals of {each}"
+        self.why = _told(2 * width + 1, self.samples, size)
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -60,6 +59,10 @@ class Banded(Linear):
             found = self._band(jacobian, samples, size)
             if found is not None:
                 own = weight_of(w0, shape).reshape(samples, size)
+                if found.shape[-1] == 3:
+                    reduced = Reduced(own[..., None] * found)
+                    if reduced.holds(own):
+                        return reduced
                 return _eliminated(own, found, size, (found.shape[-1] - 1) // 2)
         return None
 
@@ -105,3 +108,75 @@ def _eliminated(w0: Tensor, band: Tensor, size: int, b: int) -> _Bands:
         if k + 1 < blocks:
             lower.append(left[k + 1] @ inverse)
     return _Bands(torch.stack(lower, 1), torch.stack(middle, 1), torch.stack(upper, 1), size, b)
+
+
+class Reduced(Factor):
+    """Parallel cyclic reduction of ``I - B`` (Hockney 1965), all samples and rows at once, no exchanges.
+
+    ``bands``: (…, n, 3), the diagonals of B.
+    """
+
+    def __init__(self, bands: Tensor) -> None:
+        lower, middle, upper = (-bands).unbind(-1)
+        self.bands, self.samples, n = bands, bands.shape[:-2].numel(), bands.shape[-2]
+        self.levels: list[tuple[int, Tensor, Tensor]] = []
+        here, step = middle + 1, 1
+        lower, upper = _shifted(lower, 0, 1, 0), _shifted(upper, 0, 0, 1)
+        while step < n:
+            down, up = -lower / _shifted(here, step, fill=1), -upper / _shifted(here, -step, fill=1)
+            here = here + down * _shifted(upper, step) + up * _shifted(lower, -step)
+            lower, upper = down * _shifted(lower, step), up * _shifted(upper, -step)
+            self.levels.append((step, down, up))
+            step *= 2
+        self.inverse = here.reciprocal()
+        self._rooms: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
+        self.why = f"{_told(3, self.samples, n)} by cyclic reduction"
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        shape, r = r.shape, r if r.numel() > self.inverse.numel() else r.reshape(self.inverse.shape)
+        room = self._rooms.setdefault(r.shape, []) or self._room(r.shape)
+        here = room[0][0].copy_(r.detach()) if room else r
+        for (here, before, behind, there), (_, down, up) in zip(room, self.levels, strict=True):
+            here = torch.addcmul(here, down, before, out=there).addcmul_(up, behind)
+        return (here * self.inverse).view(shape)
+
+    def _room(self, shape: torch.Size) -> list[tuple[Tensor, ...]]:
+        """For each level the right-hand side, as far before and behind, and the next one: views of two padded rows."""
+        n, room = shape[-1], self._rooms[shape]
+        one, other = self.inverse.new_zeros(2, *shape[:-1], 3 * n)
+        for step, *_ in self.levels:
+            room.append((*(one[..., n + k :][..., :n] for k in (0, -step, step)), other[..., n : 2 * n]))
+            one, other = other, one
+        return room
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return self._transposed.solve(r)
+
+    @cached_property
+    def _transposed(self) -> Reduced:
+        lower, middle, upper = self.bands.unbind(-1)
+        return Reduced(torch.stack([_shifted(upper, 1), middle, _shifted(lower, -1)], -1))
+
+    def holds(self, like: Tensor) -> bool:
+        """Whether a system is solved to rounding, nearly."""
+        one = torch.ones_like(like)
+        x, (lower, middle, upper) = self.solve(one), self.bands.unbind(-1)
+        rest = x - lower * _shifted(x, 1) - middle * x - upper * _shifted(x, -1) - one
+        return bool(rest.abs().max() <= 1e4 * torch.finfo(like.dtype).eps * x.abs().max().clamp(min=1))
+
+
+def _told(diagonals: int, samples: int, size: int) -> str:
+    return f"banded, {diagonals} diagonals of " + (f"{samples} samples of " if samples > 1 else "") + f"{size} numbers"
+
+
+def _shifted(x: Tensor, by: int, first: int = 0, last: int = 0, fill: float = 0.0) -> Tensor:
+    """``x_{i-by}``, with ``fill`` beyond the ends; so many numbers at the ends are set to zero."""
+    if by:
+        pad, n = torch.full_like(x[..., : min(abs(by), x.shape[-1])], fill), x.shape[-1]
+        x = torch.cat([pad, x[..., : n - by]], -1) if by > 0 else torch.cat([x[..., -by:], pad], -1)
+    if first or last:
+        x = x.clone()
+        x[..., :first], x[..., x.shape[-1] - last :] = 0, 0
+    return x

@@ -1,4 +1,4 @@
-"""Stage matrices without a structure to use: GMRES on products, all samples at once, each with a basis of its own."""
+"""Stage matrices without a structure to use: none at all, or GMRES on products, each sample with a basis of its own."""
 
 from __future__ import annotations
 
@@ -129,3 +129,19 @@ class _Iterated(Factor):
                 break
         self.reached = left
         return x
+
+
+class Plain(Factor):
+    """The identity in place of ``I - w_0 J``: ``z ← c + w_0 f(z)``, one evaluation each."""
+
+    def __init__(self, jacobian: Jacobian) -> None:
+        self.samples, self.by = jacobian.samples(), Krylov()
+        self.why = f"plain iteration, {jacobian.shape.numel() // self.samples} coupled numbers without a narrow band"
+
+    def solve(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return r
+
+    def solve_transposed(self, r: Tensor) -> Tensor:
+        """See :class:`Factor`."""
+        return r

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -185,22 +186,24 @@ class Given(Linear):
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """See :class:`Linear`."""
-        return _Called(self, w0, jacobian.samples())
+        return Called(self, w0, jacobian.samples())
 
 
-class _Called(Factor):
+class Called(Factor):
+    """``solve(w0, r)`` and ``solve_transposed(w0, r)`` of an object from outside."""
+
     why = "given, functions of the caller's"
 
-    def __init__(self, given: Given, w0: Tensor, samples: int) -> None:
+    def __init__(self, given: Any, w0: Tensor, samples: int = 1) -> None:
         self.given, self.w0, self.samples = given, w0.detach(), samples
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
-        return self.given.solve(self.w0, r)
+        return self.given.solve(self.w0, r)  # type: ignore[no-any-return]
 
     def solve_transposed(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
-        return self.given.solve_transposed(self.w0, r)
+        return self.given.solve_transposed(self.w0, r)  # type: ignore[no-any-return]
 
 
 def weight_of(w0: Tensor, shape: torch.Size) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import real, whole
-from ..base.policy import STAGE_ROUNDING
+from ..base.policy import STAGE_NEAR, STAGE_ROUNDING
 from ..errors import ConvergenceError
 from .jacobian import Jacobian
 
@@ -113,7 +113,7 @@ class _Iteration(Stages):
             if not math.isfinite(change):
                 break
             least, since = (change, k) if change < 0.9 * least else (least, since)
-            if k - since >= 8 and change < 1e-3:  # a small number may go on changing by the rounding of large ones
+            if k - since >= 8 and change < STAGE_NEAR:  # small numbers may go on changing by the rounding of large ones
                 noise = (once(x + rounding_of(x)) - new).abs_().maximum(torch.finfo(x.dtype).eps * size)
                 if bool((moved <= STAGE_ROUNDING * noise).all()):
                     return once(x)
@@ -129,6 +129,24 @@ def rounding_of(x: Tensor) -> Tensor:
     """A change of every number of ``x`` by its rounding, up or down."""
     k = torch.arange(x.numel(), device=x.device).view(x.shape)
     return torch.where((k * 0.6180339887498949) % 1 < 0.5, x, -x) * torch.finfo(x.dtype).eps
+
+
+def rounded(near: Tensor, now: Tensor, noise: Callable[[bool], Tensor], bends: bool = True) -> Tensor:
+    """Which of the samples ``near`` their end move no more than rounding makes them, by ``noise(bend)`` of each."""
+    done = near & (now <= STAGE_ROUNDING * noise(False))
+    if bends and bool((near & ~done).any()):
+        done = done | (near & (now <= STAGE_ROUNDING * noise(True)))
+    return done
+
+
+def roughness(f: Map, x: Tensor, at: Tensor, bend: bool) -> Tensor:
+    """What rounding makes of ``f(x)``, which is ``at``: what it changes by if every number of ``x`` does by its own.
+
+    ``bend``: how far a short piece of ``f`` is from straight. Inside ``func`` fewer digits may be kept than in ``x``,
+    as in products of matrices on a GPU: then most small changes of ``x`` change nothing, and some a lot.
+    """
+    d = rounding_of(x)
+    return f(x + 64 * d) + f(x - 64 * d) - 2 * at if bend else f(x + d) - at
 
 
 def _far_from(tol: float, before: float, now: float) -> int:

@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 
 from ..base.checks import whole
+from ..base.policy import AHEAD_SHARE
 from ..errors import InputError
 from ..weights import uniform
 from ..weights.kernel import Kernel
 from .base import Scheme, Slope
 from .one_stage import OneStage
-
-# How far the predicted state of ABM(ahead=True) goes towards the corrected one. An error of it is then multiplied by
-# x (x - 2)/3, x = -w_0 J, at most 1/3 up to x = 2.4, where one full correction more would make it x².
-_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class ABM(Scheme):
         """See :class:`Scheme`."""
         c, z = x
         if self.ahead:
-            z = torch.lerp(z, torch.addcmul(c, w0, f(z)), _SHARE)
+            z = torch.lerp(z, torch.addcmul(c, w0, f(z)), AHEAD_SHARE)
         for _ in range(self.corrections):
             z = torch.addcmul(c, w0, f(z))
         return z, f(z) if slope else None
@@ -106,7 +103,7 @@ class ABM(Scheme):
         """See :class:`Scheme`."""
         corrected = torch.addcmul(sums[0], w0, slopes[:-1])
         if self.ahead:
-            corrected = torch.cat([torch.lerp(sums[1], corrected[0], _SHARE)[None], corrected[1:]])
+            corrected = torch.cat([torch.lerp(sums[1], corrected[0], AHEAD_SHARE)[None], corrected[1:]])
         return torch.cat([sums[1:], corrected])
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...base.policy import PICARD_BLIND, STANDSTILL
+from ...base.policy import PICARD_BLIND, PICARD_STILL, STAGE_NEAR, STANDSTILL
 from ...base.torch_private import vjp
 from ...history import Block, ieee, reduced
 from ...schemes.stage_solvers import rounding_of
@@ -188,7 +188,8 @@ class BlockBackward:
                 change = _change(before, by_groups)
                 # a small number beside large ones may go on changing by their rounding, and func may be rougher still
                 done = change <= 4 * eps or last <= change <= STANDSTILL * eps
-                if not done and change > last / 2 and largest(by_groups - before) <= 1e-3 * largest(by_groups):
+                near = change > PICARD_STILL * last and largest(by_groups - before) <= STAGE_NEAR * largest(by_groups)
+                if not done and near:
                     done = change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
                 if done:
                     return mu, bars.transpose(0, 1).reshape(self.v.shape)

@@ -31,8 +31,10 @@ from ...base.policy import (
     PICARD_NUMBERS_GPU,
     PICARD_PARAMETERS,
     PICARD_STIFF,
+    PICARD_STILL,
     PICARD_TOGETHER,
     PICARD_TOGETHER_GPU,
+    STAGE_NEAR,
 )
 from ...base.transfer import capturing
 from ...errors import InputError
@@ -104,6 +106,7 @@ class PicardSteps(Steps):
         self.together = few if tiny else self.longest
         self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
         self.iterated = False
+        self.large = like.is_cuda or like.numel() > PICARD_NUMBERS[1]
         self.settling = Settling(plan, like, self.tol)
         self.blocks = WholeBlocks(self.settling.samples, True, lambda count: 2 * self.most_iterations(count))
         self.latest: Tensor | None = None  # the last slope of the block before
@@ -172,14 +175,15 @@ class PicardSteps(Steps):
             if k > PICARD_BLIND and k % 2:
                 if scheme.implicit:
                     last, moved = moved, largest(before[..., 0, :] - states[..., 0, :])
-                    if not (moved <= last or moved <= 1e-3 * largest(states[..., 0, :])):
+                    if not (moved <= last or moved <= STAGE_NEAR * largest(states[..., 0, :])):
                         return self._stiff(moved / last if last > 0 else math.inf)
                 settled = self.settling.settled(before, states)
                 if settled is None:
                     return 0
-                if not settled and (k > PICARD_EXTRA or base.is_cuda):
+                if not settled and (k > PICARD_EXTRA or self.large):
                     last, change = change, largest(states - before)
-                    settled = change > last / 2 and self.settling.rough(block, (a, b), stages, slopes, states - before)
+                    still = change > last / 2, change > PICARD_STILL * last
+                    settled = still[0] and self.settling.rough(block, (a, b), stages, slopes, states - before, still[1])
                 if settled:
                     return self._take(block, a, b - a, sums, states, slopes[-1], states, slopes[-1])
         half = (b - a) // 2

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ...base.policy import STAGE_GROWTH, STAGE_ROUNDING
-from ...schemes.stage_solvers import rounding_of
+from ...base.policy import STAGE_GROWTH, STAGE_NEAR
+from ...schemes.stage_solvers import roughness, rounded
 from ..plan import Plan
 from .base import largest
 from .block import BlockOfSteps
@@ -38,20 +38,27 @@ class Settling:
         excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
         return excess <= 0 if math.isfinite(excess) else None
 
-    def rough(self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor) -> bool:
-        """Whether no sample moves by more than the rounding of states makes it: ``func`` may be rougher than they are.
+    def rough(
+        self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor, still: bool
+    ) -> bool:
+        """Whether no sample moves by more than rounding makes it: of states, or, if it stands ``still``, inside func.
 
         On a GPU products of matrices and convolutions may have ten bits.
         """
         a, b = steps
-        if not largest(moved) <= 1e-3 * largest(stages[-1]):
+        if not largest(moved) <= STAGE_NEAR * largest(stages[-1]):
             return False
         times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
-        noise = (block.evaluate(times, stages + rounding_of(stages)) - slopes)[-1] * weights
         m = self.samples.numbers(block.task.steps[a], block.row(stages[-1], 0))
-        size, noise = (x.abs() if block.one else x.abs().transpose(0, 1) for x in (moved, noise))
-        size, noise = (x.reshape(b - a, -1, m).amax((0, 2)) for x in (size, noise))
-        return bool((size <= STAGE_ROUNDING * noise).all())
+
+        def by_samples(x: Tensor) -> Tensor:
+            return (x if block.one else x.transpose(0, 1)).abs().reshape(b - a, -1, m).amax((0, 2))
+
+        def noise(bend: bool) -> Tensor:
+            return by_samples(roughness(lambda x: block.evaluate(times, x), stages, slopes, bend)[-1] * weights)
+
+        size = by_samples(moved)
+        return bool(rounded(torch.ones_like(size, dtype=torch.bool), size, noise, still).all())
 
     def continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
         """Whether each step has the solution that is continued from the step before, as single steps would have it.

@@ -1,0 +1,225 @@
+"""``x ← x + M⁻¹ r``, the iteration of both passes: a factor is kept as long as it serves, the residual decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..base.policy import NORM_NUMBERS, STAGE_NEAR, STAGE_PLAIN, STAGE_SHORTER, STAGE_STALE
+from ..errors import ConvergenceError
+from .jacobian import Jacobian
+from .krylov import Plain
+from .linear import Factor, Linear
+from .stage_solvers import Stages, StageSolver, roughness, rounded
+
+#: From x to its residual, and to what else is known there.
+Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Found(NamedTuple):
+    """Where an iteration ended: x after its last update d, r and v before that, and where it failed, None: nowhere."""
+
+    x: Tensor
+    d: Tensor
+    r: Tensor
+    v: Tensor
+    failed: Tensor | None = None
+
+    def where(self, some: Tensor, other: Found) -> Found:
+        """This for some samples, the other for the rest."""
+        now = spread(some, self.x)
+        return Found(*(torch.where(now, a, b) for a, b in zip(self[:4], other[:4], strict=True)))
+
+
+class Iteration(Stages):
+    """The factor of one solve, and what is known of it.
+
+    Attributes:
+        factor: the one in use.
+        reached: updates of the worst sample of the last iteration, relative to its state.
+    """
+
+    def __init__(self, solver: StageSolver, linear: Linear) -> None:
+        self.solver, self.asked, self.linear = solver, linear, linear
+        self.factor: Factor | None = None
+        self.reached = math.inf
+        self.made: tuple[Tensor | None, float] = None, 0.0  # the last w0, and the size of that of the matrix
+        self.coupled = False  # whether samples were seen to act on each other
+        self.plain: Factor | None = None  # where there is no structure
+        self.wait, self.pause = 0, 1  # stages to be solved before it is tried again, now and after it has failed again
+
+    def iterate(
+        self,
+        residual: Residual,
+        x: Tensor,
+        at: tuple[Tensor, Tensor],
+        known: Tensor,
+        jacobian: Callable[[Tensor], Jacobian],
+        w0: Tensor,
+        transposed: bool = False,
+    ) -> Found:
+        """From ``x``, where the residual is ``at``, each sample until the update after its last is below the tolerance.
+
+        Updates are compared with what is ``known`` of the size of the sample, and with its ``x``.
+        """
+        tol = self.solver.tolerance(x)
+        if self.solver.tol is None:
+            tol /= 16 if transposed else 256  # the errors of slopes may all point one way, and add up
+        if self.plain is not None:
+            self.factor, self.wait = (self.factor, self.wait - 1) if self.wait else (self.plain, 0)
+        start, fresh, left = (x, at), False, float(self.solver.max_iter)
+        past: list[Tensor] = []  # the sizes of the updates by this factor
+        found: Found | None = None  # so far
+        ahead: Tensor | None = None  # samples that are not done
+        calm: Tensor | float = 0.0  # what updates of the others may be
+        while left > 0:
+            if self.factor is None or not (fresh or (self.factor.reusable and self._serves(w0))):
+                self.renew(jacobian(x), w0)
+                fresh = True
+            plain = self.factor is self.plain
+            left -= self.solver.max_iter / STAGE_PLAIN if plain else 1
+            stale = tol ** (1 / STAGE_PLAIN) if plain else STAGE_STALE
+            d = self.solved(at[0], transposed)
+            new, now = Found(x + d, d, *at), self.sizes(d)
+            if past:
+                size = self.sizes(new.x)
+                if found is None and len(now) == 1:  # numbers of Python are quicker than tensors of one
+                    n, b = now.item(), past[-1].item()
+                    if n == 0 or (b > 0 and n * (n / b) <= tol * size.item()):
+                        return new
+                size = size.maximum(self.sizes(known))
+                rate = now / past[-1].clamp(min=torch.finfo(x.dtype).tiny)
+                exact = now * rate <= tol * size
+                if found is None and bool(exact.all()):
+                    return new
+                done = exact | (now <= torch.finfo(x.dtype).eps * size)
+                near = ~done & (rate > stale) & (now < STAGE_NEAR * size)
+                if bool(near.any()):
+                    noise = partial(self._noise, residual, x, at[0], transposed)
+                    done = done | rounded(near, now, noise)
+                if ahead is None or found is None:
+                    found, ahead = new, torch.ones_like(done)
+                elif self._moved(~ahead & (now > calm), jacobian, x):
+                    self.renew(jacobian(x), w0)
+                    fresh, past, found, ahead = True, [], None, None
+                    continue
+                else:
+                    found = new.where(ahead, found)
+                calm = torch.where(ahead, torch.where(exact, tol * size, 16 * now), calm)
+                ahead = ahead & ~done
+                if not bool(ahead.any()):
+                    return found
+                self.reached = float((now / size)[ahead].max())
+                slow = ahead & ~(rate <= stale)
+                if plain:  # a single rate says little
+                    slow = slow & ~(now <= stale**4 * past[-4]) if len(past) > 3 else torch.zeros_like(slow)
+                if not fresh and bool(slow.any()):
+                    if plain:
+                        self.wait, self.pause = self.pause, 4 * self.pause
+                    astray = spread(slow & ~(rate < 1), x)  # by the old matrix
+                    x = torch.where(astray, start[0], x)
+                    at = torch.where(astray, start[1][0], at[0]), torch.where(astray, start[1][1], at[1])
+                    fresh, past = True, []
+                    if self.renew(jacobian(x), w0).samples != len(ahead):  # coupled in another way than before
+                        found, ahead = None, None
+                    continue
+            past.append(now)
+            x, fresh = new.x, False
+            at = residual(x)
+        if found is None or ahead is None:
+            return new._replace(failed=torch.ones_like(x, dtype=torch.bool))
+        return new.where(ahead, found)._replace(failed=spread(ahead, x))
+
+    def _noise(self, residual: Residual, x: Tensor, r: Tensor, transposed: bool, bend: bool) -> Tensor:
+        """What rounding makes of the update of each sample."""
+        return self.sizes(self.solved(roughness(lambda x: residual(x)[0], x, r, bend), transposed))
+
+    def _moved(self, samples: Tensor, jacobian: Callable[[Tensor], Jacobian], x: Tensor) -> bool:
+        """Whether samples that were done move on because others act on them; from then on all are one."""
+        if bool(samples.any()):
+            self.coupled = self.coupled or jacobian(x).mixes(len(samples))
+            return self.coupled
+        return False
+
+    def sizes(self, x: Tensor) -> Tensor:
+        """The largest number of each sample."""
+        assert self.factor is not None
+        x = x.reshape(self.factor.samples, -1)
+        return x.abs().amax(1) if x.numel() > NORM_NUMBERS else torch.linalg.vector_norm(x, math.inf, dim=1)
+
+    def steep(self, d: Tensor, dv: Tensor, share: float) -> Tensor:
+        """The samples with ``⟨d, dv⟩ > share ⟨d, d⟩``, for numbers of any size."""
+        size = self.sizes(d)
+        rest = torch.sub(dv, d, alpha=share)
+        if len(size) == 1:
+            return torch.dot((d / size).reshape(-1), (rest / size).reshape(-1)) > 0
+        rest, d = (x.reshape(len(size), -1) / size[:, None] for x in (rest, d))
+        return torch.linalg.vecdot(d, rest) > 0
+
+    def solved(self, r: Tensor, transposed: bool = False) -> Tensor:
+        """``M⁻¹ r``, or ``M⁻ᵀ r``."""
+        assert self.factor is not None
+        self.linear_solves += 1
+        return self.factor.solve_transposed(r) if transposed else self.factor.solve(r)
+
+    def renew(self, jacobian: Jacobian, w0: Tensor) -> Factor:
+        """Take a factor of ``I - w_0 J``."""
+        if self.coupled:
+            jacobian.parts = 1
+            if self.plain is not None:
+                self.plain.samples = 1
+        elif self.factor is not None and not self.factor.reusable and not jacobian.seems_to_mix(self.factor.samples):
+            jacobian.parts = self.factor.samples
+        found = self.linear.factor(jacobian, w0) or self.asked.factor(jacobian, w0)
+        if found is None:
+            raise ConvergenceError(
+                f"the Jacobian of func has not the structure that {self.asked} uses. Use solver='auto'."
+            )
+        self.factor, self.linear, self.made = found, found.by or self.linear, (w0, float(w0.max()))
+        if isinstance(found, Plain):
+            self.plain = found
+        else:
+            self.factorisations += found.reusable
+        return found
+
+    def _serves(self, w0: Tensor) -> bool:
+        """Whether the factor is one for this weight, or that of a step which is not far longer: its errors would be
+        divided by ``w_0`` in the slope."""
+        if self.made[0] is not w0 and self.factor is not self.plain:
+            assert self.factor is not None
+            found, size = self.factor.at(w0), float(w0.max())
+            if found is None and size < STAGE_SHORTER * self.made[1]:
+                return False
+            self.factor, self.made = found or self.factor, (w0, size if found else self.made[1])
+        return True
+
+    def told(self, where: str) -> str:
+        """What went wrong, and what to do about it."""
+        factor = self.factor
+        assert factor is not None
+        least = factor.least_eigenvalue()
+        if factor.singular:
+            what = "its linear part failed: the matrix I - w0 J is singular, w0 times an eigenvalue of J is 1"
+            do = "Take another step, a smaller one unless the solution itself blows up here"
+        elif factor.reached > 0.5:
+            what = f"its linear part failed: GMRES left {factor.reached:.1e} of the residual"
+            do = "Use Newton(linear=Krylov(size=..., preconditioner=...)), linear=Given(...), or a smaller step"
+        else:
+            what = "its nonlinear part failed: linear systems were solved, but their updates do not shrink"
+            do = "Take a smaller step, or look at func there: kinks and jumps have no Jacobian"
+        if least < 0:
+            what += f"; the matrix I - w0 J is indefinite, with an eigenvalue {least:.2g}: func grows too fast"
+            do = f"Take a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large"
+        at = f" Updates had come down to {self.reached:.1e} of the state." if math.isfinite(self.reached) else ""
+        return f"Newton's method for the stage of {where} did not converge: {what}.{at} {do}."
+
+
+def spread(by_sample: Tensor, like: Tensor) -> Tensor:
+    """One value for each sample, in the shape of the state."""
+    by_sample = by_sample.reshape(-1, 1)
+    return by_sample.expand(-1, like.numel() // len(by_sample)).reshape(like.shape)
