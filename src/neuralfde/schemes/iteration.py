@@ -36,6 +36,24 @@ class Found(NamedTuple):
         return Found(*(torch.where(now, a, b) for a, b in zip(self[:4], other[:4], strict=True)))
 
 
+class _Samples:
+    """What was found so far, samples that are not done, and what updates of the others may be."""
+
+    found: Found | None = None
+    ahead: Tensor | None = None
+    calm: Tensor | float = 0.0
+
+    def keep(self, new: Found, done: Tensor, calm: Tensor) -> Tensor:
+        """Take what is new of samples that were not done; those that still are not."""
+        if self.ahead is None or self.found is None:
+            self.found, self.ahead = new, torch.ones_like(done)
+        else:
+            self.found = new.where(self.ahead, self.found)
+        self.calm = torch.where(self.ahead, calm, self.calm)
+        self.ahead = self.ahead & ~done
+        return self.ahead
+
+
 class Iteration(Stages):
     """The factor of one solve, and what is known of it.
 
@@ -74,9 +92,7 @@ class Iteration(Stages):
             self.factor, self.wait = (self.factor, self.wait - 1) if self.wait else (self.plain, 0)
         start, fresh, left = (x, at), False, float(self.solver.max_iter)
         past: list[Tensor] = []  # the sizes of the updates by this factor
-        found: Found | None = None  # so far
-        ahead: Tensor | None = None  # samples that are not done
-        calm: Tensor | float = 0.0  # what updates of the others may be
+        seen = _Samples()
         while left > 0:
             if self.factor is None or not (fresh or (self.factor.reusable and self._serves(w0))):
                 self.renew(jacobian(x), w0)
@@ -88,52 +104,46 @@ class Iteration(Stages):
             new, now = Found(x + d, d, *at), self.sizes(d)
             if past:
                 size = self.sizes(new.x)
-                if found is None and len(now) == 1:  # numbers of Python are quicker than tensors of one
+                if seen.found is None and len(now) == 1:  # numbers of Python are quicker than tensors of one
                     n, b = now.item(), past[-1].item()
                     if n == 0 or (b > 0 and n * (n / b) <= tol * size.item()):
                         return new
                 size = size.maximum(self.sizes(known))
                 rate = now / past[-1].clamp(min=torch.finfo(x.dtype).tiny)
                 exact = now * rate <= tol * size
-                if found is None and bool(exact.all()):
+                if seen.found is None and bool(exact.all()):
                     return new
                 done = exact | (now <= torch.finfo(x.dtype).eps * size)
                 near = ~done & (rate > stale) & (now < STAGE_NEAR * size)
                 if bool(near.any()):
                     noise = partial(self._noise, residual, x, at[0], transposed)
                     done = done | rounded(near, now, noise)
-                if ahead is None or found is None:
-                    found, ahead = new, torch.ones_like(done)
-                elif self._moved(~ahead & (now > calm), jacobian, x):
+                if seen.ahead is not None and self._moved(~seen.ahead & (now > seen.calm), jacobian, x):
                     self.renew(jacobian(x), w0)
-                    fresh, past, found, ahead = True, [], None, None
+                    fresh, past, seen = True, [], _Samples()
                     continue
-                else:
-                    found = new.where(ahead, found)
-                calm = torch.where(ahead, torch.where(exact, tol * size, 16 * now), calm)
-                ahead = ahead & ~done
-                if not bool(ahead.any()):
-                    return found
+                ahead = seen.keep(new, done, torch.where(exact, tol * size, 16 * now))
+                if seen.found is not None and not bool(ahead.any()):
+                    return seen.found
                 self.reached = float((now / size)[ahead].max())
                 slow = ahead & ~(rate <= stale)
-                if plain:  # a single rate says little
-                    slow = slow & ~(now <= stale**4 * past[-4]) if len(past) > 3 else torch.zeros_like(slow)
-                if not fresh and bool(slow.any()):
-                    if plain:
-                        self.wait, self.pause = self.pause, 4 * self.pause
+                if plain and len(past) > 3:  # a single rate says little
+                    slow = slow & ~(now <= stale**4 * past[-4])
+                if not fresh and not (plain and len(past) < 4) and bool(slow.any()):
+                    self.wait, self.pause = (self.pause, 4 * self.pause) if plain else (self.wait, self.pause)
                     astray = spread(slow & ~(rate < 1), x)  # by the old matrix
                     x = torch.where(astray, start[0], x)
                     at = torch.where(astray, start[1][0], at[0]), torch.where(astray, start[1][1], at[1])
                     fresh, past = True, []
                     if self.renew(jacobian(x), w0).samples != len(ahead):  # coupled in another way than before
-                        found, ahead = None, None
+                        seen = _Samples()
                     continue
             past.append(now)
             x, fresh = new.x, False
             at = residual(x)
-        if found is None or ahead is None:
+        if seen.found is None or seen.ahead is None:
             return new._replace(failed=torch.ones_like(x, dtype=torch.bool))
-        return new.where(ahead, found)._replace(failed=spread(ahead, x))
+        return new.where(seen.ahead, seen.found)._replace(failed=spread(seen.ahead, x))
 
     def _noise(self, residual: Residual, x: Tensor, r: Tensor, transposed: bool, bend: bool) -> Tensor:
         """What rounding makes of the update of each sample."""
