@@ -40,7 +40,7 @@ def _ratios(found: list[Row], method: str) -> list[str]:
     inside = sum(1 / 30 <= r["ratio"] <= 3 for r in own)
     told = f"{min(r['ratio'] for r in own):.2g} … {max(r['ratio'] for r in own):.2g}; {inside} inside"
     if way := [r["on the way"] for r in own if "on the way" in r]:
-        told += f", at the end of the others the error changes its sign: it is at most {max(way):.2g} on the way"
+        told += f", the others are closer at the end than on the way, where it is at most {max(way):.2g}"
     what = f"error at the end / tolerance, `{method}`, {len(own)} solves, `power` (any rule is exact) left out"
     return [what, "1/30 … 3", told]
 
