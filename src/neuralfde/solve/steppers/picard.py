@@ -254,5 +254,4 @@ class PicardSteps(Steps):
                 self.most = 0
             except Exception as error:
                 self._give_up(error)
-        high = task.steps[0]
-        return self.single.backward(task, replace(pull, read=lambda n: rows[high - n]))
+        return self.single.backward(task, replace(pull, read=lambda n: rows[task.steps[0] - n]))
