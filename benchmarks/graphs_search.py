@@ -41,6 +41,7 @@ class Results:
     """Rows in a file that is whole after every one of them."""
 
     def __init__(self, path: Path, head: Row) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.head, self.rows, self.began = path, head, list[Row](), time.time()
 
     def add(self, row: Row) -> None:

@@ -47,3 +47,14 @@ def test_what_powers_cannot_do_is_refused():
         made.block.func.a.fill_(3.0)
     with pytest.raises(InputError, match="step=2 is too long for an explicit scheme"):
         made(*graph())
+
+
+@pytest.mark.gpu
+def test_kernels_give_the_numbers_of_the_cpu():
+    (x, edges), found = graph(), []
+    for device in ("cpu", "cuda"):
+        made = model(powers=True).to(device)
+        logits = made(x.to(device), edges.to(device))
+        logits.square().sum().backward()
+        found.append([logits.detach().cpu(), *[p.grad.cpu() for p in made.parameters()]])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
