@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.policy import INSTANTS
 from ..base.structure import Structure, tensors_in
 from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised
 from ..base.transfer import capturing
@@ -58,11 +59,15 @@ class Field:
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
         self._dtype, self._device = structure.dtype, structure.device
+        self._instants: dict[int, Tensor] = {}  # those of some grid points
+        self._latest = -2  # the grid point that was asked for last
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
         self.evaluations += 1
-        t = self.times[n]
+        t = self._instants.get(n)
+        if t is None:
+            t = self._instant(n)
         if self.noise.active:
             with self.noise.of_step(n):
                 return self._unharmed(self.slope, t, row)
@@ -77,6 +82,14 @@ class Field:
         if type(v) is not Tensor or v.shape != self.shape or v.dtype != self._dtype or v.device != self._device:
             self.check(v)
         return v  # type: ignore[no-any-return]
+
+    def _instant(self, n: int) -> Tensor:
+        """The time of a grid point; where neighbours are asked for, those of many at once, which costs half as much."""
+        near, self._latest = abs(n - self._latest) == 1, n
+        if near:
+            first = n - n % INSTANTS
+            self._instants = dict(enumerate(self.times[first : first + INSTANTS].unbind(0), first))
+        return self._instants[n] if near else self.times[n]
 
     def when(self, t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
         """Evaluate at any time with these arguments, without noise, for a march that looks for steps; not counted."""
@@ -136,6 +149,7 @@ class Field:
         """The same right-hand side with other times, counted from 0, and arguments: static ones, for a capture."""
         other = copy.copy(self)
         other.times, other.args, other.evaluations = times, args, 0
+        other._instants = {}
         return other
 
     def made_of(self, func: Callable[..., Any], structure: Structure, shape: Sequence[int]) -> Field:
