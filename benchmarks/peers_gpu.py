@@ -213,13 +213,14 @@ def parts(device: torch.device, given: argparse.Namespace) -> Iterator[tuple[str
     few, many = (12, 24) if given.quick else (400, 2000)
     small, perceptron, images = works(device, given.quick)
     short = [Comparison(work, few, given) for work in (perceptron, images, small)]
-    for each in (*short, Comparison(perceptron, many, given), Comparison(small, many, given)):
-        yield from each.rows(once=False)
+    for once in (False, True):
+        for each in short:
+            yield from each.rows(once)
+    for work in (perceptron, small):
+        yield from Comparison(work, many, given).rows(once=False)
     for work, steps in ((perceptron, many), (images, few)):
         yield from (("where the time goes", row) for row in spent(work.anew(), steps))
     yield from Comparison(images, many, given, truth=False, repeats=1).rows(once=False)
-    for each in short:
-        yield from each.rows(once=True)
 
 
 def main() -> None:

@@ -148,10 +148,10 @@ def fdeint(
         past: ``(times, states)``, an observed window to go on from in place of a point: times increasing up to the
             initial one, states stacked first in the structure of ``z0``, which is the last of them, or None. Linear
             between samples and constant before, it enters as a known sum, exactly; states get gradients. For orders
-            up to 1. Weights take a number for each sample and step. Or the ``state`` of a solution that kept it, see
-            :func:`solve`: the trajectory is then that of one long solve, with any order and the same step; ``t`` is
-            the new end, ``z0`` None or a state that looks the same, and what came before is cut off from gradients, as
-            truncated training wants it.
+            up to 1. Weights take a number for each sample and step. Or the ``state`` of a solution that kept it
+            (``solve(..., resume=True)``): the trajectory is then that of one long solve, with any order and the same
+            step; ``t`` is the new end, ``z0`` None or a state that looks the same, and what came before is cut off
+            from gradients, as truncated training wants it.
         lags: delays τ, a positive number or tensor, or several of them: ``func(t, z, lagged, *args)`` then gets
             ``z(t - τ)``, a tuple of states for several, linear between steps; before the initial time it is that of
             ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph of every step

@@ -70,16 +70,16 @@ NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 # ---- steps in one kernel --------------------------------------------------------------------------------------------
 
 #: Steps from which, and numbers of the state up to which, ``auto`` takes a kernel for a training with exponentials and
-#: rows on the device: compiling takes seconds, then a training step of 2000 is 3 to 6 times faster than by CUDA graphs
-#: (H200, small networks), at the price of what is kept for a block.
-KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 15
+#: rows on the device: compiling takes seconds, then a training step of 2000 is 4 to 11 times faster than by CUDA graphs
+#: (H200, networks 32-64-32 with batches of 64 and 4096), at the price of what is kept for a block.
+KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 17
 #: Samples of a program where features are single numbers, one a thread, and where they are tiles: of 32 samples tiles
 #: spill registers and are 10 to 50 times slower (H200, networks 32-64-32).
 KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, 16
 #: Numbers of a sample up to which it fits into one program.
 KERNEL_FEATURES = 512
-#: Warps of a program: with four the backward pass of such a network spills registers, with eight it does not (compiled
-#: for an H200, 32 exponentials).
+#: Warps of a program: with four the passes of such a network spill registers, with eight they do not (compiled for an
+#: H200, 32 exponentials).
 KERNEL_WARPS, KERNEL_TILE_WARPS = 4, 8
 #: Features in a tile, and operations on single numbers and on tiles up to which a function becomes a kernel.
 KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400

@@ -49,14 +49,14 @@ class Emitter:
     Args:
         low: the step.
         tabled: the places of numbers in a row come from a table; otherwise they are linear in sample and feature.
-        groups: numbers have weights of their own.
+        groups: what has weights of its own, "samples", "features" or "both"; "" where all share them.
         weigh: the local weight gets a gradient.
         near: exact lags beside exponentials; 0 where there are none.
     """
 
     low: Lowered
     tabled: bool
-    groups: bool
+    groups: str
     weigh: bool
     near: int
 
@@ -142,21 +142,28 @@ class Emitter:
         start = 0
         for c, size in enumerate(self.sizes):
             f = f"f{width(size)}"
-            table, linear = (
-                f"tl.load(places + s * FEATURES + {f} + {start}, m{c}, 0)",
-                f"s * step_s + ({f} + {start}) * step_f",
-            )
-            lines += [f"m{c} = ok & ({f} < {size})", f"a{c} = {table if self.tabled else linear}"]
-            lines += [f"g{c} = a{c} // width"] if self.groups else []
+            m, line = f"ok & ({f} < {size})", f"({f} + {start})"
+            lines += [f"m{c} = {m}", f"a{c} = {self.place('s', line, m)}"]
+            if self.groups == "samples":
+                lines.append(f"e{c}, g{c} = ok, s")
+            elif self.groups == "features":
+                lines.append(f"e{c}, g{c} = {f} < {size}, {self.place('0', line, f'{f} < {size}')} // width")
+            elif self.groups:
+                lines.append(f"e{c}, g{c} = m{c}, a{c} // width")
             start += size
         lines += ["groups = row // width"] if self.groups else []
         return [*lines, *(self.past.begun(inputs) if inputs else [])]
+
+    def place(self, sample: str, feature: str, there: str) -> str:
+        """Where a feature of a sample is in a row."""
+        table = f"tl.load(places + {sample} * FEATURES + {feature}, {there}, 0)"
+        return table if self.tabled else f"({sample} * step_s + {feature} * step_f)"
 
     def loads(self) -> list[str]:
         """The nodes of the time and of the local weights."""
         lines = [f"n{i} = tl.load(times + k + f1)" for i in self.time]
         for c, i in enumerate(self.low.weights):
-            own = f"tl.load(local + k * (row // width) + g{c}, m{c}, 0.0)" if self.groups else "tl.load(local + k + f1)"
+            own = f"tl.load(local + k * groups + g{c}, e{c}, 0.0)" if self.groups else "tl.load(local + k + f1)"
             lines.append(f"n{i} = {own}")
         return lines
 
@@ -230,8 +237,8 @@ class Emitter:
             body.append(f"t{i} += n{grads[i]}")
             after.append(f"tl.store(totals + ({start} + {f}) * samples + s, t{i}, ok & ({f} < {size}))")
             start += size
-        first = "    h{}_{}_1 = tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0)[None]"
-        skipped = [first.format(i, c, i, c, c) for i, c, _ in self.sums]
+        first = "    h{}_{}_1 = tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0){}"
+        skipped = [first.format(i, c, i, c, c, self.past.axes[1]) for i, c, _ in self.sums]
         setup += ["if R > 0:  # a first row that is given counts", *skipped] if self.past.near else []
         body += self.past.recorded(found)
         return walk("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)

@@ -42,7 +42,7 @@ class Launcher:
             self.prepared.kernels,
             self.prepared.low.builder.samples,
         )
-        self.fixed = self.prepared.fixed(like)
+        self.fixed = {name: self.prepared.fixed(like, name) for name in ("forward", "replay", "backward")}
         self.features = self.prepared.places.shape[1]
         self.shared, self.own = (x.detach() for x in self.prepared.gathered(self.tensors, like))
 
@@ -68,9 +68,9 @@ class Launcher:
         self, name: str, task: Task, tensors: tuple[Any, ...], common: tuple[Any, ...], weigh: bool, dry: bool = False
     ) -> None:
         """Run a kernel over the steps of a block, or only compile it; raises where the device has no room for it."""
-        tiles = -(-self.samples // self.fixed["BM"])
+        tiles = -(-self.samples // self.fixed[name]["BM"])
         grid = (tiles, max(1, min(task.block.count, KERNEL_REPLAYS // tiles))) if name == "replay" else (tiles,)
-        options = {**self.fixed, **_sizes(task.inner), "WEIGH": weigh}
+        options = {**self.fixed[name], **_sizes(task.inner), "WEIGH": weigh}
         kernel, key = self.prepared.functions[name], (name, options["K"], options["R"], weigh)
         with torch.cuda.device_of(task.sums):
             if key not in self.prepared.fitting and task.sums.is_cuda:

@@ -48,17 +48,19 @@ class Prepared:
     totals: tuple[Tensor, Tensor]
     fitting: set[Hashable] = field(default_factory=set)
 
-    def fixed(self, like: Tensor) -> dict[str, Any]:
-        """What kernels are compiled for."""
+    def fixed(self, like: Tensor, name: str) -> dict[str, Any]:
+        """What a kernel is compiled for. Products are those of float32; only what is left of the backward pass step by
+        step would spill registers then, and has a split."""
         import triton.language as tl
 
         single, tiles = like.dtype == torch.float32, self.low.builder.chunk > 1
+        precise = "split" if name == "backward" else "ieee"
         return {
             "BM": KERNEL_TILE_SAMPLES if tiles else KERNEL_SAMPLES,
             "J": KERNEL_ROWS,
             "FEATURES": self.places.shape[1],
             "DT": tl.float32 if single else tl.float64,
-            "PR": ("tf32" if reduced(like) else "split") if single else "ieee",
+            "PR": ("tf32" if reduced(like) else precise) if single else "ieee",
             "num_warps": KERNEL_TILE_WARPS if tiles else KERNEL_WARPS,
             "num_stages": 1,
             "enable_fp_fusion": True,
@@ -91,6 +93,16 @@ def _near(plan: Plan) -> int:
     return plan.history.block if isinstance(plan.history, Exponentials) else 0
 
 
+def _groups(places: Tensor, like: Tensor, tiles: bool) -> str:
+    """What of a row has weights of its own; samples or features alone do where numbers are single."""
+    group = places // like.shape[1]
+    if like.shape[0] == 1:
+        return ""
+    if not tiles and torch.equal(group, torch.arange(len(group))[:, None].expand_as(group)):
+        return "samples"
+    return "features" if not tiles and bool((group == group[:1]).all()) else "both"
+
+
 def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list[Tensor]) -> Prepared | str:
     try:
         low, (sample, feature) = traced(step, constants, plan.field.structure)
@@ -101,7 +113,8 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     places[sample.reshape(-1), feature.reshape(-1)] = torch.arange(sample.numel())
     strides = int(places[-1, 0]) // max(1, samples - 1), int(places[0, -1]) // max(1, features - 1)
     lines = torch.arange(samples)[:, None] * strides[0] + torch.arange(features) * strides[1]
-    kernels = Emitter(low, not torch.equal(places, lines), like.shape[0] > 1, plan.weigh, _near(plan)).kernels()
+    tabled, groups = not torch.equal(places, lines), _groups(places, like, low.builder.chunk > 1)
+    kernels = Emitter(low, tabled, groups, plan.weigh, _near(plan)).kernels()
     numbers = {id(x): k for k, x in enumerate(seen)}
     shared, own = (
         picked(torch.cat(part), low.constants, like.device) if part else None
