@@ -126,10 +126,14 @@ def spent() -> str:
     found = rows(TIME)
     if not found:
         return ""
-    lines = [[r["work"], r["steps"], f"`{r['stepper']}`", *(f"{r[k]:.3g}" for k in (*PARTS, "wall"))] for r in found]
+    lines = [[r["work"], r["steps"], f"`{r['stepper']}`", *(_ms(r[k]) for k in (*PARTS, "wall"))] for r in found]
     head = ["equation", "steps", "stepper", *(f"{name}, ms" for name in PARTS.values()), "in all, ms"]
     shown = f"### Where the time goes\n\n{TOLD}\n\n![{ALT}](figures/time-spent.svg)"
     return f"{shown}\n\n{table(head, lines, right=3)}\n\n{measured(run('peers-gpu', TIME))}"
+
+
+def _ms(x: float) -> str:
+    return f"{x:.3g}" if x < 1000 else f"{x:,.0f}"
 
 
 def figure() -> Any:
@@ -151,7 +155,7 @@ def figure() -> Any:
                     bar.set(hatch="///", edgecolor="#ffffff", linewidth=0)
             left = [a + b for a, b in zip(left, share, strict=True)]
         for y, r in enumerate(own):
-            axis.text(101, y, f"{r['wall']:.3g} ms", va="center")
+            axis.text(101, y, f"{_ms(r['wall'])} ms", va="center")
         axis.set_yticks(range(len(own)), [r["stepper"] for r in own])
         axis.invert_yaxis()
         axis.set_xlim(0, 100)

@@ -10,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..base.checks import real, reals, whole
+from ..base.policy import SERIES_LENGTH
 from ..errors import InputError
 from .block import FDEBlock
 from .series import Series, collate, resampled
-
-#: How long the longest series lasts in the time of the latent state. Two decaying waves, 40 epochs: with 1 the loss is
-#: 0.53, with 4 it is 0.13, with 10 0.09, since a network of the usual size turns a state by about 1 in a unit of time.
-LENGTH = 10.0
 
 
 class SequenceModel(nn.Module):
@@ -65,7 +62,7 @@ class SequenceModel(nn.Module):
         beta = torch.tensor(order, dtype=torch.float64) if isinstance(order, list) else order
         self.block = FDEBlock(field, beta, learn_order, steps=steps, method=method)
         self.span: Tensor
-        self.register_buffer("span", torch.tensor(1.0 / LENGTH, dtype=torch.float64))
+        self.register_buffer("span", torch.tensor(1.0 / SERIES_LENGTH, dtype=torch.float64))
         for name, count in (("values", variables), ("inputs", inputs)):
             self.register_buffer(f"{name}_mean", torch.zeros(count))
             self.register_buffer(f"{name}_scale", torch.ones(count))
@@ -76,7 +73,7 @@ class SequenceModel(nn.Module):
         batch = collate(series)
         inputs = 0 if batch.inputs is None else batch.inputs.shape[-1]
         model = cls(batch.values.shape[-1], inputs, **options)
-        model.span.fill_((float(batch.elapsed.nan_to_num(0).max()) or 1.0) / LENGTH)
+        model.span.fill_((float(batch.elapsed.nan_to_num(0).max()) or 1.0) / SERIES_LENGTH)
         for name, given in (("values", batch.values), ("inputs", batch.inputs)):
             if given is not None:
                 flat = given.flatten(0, 1)
@@ -105,7 +102,7 @@ class SequenceModel(nn.Module):
         end = float(times.nan_to_num(0).max())
         if not end > 0:
             raise InputError("no series has a time after its first; at least one is needed.")
-        steps = max(1, math.ceil(end / LENGTH * self.steps - 1e-9))
+        steps = max(1, math.ceil(end / SERIES_LENGTH * self.steps - 1e-9))
         known: tuple[Any, ...] = ()
         if inputs is not None:
             grid = torch.linspace(0, end, steps + 1, dtype=torch.float64)
@@ -174,7 +171,7 @@ class SequenceModel(nn.Module):
         """What a network makes of each observation in the window, its mean, and the first ones: (batch, …)."""
         assert values is not None
         there = batch.observed & (batch.elapsed <= self.window).to(values.device)[..., None]
-        parts = [times.to(values)[..., None] / LENGTH, torch.where(there, values, 0.0), there.to(values)]
+        parts = [times.to(values)[..., None] / SERIES_LENGTH, torch.where(there, values, 0.0), there.to(values)]
         parts += [] if inputs is None else [inputs]
         each = self.seen(torch.cat(parts, -1).nan_to_num(0))
         counts = there.any(-1, keepdim=True).to(values)

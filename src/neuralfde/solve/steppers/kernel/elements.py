@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....base.policy import KERNEL_SLOTS
 from ....base.structure import tensors_in
 from ....base.torch_private import pytree
 from .record import Unfit
 
-#: A slot is a node times this and a feature of it; or, below zero, a constant times this and an element of it.
-FEATURES, _CONSTANT = 1 << 20, 1 << 36
+FEATURES, _CONSTANT = KERNEL_SLOTS
 MIXED = "func mixes samples"
 
 
