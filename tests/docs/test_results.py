@@ -206,7 +206,7 @@ def test_packages_are_compared_once_they_were_measured(tmp_path, monkeypatch):
     (tmp_path / "peers-gpu.json").write_text(json.dumps(left))
     list(take.take(tmp_path))
     assert "| torchfde, exact | 3 s · 1 MiB · 50 % |" in peers_gpu.short()
-    assert "ours takes 20 ms then" in peers_gpu.short()
+    assert "ours takes 20 ms" in peers_gpu.short()
     assert "| > 20 s |  |" in peers_gpu.every()
     assert "`kernel` | 1 | 2 | 0 | 1 | 4 |" in peers_gpu.spent()
     assert len(peers_gpu.figure().axes) == 1
