@@ -50,7 +50,7 @@ def course_of(case: Case, names: Names, grid: Tensor, times: Tensor | None) -> C
     jumps = options.get("jumps")
     if case["event"] == "reset" and times is not None:
         known = [float(grid[grid <= t + 1e-6][-1]) for t in times]  # as exact as the mesh has them
-        jumps = (known, lambda z: -torch.ones_like(z))
+        jumps = _with_resets(known, z0, jumps)
     return Course(
         lambda t, z, *ago: names["func"](t, z, *ago, names["w"]),
         z0,
@@ -63,6 +63,16 @@ def course_of(case: Case, names: Names, grid: Tensor, times: Tensor | None) -> C
         lags if isinstance(lags, list) else [lags] if case["lags"] != "none" else [],
         matrix_of(case, names),
     )
+
+
+def _with_resets(known: list[float], z0: Tensor, jumps: Any) -> Any:
+    """Jumps of a case and resets, which take 1 off, in the order of their times."""
+    if jumps is None:
+        return known, lambda z: -torch.ones_like(z)
+    assert not callable(jumps[1]), "jumps by a function do not go with resets"
+    every = [(t, -torch.ones_like(z0)) for t in known] + [(float(t), v) for t, v in zip(*jumps, strict=True)]
+    every.sort(key=lambda pair: pair[0])
+    return [t for t, _ in every], [v for _, v in every]
 
 
 def matrix_of(case: Case, names: Names) -> Tensor | None:
