@@ -81,3 +81,27 @@ def test_unknowns_of_which_only_a_combination_shows_are_named():
     assert found.diagnostics.undetermined == ("a", "b")
     assert math.isinf(found.intervals["a"][1])
     assert math.isfinite(found.intervals["source"][1])
+
+
+def test_a_search_that_the_profile_goes_past_has_not_converged():
+    """Half of the data first drive the order to 1, where its scale is so flat that L-BFGS sees no way back."""
+    times = [0.0, 0.13, 0.2, 0.5, 0.71, 0.9, 1.0, 1.33, 1.4, 1.77, 2.0, 2.1, 2.4]
+    values = [0.986, 0.829, 0.739, 0.680, 0.625, 0.558, 0.505, 0.439, 0.444, 0.288, 0.231, 0.269, 0.191]
+    observed = torch.tensor(values, dtype=DOUBLE)[:, None]
+
+    def slope(t, z, rate, gain):
+        return -rate * z + gain * torch.cos(t)
+
+    def fitted(**options):
+        guess = {"rate": 0.8, "gain": 0.2}
+        return fit(slope, times, observed, order=0.75, learn_order=True, steps=12, params=guess, **options)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        best = fitted(optimiser="lm")
+    with pytest.warns(FitWarning, match="stopped short"):
+        found = fitted(optimiser="lbfgs", stages=(0.5, 1.0), starts=1, method="predictor")
+    assert best.converged
+    assert not found.converged
+    assert found.loss > 2 * best.loss
+    assert "optimiser='lm'" in found.message

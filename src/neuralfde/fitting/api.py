@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..base.checks import function, reals
 from ..errors import InputError, InputTypeError
 from .data import Data, Observe, observer, read_data, variable_names
-from .diagnostics import IdentifiabilityWarning, StepWarning, diagnose, warn_of
+from .diagnostics import FitWarning, IdentifiabilityWarning, StepWarning, diagnose, warn_of
 from .intervals import Uncertainty, bootstrap, gauss_newton
 from .modules import fill, left_alone
 from .optimisers import Optimiser, Path, Progress
@@ -138,11 +138,23 @@ def fit(
         sure = _uncertainty(problem, flat, intervals, resamples, seed)
         verdict, curve = _verdict(problem, flat, sure, check_order) if learn_order else (None, None)
         found = replace(_result(problem, flat, path, sure, data), identifiable=verdict, profile=curve, variables=names)
+    if curve is not None and found.loss > curve.threshold:
+        found = replace(found, converged=False, message=_not_least(found, curve))
+        warnings.warn(found.message, FitWarning, stacklevel=2)
     if sure is not None:
         explained = _warn_of_the_step(found)
         warn_of(found.diagnostics, curve is not None, explained)
     fill(module, problem.unknowns.split(flat))
     return replace(found, seconds=time.perf_counter() - began)
+
+
+def _not_least(found: Fit, curve: Profile) -> str:
+    """The search stopped where it could not go on, and the profile went past it."""
+    loss, order = min(zip(curve.losses, curve.orders, strict=True))
+    return (
+        f"stopped short: order {found.order:.3g} has a loss of {found.loss:.3g}, order {order:.3g} one of {loss:.3g}. "
+        f"Begin there (order={order:.3g}), take optimiser='lm', or more starts="
+    )
 
 
 def _result(problem: Problem, flat: Tensor, path: Path, sure: Uncertainty | None, data: Data) -> Fit:

@@ -189,7 +189,7 @@ def _refuse_lost_phase(log_s: Tensor, modulus: Tensor, rest: Tensor) -> None:
         size = float(torch.exp(log_s.real[lost][0]))
         raise InputError(
             f"z is too large: E oscillates like e^s with |s| = |z|^(1/α) = {size:.2g}, whose phase is lost to rounding "
-            f"in float64. Results are given while its error is below {_MOST_LOST:g}."
+            f"in float64. Use a smaller |z|: results are given while their error is below {_MOST_LOST:g}."
         )
 
 
