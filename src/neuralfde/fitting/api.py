@@ -138,7 +138,7 @@ def fit(
         sure = _uncertainty(problem, flat, intervals, resamples, seed)
         verdict, curve = _verdict(problem, flat, sure, check_order) if learn_order else (None, None)
         found = replace(_result(problem, flat, path, sure, data), identifiable=verdict, profile=curve, variables=names)
-    if curve is not None and found.loss > curve.threshold:
+    if curve is not None and found.converged and found.loss > curve.threshold:
         found = replace(found, converged=False, message=_not_least(found, curve))
         warnings.warn(found.message, FitWarning, stacklevel=2)
     if sure is not None:
