@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import neuralfde
 from tests.reference.course import Course
 
 from ..case import Case, Failed, Part
@@ -127,7 +128,7 @@ def check(case: Case) -> float:
     exec(call(case), names)
     fitted = names["found"]
     if not fitted.converged and fitted.message.startswith("stopped short"):
-        return 0.0  # said, with a warning and what to do
+        raise neuralfde.ConvergenceError(fitted.message)  # as good as refused: it says so, with a warning
     labels = list(fitted.estimates)
     flat = torch.tensor(list(fitted.estimates.values()), dtype=torch.float64)
 

@@ -227,7 +227,9 @@ def model_of(config: Config, data: Data, variant: str, adjoint: str) -> FGrand:
     if variant == "l" and {"columns", "recompute"} & set(more):
         options["columns"] = config.columns
     options |= {"recompute": "recompute" in more, "keep_attention": "all" if "queries" in more else "attention" in more}
-    options["powers"] = "powers" in more
+    if "powers" in more:  # there are no steps that the others would say something of
+        options = {k: v for k, v in options.items() if k not in ("adjoint", "history", "stepper", "storage")}
+        options["powers"] = True
     kind = Loop if name == "loop" else FGrand
     return kind(data.num_features, data.num_classes, config.hidden, variant, config.heads, **options)
 

@@ -24,8 +24,6 @@ GRAPHS_AT_ONCE = 64
 GRAPHS_REPEATS = 3
 #: Shapes of a func whose graphs are kept; each holds its static buffers (a block of rows, twice).
 GRAPHS_KEPT = 4
-#: Blocks that are shorter than this are replayed no faster than they run.
-GRAPHS_SHORTEST = 2
 
 # ---- Picard's iteration ---------------------------------------------------------------------------------------------
 

@@ -144,10 +144,6 @@ class Exponentials(History):
         short = SumOfExponentials(weights, rates, steps, row, self.block, backward, False)
         return LongBlocks(short, weights, rates, self.span, weigh)
 
-    def held_rows(self, sums: int, terms: int) -> int:
-        """Rows held in a forward pass: the exponentials, the block before and the block being filled."""
-        return terms + (1 + sums) * self.block
-
 
 def _guess(tol: float, steps: int, block: int) -> int:
     """A few terms below what a tolerance usually takes: about 0.25 per digit and e-fold of the range."""

@@ -181,8 +181,8 @@ class FGrand(nn.Module):
         keep_attention: with variant ``"nl"``, keep the attention of each step, edges × heads numbers, for the backward
             pass, which computes it again otherwise; ``"all"``: queries and keys too, two states a step.
         powers: with variant ``"l"`` the solution is a sum of powers of ``A`` applied to ``Z_0``: the same numbers, but
-            for rounding, without a past to keep or to sum, see ``neuralfde.models.powers``. ``history``, ``storage``
-            and ``adjoint`` have no say then.
+            for rounding, without a past to keep or to sum, see ``neuralfde.models.powers``. It takes no further
+            options of the block but ``check_finite``.
         options: as of ``neuralfde.FDEBlock``: ``adjoint``, ``history``, ``method``, ``storage``, …
 
     Shapes:
@@ -222,6 +222,9 @@ class FGrand(nn.Module):
             raise InputError("columns needs variant='l': attention that changes ties columns together.")
         if powers and (variant, options.get("method") or "predictor", type(step)) != ("l", "predictor", float):
             raise InputError("powers=True needs variant='l', method='predictor' and a step.")
+        unused = sorted(options.keys() - {"method", "check_finite"}) if powers else []
+        if unused:
+            raise InputError(f"powers=True takes no steps, and {', '.join(unused)} would have no say: leave it out.")
         if batch_norm and (columns is not None or (recompute and variant == "l")):
             raise InputError("batch_norm counts every pass over the nodes, and columns or recompute make several.")
         if variant not in VARIANTS:

@@ -228,17 +228,19 @@ class BlockBackward:
         found = self.products(by, wanted, keep=False) if wanted else ()
         if rounding is not None and not bool(((self.stacked(found[:checked]) - mu).abs_() <= rounding).all()):
             return None
-        totals.add(found[checked : checked + len(totals.wanted)])
+        own = found[checked : checked + len(totals.wanted)]
         if not self.pull.weigh:
+            totals.add(own)
             return mu, None
         slopes = self.v.detach().reshape(self.count, self.groups, self.width).clone()
         grad = found[-1] if weighed else (mu[:, 0] * slopes).sum(-1) if self.scheme.implicit else None
+        for k in self.task.idle:
+            slopes[k] = 0.0
+        totals.add(own)  # at last: whoever takes another way after an error adds them once
         if grad is not None:
             if self.task.origin is not None:
                 grad[self.task.origin] = 0.0
             totals.add_locals(self.task.steps, grad)
-        for k in self.task.idle:
-            slopes[k] = 0.0
         return mu, slopes
 
 

@@ -86,6 +86,8 @@ class Launcher:
         states = sums[:, 0] if sums.shape[1] == 1 else torch.empty_like(slopes)
         if plan.train:  # a backward pass that finds no room would find it too late
             self.launch("backward", task, (sums,) * 7 + (0,), common, weigh=plan.weigh, dry=True)
+            if self.kernels.replays:
+                self.launch("replay", task, (sums,) * 3 + (0,), common, weigh=plan.weigh, dry=True)
         self.launch("forward", task, (sums, states, slopes, 0), common, weigh=False)
         return sums, states, slopes
 
