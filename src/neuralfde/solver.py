@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .base.caches import capturing
 from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, pytree, without_compiler
-from .base.transfer import capturing
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.export import refuse_export

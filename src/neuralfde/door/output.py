@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..base.caches import to_device
 from ..base.grid import Request
 from ..base.policy import OUTPUT_NUMBERS
 from ..base.structure import Structure
-from ..base.transfer import to_device
 from ..errors import InputError
 from ..history import History, Window
 from ..schemes import Scheme

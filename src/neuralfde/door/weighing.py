@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from ..adjoints import Paper
-from ..base.caches import Cache
+from ..base.caches import Cache, capturing, to_device
 from ..base.grid import Mesh
 from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, READING_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
-from ..base.transfer import capturing, to_device
 from ..errors import InputError
 from ..history import Block, Exponentials
 from ..orders import KNOWN, Caputo

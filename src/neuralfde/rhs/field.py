@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.caches import capturing
 from ..base.policy import INSTANTS
 from ..base.structure import Structure, tensors_in
 from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised
-from ..base.transfer import capturing
 from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .fingerprint import Watch
 from .noise import GENERATORS, Noise

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..base.caches import capturing
 from ..base.torch_private import value_of
-from ..base.transfer import capturing
 
 #: The generators that ``func`` draws from belong to the process: one solve at a time may set them. A ``func`` may
 #: contain a solve of its own.

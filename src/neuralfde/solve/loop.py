@@ -16,10 +16,10 @@ from functools import partial
 
 from torch import Tensor
 
+from ..base.caches import capturing
 from ..base.policy import HELD_LAGS
 from ..base.structure import all_finite
 from ..base.torch_private import value_of
-from ..base.transfer import capturing
 from ..errors import NonFiniteError
 from ..history import Block, Exponentials, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed

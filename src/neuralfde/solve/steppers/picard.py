@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from ...base.caches import capturing
 from ...base.policy import (
     IMPLICIT_CALLS,
     NEWTON_NUMBERS,
@@ -36,7 +37,6 @@ from ...base.policy import (
     PICARD_TOGETHER_GPU,
     STAGE_NEAR,
 )
-from ...base.transfer import capturing
 from ...errors import InputError
 from ...schemes import Newton
 from ..plan import Plan, Run
