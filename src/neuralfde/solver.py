@@ -198,7 +198,12 @@ def _solve_once(
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
-    rows = assembled(wanted, structure, problem.scheme, weights.nodes, at_nodes, between)
+
+    def in_order(rows: Tensor, between: Tensor | None) -> Tensor:
+        on_grid = wanted.nodes == weights.nodes
+        return rows if on_grid else assembled(wanted, structure, problem.scheme, weights.nodes, rows, between)
+
+    rows = in_order(at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
         # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
@@ -207,7 +212,7 @@ def _solve_once(
     if embedded:
         by = gain(problem.scheme, order)
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
-        error = structure.unpack(assembled(wanted, structure, problem.scheme, weights.nodes, errors, None))
+        error = structure.unpack(in_order(errors, None))
     state = None
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
@@ -237,7 +242,7 @@ def _plan(
     structure, grid = problem.structure, problem.request.grid
     return Plan(
         field=field,
-        scheme=problem.scheme.bound(field.args),
+        scheme=problem.scheme.bound(field.args) if field.args else problem.scheme,
         history=problem.history,
         storage=problem.storage,
         steps=grid.steps,

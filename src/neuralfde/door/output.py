@@ -123,8 +123,6 @@ def assembled(
 
     Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
     """
-    if wanted.nodes == nodes:
-        return at_nodes
     if between is not None and scheme.dense_meets_nodes:
         here = between
     else:

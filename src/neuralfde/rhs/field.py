@@ -83,6 +83,13 @@ class Field:
             self.check(v)
         return v  # type: ignore[no-any-return]
 
+    def initial(self, n: int, row: Tensor) -> Tensor:
+        """The slope at the initial row, once; the check at the door has often computed it."""
+        if self.first_slope is None:
+            return self(n, row)
+        v, self.first_slope = self.first_slope, None  # a row less until the backward pass has ended
+        return v
+
     def _instant(self, n: int) -> Tensor:
         """The time of a grid point; where neighbours are asked for, those of many at once, which costs half as much."""
         near, self._latest = abs(n - self._latest) == 1, n

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..history import Block, Memory, ieee
 from ..rhs.demand import derivative_only
-from ..storage import Sizes, Tape, read_rows
+from ..storage import Sizes, Tape
 from .plan import Coefficients, Plan
 from .steppers.base import Steps
 from .steppers.trace import leaves, traced
@@ -194,6 +194,19 @@ def readers(
             witness.compare(n, v, x)
 
     return read, read_block, compare
+
+
+def read_rows(tape: Tape | SlopeRows | SegmentRows, steps: range) -> Tensor:
+    """The rows of these steps, descending, (steps, *shape), contiguous: at once where the tape can, else one by one."""
+    at_once = getattr(tape, "read_rows", None)
+    if at_once is not None:
+        return at_once(steps).contiguous()  # type: ignore[no-any-return]
+    first = tape.read(steps[0])
+    rows = first.new_empty(len(steps), *first.shape)
+    rows[0] = first
+    for k, n in enumerate(steps[1:], 1):
+        rows[k] = tape.read(n)
+    return rows
 
 
 def _unread(_: object) -> Tensor:
