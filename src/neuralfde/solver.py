@@ -37,8 +37,9 @@ from .door.weighing import Weights, paper_weights, weighed
 from .errors import ConvergenceError, InputError, UnsupportedError
 from .history import History
 from .orders import Caputo, CustomKernel, read_order
-from .rhs.called import Called
 from .rhs.field import Field
+from .rhs.first import first_evaluation, refuse_state
+from .rhs.purity import Called
 from .schemes import Scheme
 from .solve.delays import Delays
 from .solve.function import solved
@@ -274,7 +275,7 @@ def _field(
     """The right-hand side with arguments cut off from their past, and those arguments; ``func`` is evaluated once."""
     if derivatives_are_watched():  # every operation is followed, and nothing may be cut
         field = Field(func, problem.structure, times, args)
-        field.first_evaluation(row0, None)
+        first_evaluation(field, row0, None)
         return field, []
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
@@ -283,9 +284,9 @@ def _field(
     # call, which no cache would know again, nor inside a graph of the caller's
     watch = problem.structure.device.type == "cuda" and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph
-    field.first_evaluation(row0, [*trained, *owned, *cut], watch and not keeps, keeps)
+    first_evaluation(field, row0, [*trained, *owned, *cut], watch and not keeps, keeps)
     if problem.scheme.implicit and field.impure is not None:
-        field.refuse_state(row0)
+        refuse_state(field, row0)
     return field, cut
 
 

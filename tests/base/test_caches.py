@@ -492,7 +492,7 @@ def test_what_is_kept_beside_goes_with_its_object():
     nf.fdeint(func, state(), 1.0, order, steps=20)
     del func, order
     gc.collect()
-    assert not [f for f in field._DRAWS if isinstance(f, Switched)]
+    assert not [f for f in field.DRAWS if isinstance(f, Switched)]
     assert not [f for f in graph_cache._CACHE if isinstance(f, Switched)]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..base.policy import WITNESS_STEPS, WITNESSES
 from ..errors import ChangedFunctionError
-from ..rhs.field import refuse_captured
+from ..rhs.first import refuse_captured
 from ..schemes.stage_solvers import rounding_of
 from .plan import Plan
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ...base.torch_private import add_each
 from ...history import Block
-from ...rhs.field import Field, captured_error
+from ...rhs.field import Field
+from ...rhs.first import captured_error
 from ..plan import Plan, Run
 from ..witness import Witness
 
