@@ -26,9 +26,9 @@ from ..history.wrappers import assembled, transposed
 from ..schemes import Jacobian
 from ..storage import Tape
 from .plan import Coefficients, Plan, Run
-from .rows import SegmentRows, SlopeRows, readers
+from .rows import SlopeRows, Witness, readers
+from .segments import SegmentRows
 from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, Yielded, choose
-from .witness import Witness
 
 #: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.
 Take = Callable[[Block, "Tensor | None", Tensor], "tuple[Tensor, Tensor | None]"]

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,9 @@ from ...history import Block
 from ...rhs.field import Field
 from ...rhs.first import captured_error
 from ..plan import Plan, Run
-from ..witness import Witness
+
+if TYPE_CHECKING:
+    from ..rows import Witness
 
 
 @dataclass(frozen=True)

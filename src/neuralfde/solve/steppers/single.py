@@ -31,8 +31,7 @@ from ...schemes.stage_solvers import Stages
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task
 from .samples import WholeBlocks
-from .trace import Trace, kept, leaves, traced
-from .work import Work, local_weights
+from .work import Trace, Work, kept, leaves, local_weights, traced
 
 Rhs = Callable[[int, Tensor], Tensor]
 
