@@ -171,7 +171,7 @@ def fdeint(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
         horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags, linear,
     )  # fmt: skip
-    z0, t = z0 if past is None else initial_state(z0, past), in_rows(t)
+    z0, t = _asked(z0, t, past)
     if linear is not None and needs_no_steps(func, given):
         _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
         return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
@@ -208,7 +208,7 @@ def solve(
     given = _options("solve", options)
     if not isinstance(resume, bool):
         raise InputTypeError("resume must be True or False; a solve goes on from the .state of a solution as past=.")
-    z0, t = z0 if given.past is None else initial_state(z0, given.past), in_rows(t)
+    z0, t = _asked(z0, t, given.past)
     if given.linear is not None and needs_no_steps(func, given) and not resume:
         instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
         some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
@@ -253,7 +253,7 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
     """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
     given = _options("plan", options)
-    z0, t = z0 if given.past is None else initial_state(z0, given.past), in_rows(t)
+    z0, t = _asked(z0, t, given.past)
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)
     if given.linear is not None:
@@ -270,6 +270,11 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     problem.operator.check(problem.known, problem.scheme, mesh)
     stages = getattr(problem.scheme, "corrections", 0) + 1
     return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)
+
+
+def _asked(z0: Any, t: Any, past: Any) -> tuple[Any, Any]:
+    """The initial state, which an observed past may hold, and the times, those of samples in rows."""
+    return z0 if past is None else initial_state(z0, past), t if isinstance(t, float) else in_rows(t)
 
 
 def _options(name: str, options: dict[str, Any]) -> Options:

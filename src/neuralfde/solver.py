@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .base.caches import capturing
 from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched, pytree, without_compiler
-from .base.transfer import capturing
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.export import refuse_export
@@ -37,8 +37,9 @@ from .door.weighing import Weights, paper_weights, weighed
 from .errors import ConvergenceError, InputError, UnsupportedError
 from .history import History
 from .orders import Caputo, CustomKernel, read_order
-from .rhs.called import Called
 from .rhs.field import Field
+from .rhs.first import first_evaluation, refuse_state
+from .rhs.purity import Called
 from .schemes import Scheme
 from .solve.delays import Delays
 from .solve.function import solved
@@ -198,7 +199,12 @@ def _solve_once(
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
-    rows = assembled(wanted, structure, problem.scheme, weights.nodes, at_nodes, between)
+
+    def in_order(rows: Tensor, between: Tensor | None) -> Tensor:
+        on_grid = wanted.nodes == weights.nodes
+        return rows if on_grid else assembled(wanted, structure, problem.scheme, weights.nodes, rows, between)
+
+    rows = in_order(at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
         # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
@@ -207,7 +213,7 @@ def _solve_once(
     if embedded:
         by = gain(problem.scheme, order)
         errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
-        error = structure.unpack(assembled(wanted, structure, problem.scheme, weights.nodes, errors, None))
+        error = structure.unpack(in_order(errors, None))
     state = None
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
@@ -237,7 +243,7 @@ def _plan(
     structure, grid = problem.structure, problem.request.grid
     return Plan(
         field=field,
-        scheme=problem.scheme.bound(field.args),
+        scheme=problem.scheme.bound(field.args) if field.args else problem.scheme,
         history=problem.history,
         storage=problem.storage,
         steps=grid.steps,
@@ -269,7 +275,7 @@ def _field(
     """The right-hand side with arguments cut off from their past, and those arguments; ``func`` is evaluated once."""
     if derivatives_are_watched():  # every operation is followed, and nothing may be cut
         field = Field(func, problem.structure, times, args)
-        field.first_evaluation(row0, None)
+        first_evaluation(field, row0, None)
         return field, []
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
@@ -278,9 +284,9 @@ def _field(
     # call, which no cache would know again, nor inside a graph of the caller's
     watch = problem.structure.device.type == "cuda" and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph
-    field.first_evaluation(row0, [*trained, *owned, *cut], watch and not keeps, keeps)
+    first_evaluation(field, row0, [*trained, *owned, *cut], watch and not keeps, keeps)
     if problem.scheme.implicit and field.impure is not None:
-        field.refuse_state(row0)
+        refuse_state(field, row0)
     return field, cut
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
-from neuralfde.base import caches, structure, transfer
+from neuralfde.base import caches, structure
 from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.door import weighing
 from neuralfde.history import exponentials, long_blocks, panels
@@ -27,7 +27,7 @@ from tests.stubs import F64, Net, relative
 F32 = torch.float32
 CACHES = {
     "structures of tensors": structure._TENSORS,
-    "numbers on the device": transfer._ON_DEVICE,
+    "numbers on the device": caches._ON_DEVICE,
     "bases of panels": panels._BASES,
     "fits of exponentials": exponentials._FITTED,
     "terms that sufficed": exponentials._SUFFICED,
@@ -110,7 +110,7 @@ def test_clear_empties_all_of_them():
     nf.fdeint(func, torch.ones(2, 3, dtype=F64), 1.0, 0.6, steps=100, history="exponentials")
     nf.fdeint(relax, torch.ones(100, dtype=F64), 1.0, 0.6, steps=1200, history="full")
     nf.fdeint(relax, state(), 1.0, 0.6, steps=20, method="bdf2")
-    transfer.to_device(torch.ones(3), torch.empty(0, device="meta"))
+    caches.to_device(torch.ones(3), torch.empty(0, device="meta"))
     held = caches.listed()
     for kernels in ("kernels of steps", "exponentials of long blocks"):  # on a GPU alone
         held.pop(kernels)
@@ -154,20 +154,20 @@ def test_structures_of_tensors_tell_shapes_dtypes_and_nestings_apart(monkeypatch
 def test_numbers_on_the_device_tell_values_shapes_dtypes_and_devices_apart():
     like, other = torch.empty(0, device="meta"), torch.empty(0, device="meta", dtype=F64)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    first = transfer.to_device(x, like)
-    assert transfer.to_device(x.double(), like) is first
-    assert transfer.to_device(x, other).dtype == F64
-    assert transfer.to_device(x.view(2, 2), like).shape == (2, 2)
+    first = caches.to_device(x, like)
+    assert caches.to_device(x.double(), like) is first
+    assert caches.to_device(x, other).dtype == F64
+    assert caches.to_device(x.view(2, 2), like).shape == (2, 2)
     x[0] = 5.0  # in place
-    assert transfer.to_device(x, like) is not first
-    assert len(transfer._ON_DEVICE.entries) == 4
+    assert caches.to_device(x, like) is not first
+    assert len(caches._ON_DEVICE.entries) == 4
 
 
 def test_numbers_on_the_device_from_inference_mode_are_of_use_to_training():
     like = torch.empty(0, device="meta")
     with torch.inference_mode():
-        transfer.to_device(torch.tensor([1.0, 2.0]), like)
-    assert not transfer.to_device(torch.tensor([1.0, 2.0]), like).is_inference()
+        caches.to_device(torch.tensor([1.0, 2.0]), like)
+    assert not caches.to_device(torch.tensor([1.0, 2.0]), like).is_inference()
 
 
 def test_an_order_on_the_host_follows_changes_in_place():
@@ -492,7 +492,7 @@ def test_what_is_kept_beside_goes_with_its_object():
     nf.fdeint(func, state(), 1.0, order, steps=20)
     del func, order
     gc.collect()
-    assert not [f for f in field._DRAWS if isinstance(f, Switched)]
+    assert not [f for f in field.DRAWS if isinstance(f, Switched)]
     assert not [f for f in graph_cache._CACHE if isinstance(f, Switched)]
 
 

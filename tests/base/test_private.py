@@ -13,11 +13,10 @@ ONLY = {"base/torch_private.py", "base/torch_transforms.py"}
 PRIVATE_MODULES = ("torch.nn.utils.stateless", "torch.autograd.forward_ad._")
 #: Attributes of torch's objects that are used elsewhere, where, and why no function stands for them.
 EXCEPTIONS = {
-    ("base/transfer.py", "_version"): "the only sign that a tensor was changed in place",
+    ("base/caches.py", "_version"): "the only sign that a tensor was changed in place",
     ("models/graph.py", "_version"): "the same, of a kept attention",
-    ("rhs/purity.py", "_version"): "the same, of what func can reach",
     ("rhs/purity.py", "_buffers"): "buffers by their own names; named_buffers() walks all submodules again",
-    ("rhs/field.py", "_sequence_nr"): "a method of a node: which came first",
+    ("rhs/first.py", "_sequence_nr"): "a method of a node: which came first",
     ("rhs/field.py", "_version"): "whether a tensor was written to; there is no public question",
     ("solve/steppers/base.py", "_forward_hooks"): "whether a module has any; there is no public question",
     ("solve/steppers/base.py", "_forward_pre_hooks"): "the same",

@@ -5,7 +5,7 @@ import torch
 
 import neuralfde as nf
 from neuralfde.door.names import METHODS
-from neuralfde.history import full, panels
+from neuralfde.history import panels
 
 F64 = torch.float64
 
@@ -40,7 +40,7 @@ def test_both_passes_agree_with_the_rows_themselves(monkeypatch, method, dtype, 
     net = torch.nn.Linear(4, 4, dtype=dtype)
     found = []
     for table in (panels.table_for, lambda lags, row: None):
-        monkeypatch.setattr(full, "table_for", table)
+        monkeypatch.setattr(panels, "table_for", table)
         z0 = torch.linspace(-1, 1, 80, dtype=dtype).reshape(20, 4).requires_grad_()
         order = torch.tensor(0.6, dtype=dtype, requires_grad=True)
         f = lambda t, z: torch.tanh(net(z)) - 0.3 * z

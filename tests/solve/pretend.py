@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from neuralfde.rhs.field import Field
+from neuralfde import solver
 from neuralfde.solve import steppers
 from neuralfde.solve.steppers import static
 from neuralfde.solve.steppers.capture import CALLS
@@ -35,7 +35,7 @@ def pretend_a_gpu(patch: pytest.MonkeyPatch) -> list[int]:
     """States on the CPU are taken for states on a GPU; returns a list that grows with every capture."""
     captures: list[int] = []
     on_gpu = SimpleNamespace(device=torch.device("cuda"), is_cuda=True, numel=lambda: 1 << 30)  # too large for a kernel
-    refusal, automatic, first = steppers.CudaGraph.refusal, steppers._automatic, Field.first_evaluation
+    refusal, automatic, first = steppers.CudaGraph.refusal, steppers._automatic, solver.first_evaluation
 
     def capture(call, func, like, pool):
         captures.append(1)
@@ -49,5 +49,7 @@ def pretend_a_gpu(patch: pytest.MonkeyPatch) -> list[int]:
     patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     patch.setattr(steppers.CudaGraph, "refusal", lambda self, plan, like: refusal(self, plan, on_gpu))
     patch.setattr(steppers, "_automatic", lambda plan, run, like, backward: automatic(plan, run, on_gpu, backward))
-    patch.setattr(Field, "first_evaluation", lambda self, row, known, *more: first(self, row, known, True, *more[1:]))
+    patch.setattr(
+        solver, "first_evaluation", lambda field, row, known, *more: first(field, row, known, True, *more[1:])
+    )
     return captures

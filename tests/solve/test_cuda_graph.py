@@ -15,6 +15,7 @@ from neuralfde.base.policy import GRAPHS_KEPT
 from neuralfde.base.structure import structure_of
 from neuralfde.door.names import METHODS
 from neuralfde.rhs.field import Field as Right
+from neuralfde.rhs.first import first_evaluation
 from neuralfde.solve.steppers import graph_cache, static
 from neuralfde.solve.steppers.static import Static
 from neuralfde.storage import Device
@@ -538,7 +539,7 @@ def test_a_compiled_func_stays_compiled_after_it_was_watched():
     torch._dynamo.reset()
     func, z = torch.compile(Own(3, 3), backend=backend), torch.randn(2, 3)
     field = Right(func, structure_of(z), torch.zeros(3), ())
-    field.first_evaluation(z.reshape(1, -1), list(func.parameters()), watch=True)
+    first_evaluation(field, z.reshape(1, -1), list(func.parameters()), watch=True)
     assert field.trace
     assert not calls
     func(torch.zeros(()), z)

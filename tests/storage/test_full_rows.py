@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import neuralfde as nf
-from neuralfde.history import blocked
+from neuralfde.history import host_rows
 from tests.stubs import F64, Net, relative
 
 KEPT = {"host": {"history": "full", "storage": "host"}, "states": {"history": nf.Full(states=True)}}
@@ -28,7 +28,7 @@ def same(got, expected, tol):
 
 @pytest.fixture(params=[1 << 22, 7], ids=["at once", "in parts"])
 def parts(request, monkeypatch):
-    monkeypatch.setattr(blocked, "FETCH_CHUNK", request.param)
+    monkeypatch.setattr(host_rows, "FETCH_CHUNK", request.param)
 
 
 @pytest.mark.parametrize("kept", KEPT)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..solve import loop
-from ..solve.loop import Gradients, Record
-from ..solve.plan import Coefficients, Plan, Run
 
 
 class _Discrete:
     """What is differentiated is the scheme itself, step by step, so that the gradient is that of autograd."""
 
     exact = True
-
-    def pull(
-        self, plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
-    ) -> Gradients:
-        """Gradients of everything from gradients of the outputs."""
-        return loop.backward(plan, run, record, c, z0, grads)
+    pull = staticmethod(loop.backward)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from ..base.torch_private import vjp
 from ..history import Block
 from ..solve.loop import Gradients, Record, backward_task, forward_task, march
 from ..solve.plan import COEFFICIENTS, Coefficients, Plan, Run
-from ..solve.rows import SegmentRows, readers
+from ..solve.rows import readers
+from ..solve.segments import SegmentRows
 from ..solve.steppers import Task, Totals
 from ..solve.steppers.single import SingleSteps
-from ..solve.steppers.trace import leaves
-from ..solve.steppers.work import Work, local_weights
+from ..solve.steppers.work import Work, leaves, local_weights
 
 
 @dataclass(frozen=True)

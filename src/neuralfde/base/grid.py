@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
+from .caches import to_device
 from .checks import installed_memory, real, reals, whole
 from .policy import WHOLE_SLACK
-from .transfer import to_device
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .caches import Cache
+from .caches import Cache, to_host
 from .checks import number
 from .torch_private import pytree, value_of
-from .transfer import to_host
 
 _TENSORS: Cache[Structure] = Cache("structures of tensors", 64)
 

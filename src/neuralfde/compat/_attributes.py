@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.structure import tensors_in
-from ..rhs.field import graph_nodes
+from ..rhs.first import graph_nodes
 
 #: What every module has: parameters and submodules are found there by themselves.
 _OWN = frozenset(vars(nn.Module()))

@@ -21,7 +21,7 @@ from ..base.structure import tensors_in
 from ..errors import CapturedTensorError, InputError, UnsupportedError, nearest
 from ..history import Window
 from ..orders import MultiTerm
-from ..rhs.field import graph_nodes
+from ..rhs.first import graph_nodes
 from ..schemes import ABM, GrunwaldLetnikov, Scheme
 from . import _legacy
 from ._attributes import Attributes

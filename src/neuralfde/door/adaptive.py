@@ -18,6 +18,7 @@ from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
 from ..rhs.field import Field
+from ..rhs.first import first_evaluation
 from ..schemes import IMEX, Trapezoid
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
 from .lags import delays_of, lags_of
@@ -94,7 +95,7 @@ def adapted(
         args = (marched.lagged(0.0), *args)
     field = Field(func, structure, torch.tensor(times[:1]).to(row0), args)
     with torch.no_grad():
-        field.first_evaluation(row0, [])
+        first_evaluation(field, row0, [])
     if field.noise.active:
         raise InputError("func draws random numbers, which a tolerance would take for errors: pass step= or steps=.")
 

@@ -120,12 +120,12 @@ def _engine_rows(history: History, size: Size) -> tuple[int, int]:
             return (len(history.mesh.rates) + 1 + 2 * history.block) * sums, sums * len(history.mesh.rates) + 1
         terms = 0 if size.steps < 2 * history.block else history.terms or EXPONENTIALS_GUESS
         return (terms + 2 * history.block) * sums, terms + history.block
+    kept, held = count, 0
     if isinstance(history, FFT):
-        levels = history.levels(size.steps)
-    else:
-        levels = history.levels(size.row_bytes // (8 if size.double else 4)) if isinstance(history, Full) else ()
-    kept = 0 if isinstance(history, Full) and history.host else count
-    return kept * sums + 2 * sums * sum(levels), count
+        held = sum(history.levels(size.steps))
+    elif isinstance(history, Full):
+        kept, held = 0 if history.host else count, history.block_for(size.row_bytes // (8 if size.double else 4))
+    return kept * sums + 2 * sums * held, count
 
 
 def exponentials_for(size: Size) -> Exponentials:

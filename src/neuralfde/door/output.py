@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..base.caches import to_device
 from ..base.grid import Request
 from ..base.policy import OUTPUT_NUMBERS
 from ..base.structure import Structure
-from ..base.transfer import to_device
 from ..errors import InputError
 from ..history import History, Window
 from ..schemes import Scheme
@@ -123,8 +123,6 @@ def assembled(
 
     Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
     """
-    if wanted.nodes == nodes:
-        return at_nodes
     if between is not None and scheme.dense_meets_nodes:
         here = between
     else:

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from ..adjoints import Paper
-from ..base.caches import Cache
+from ..base.caches import Cache, capturing, to_device
 from ..base.grid import Mesh
 from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, READING_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
-from ..base.transfer import capturing, to_device
 from ..errors import InputError
 from ..history import Block, Exponentials
 from ..orders import KNOWN, Caputo
@@ -24,7 +23,7 @@ from ..schemes import SOLVERS
 from ..solve.plan import Coefficients
 from ..weights import uniform
 from ..weights.kernel import Kernel
-from .output import output
+from .output import Output, output
 from .resume import settings_of, windowed_start
 from .validation import Options, Problem, read, read_velocity, refuse_resume
 
@@ -152,7 +151,10 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
         if not all_finite(part):
             bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
             raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
-    out = output(wanted, problem.structure, scheme, kernel, past, every)
+    if every or len(wanted.between):
+        out = output(wanted, problem.structure, scheme, kernel, past, every)
+    else:
+        out = Output(tuple(sorted({*wanted.nodes})), wanted.between, None)
     start = None if kernel.start is None else windowed_start(kernel.start, past)
     weights = past.tabulate(kernel.weights)
     base = kernel.base

@@ -2,11 +2,11 @@
 
 from .axpy import add_rows
 from .base import Block, History, Memory, ieee, reduced
-from .blocked import Blocked
 from .exponentials import Exponentials
 from .fading_mesh import FadingOnMesh
 from .fading_mesh import Mesh as FadingMesh
-from .full import FFT, Full
+from .fft import FFT
+from .full import Blocked, Full
 from .long_blocks import LongBlocks, Modes
 from .sum_of_exponentials import SumOfExponentials
 from .window import Window

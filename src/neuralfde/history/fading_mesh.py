@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..base.caches import to_device
 from ..base.cells import cell_integrals
-from ..base.transfer import to_device
 from .base import Block, Memory
 
 

@@ -1,7 +1,12 @@
-"""Histories that keep every row: exact, by matrix products (`full`) or with FFTs for distant blocks (`fft`)."""
+"""The whole past, exactly: the history ``full``, and the memory by blocks behind ``full``, ``fft`` and ``window``.
+
+When a block of steps begins, what all earlier rows contribute to it is one matrix product. Fed from the last step to
+the first, the same object applies the transposed matrix: reversing time transposes a Toeplitz matrix.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +15,10 @@ from torch import Tensor
 
 from ..base.checks import whole
 from ..base.policy import WIDE_ROW
-from .base import History, Memory
-from .blocked import Blocked, HostBlocked
-from .matrices import Rows, Toeplitz, Triangular
-from .panels import FEWEST_STEPS, Panels, table_for
+from .base import Block, History, Memory
+from .host_rows import HostRows
+from .matrices import Rows, Toeplitz, Triangular, product
+from .panels import FEWEST_STEPS, Panels, panels_for
 
 
 @dataclass(frozen=True)
@@ -44,75 +49,167 @@ class Full(History):
 
     def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self.levels(row.numel()), host=self.host)
+        return _open(weights, steps, row, self.block_for(row.numel()), self.host)
 
     def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Blocked:
         """See :class:`History`."""
-        return _open(weights, steps, row, self.levels(row.numel()), spare, weigh, backward=True, host=self.host)
+        return _open(weights, steps, row, self.block_for(row.numel()), self.host, spare, weigh, backward=True)
 
-    def levels(self, width: int) -> tuple[int, ...]:
-        """The block size for rows of this many numbers."""
-        return (self.block if width <= WIDE_ROW else max(1, self.block // 4),)
+    def block_for(self, width: int) -> int:
+        """Steps in a block of rows with this many numbers."""
+        return self.block if width <= WIDE_ROW else max(1, self.block // 4)
 
 
-@dataclass(frozen=True)
-class FFT(History):
-    """The whole past; what distant blocks contribute is computed by FFT: O(N log² N · d) work, N·d memory.
+class Blocked(Memory):
+    """One pass of a lower triangular matrix over rows that arrive block by block.
 
-    Blocks grow by ``growth`` from level to level, so that the largest one, which is held in full while it is being
-    filled, stays a fraction of the horizon.
+    Args:
+        matrix: the weights; forward, each of its sums is an output; backward, each is an input.
+        inputs: where the rows are kept, one :class:`Rows` per input.
+        steps: rows are numbered 0 … steps.
+        block: steps in a block.
+        backward: from the last row to the first, with the transposed matrix.
+        reach: sums go back this many steps; None: to the beginning.
+        weigh: in a backward pass, also accumulate the gradient of the weights.
+        panels: moments of distant rows, one :class:`Panels` per input, where these stand for the rows themselves.
     """
 
-    block: int = 64
-    growth: int = 8
-    keeps_slopes = True
+    def __init__(
+        self,
+        matrix: Toeplitz | Triangular,
+        inputs: Sequence[Rows],
+        steps: int,
+        block: int,
+        backward: bool = False,
+        reach: int | None = None,
+        weigh: bool = False,
+        panels: Sequence[Panels] = (),
+    ) -> None:
+        self.matrix, self.inputs, self.steps, self.block = matrix, inputs, steps, block
+        self.backward, self.reach, self.panels = backward, reach, panels
+        self.weights_grad = torch.zeros_like(matrix.lags) if weigh else None
 
-    def __post_init__(self) -> None:
-        whole("FFT.block", self.block)
-        whole("FFT.growth", self.growth, least=2)
+    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
+        """See :class:`Memory`."""
+        oldest = self._oldest(block.start)
+        if oldest == block.start:
+            return None
+        far = self.product(block.start, block.count, oldest, block.start)
+        return far if out is None else out.copy_(far)
 
-    def forward(self, weights: Tensor, steps: int, row: Tensor) -> Blocked:
-        """See :class:`History`."""
-        return _open(weights, steps, row, self.levels(steps))
+    def inner(self, block: Block) -> Tensor:
+        """See :class:`Memory`."""
+        return self.matrix.inner(block.start, block.count, self.backward)
 
-    def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Blocked:
-        """See :class:`History`."""
-        return _open(weights, steps, row, self.levels(steps), spare, weigh, backward=True)
+    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """See :class:`Memory`."""
+        for own, part in zip(self.inputs, rows.unbind(1), strict=True):
+            own.make_room(block.start, block.count)
+            own.write(block.start, part)
+        if self.weights_grad is not None and slopes is not None:
+            self._correlate(block, slopes)
 
-    def levels(self, steps: int) -> tuple[int, ...]:
-        """Block sizes for this many steps, growing."""
-        sizes = [self.block]
-        while sizes[-1] * self.growth * 2 <= steps:
-            sizes.append(sizes[-1] * self.growth)
-        return tuple(sizes)
+    def replay(self, first: int, count: int) -> Tensor:
+        """See :class:`Memory`."""
+        return self.product(first, count, 0, first + count)
+
+    def kept(self, n: int) -> Tensor:
+        """See :class:`Memory`."""
+        return self.inputs[0].buffer[n]
+
+    def kept_rows(self, steps: range) -> Tensor:
+        """See :class:`Memory`."""
+        return self.inputs[0].buffer[steps[-1] : steps[0] + 1].flip(0)
+
+    @property
+    def bytes(self) -> int:
+        """See :class:`Memory`."""
+        moments = sum(panels.buffer.numel() * panels.buffer.element_size() for panels in self.panels)
+        return moments + sum(rows.bytes for rows in self.inputs)
+
+    @property
+    def snapshot_rows(self) -> int:
+        """Rows in a snapshot: as far as the window reaches, or all."""
+        return self.steps if self.reach is None else self.reach
+
+    def snapshot(self, n: int) -> tuple[Tensor, ...]:
+        """See :class:`Memory`."""
+        first = self._oldest(n)
+        return torch.tensor(first), self.inputs[0].slice(first, n).clone()
+
+    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
+        """See :class:`Memory`."""
+        rows = self.inputs[0]
+        rows.offset = 0 if kept is None else int(kept[0])
+        if kept is not None:
+            rows.buffer[: kept[1].shape[0]].copy_(kept[1])
+
+    def product(self, first: int, count: int, a: int, b: int) -> Tensor:
+        """Contributions of times [a, b) to rows first … first+count-1: (count, outputs, groups, width)."""
+        distant = self.panels[0].table.count(first) if self.panels and a == 0 else 0
+        if distant:
+            a = distant * self.panels[0].table.length
+        blocks = self.matrix.block(first, count, a, b, self.inputs[0].backward)
+        near = self._joined(blocks, lambda k, weights: self.inputs[k].weighted(weights, a, b))
+        return near if distant == 0 else near.add_(self._distant(first, count, distant))
+
+    def _distant(self, first: int, count: int, panels: int) -> Tensor:
+        """What the first panels contribute to these rows, from their moments."""
+        for own, rows in zip(self.panels, self.inputs, strict=True):
+            while own.done < panels:
+                start = own.done * own.table.length
+                own.take(rows.slice(start, start + own.table.length))
+        blocks = self.panels[0].table.block(first, count, panels, self.inputs[0].backward)
+        return self._joined(blocks, lambda k, weights: product(weights, self.panels[k].slice(panels)))
+
+    def _joined(self, blocks: Tensor, weighted: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Sums with blocks (sums, groups, count, times): forward each is an output, backward input ``k`` has one."""
+        if not self.backward:
+            return weighted(0, blocks)
+        parts = [weighted(k, own[None]) for k, own in enumerate(blocks)]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+    def _oldest(self, i: int) -> int:
+        return 0 if self.reach is None else max(0, i - self.reach)
+
+    def _correlate(self, block: Block, slopes: Tensor) -> None:
+        """Add ``⟨v_i, μ_{i'}⟩`` to the gradient of the weight of lag ``i - i'`` for the slopes of one block."""
+        assert self.weights_grad is not None
+        a = self._oldest(block.start)
+        times = torch.arange(a, block.stop, device=slopes.device)
+        own = torch.arange(block.start, block.stop, device=slopes.device)
+        times = times.flip(0) if self.inputs[0].backward else times
+        for k, rows in enumerate(self.inputs):
+            inner = rows.inner_products(slopes, a, block.stop)
+            self.matrix.correlate(self.weights_grad[k], inner, own, times, self.reach or self.steps)
 
 
 def _open(
     weights: Tensor,
     steps: int,
     row: Tensor,
-    levels: tuple[int, ...],
+    block: int,
+    host: bool,
     spare: Memory | None = None,
     weigh: bool = False,
     backward: bool = False,
-    host: bool = False,
 ) -> Blocked:
-    more = weights.shape[0] - 1 if backward else 0  # inputs beside the first, which takes over the spare one's memory
+    inputs = room_for(weights, steps, row, host, spare, backward)
+    if weights.ndim > 3:
+        return Blocked(Triangular(weights, backward), inputs, steps, block, backward, weigh=weigh)
+    matrix, panels = Toeplitz(weights, block), []
+    if steps >= FEWEST_STEPS and not host:
+        assert spare is None or isinstance(spare, Blocked)
+        known = None if spare is None else (spare.matrix.lags, spare.panels)
+        panels = panels_for(matrix.lags, steps, row, backward, known)
+    return Blocked(matrix, inputs, steps, block, backward, weigh=weigh, panels=panels)
+
+
+def room_for(weights: Tensor, steps: int, row: Tensor, host: bool, spare: Memory | None, backward: bool) -> list[Rows]:
+    """Room for all rows of each input; the first input takes over that of the ``spare`` memory."""
     assert spare is None or isinstance(spare, Blocked)
     place: dict[str, Any] = {"device": "cpu", "pin_memory": row.is_cuda} if host else {}
-    rooms = [row.new_empty(steps + 1, *row.shape, **place) for _ in range(more + (spare is None))]
-    inputs = [Rows(b, backward) for b in ([] if spare is None else [spare.inputs[0].buffer]) + rooms]
-    kind = HostBlocked if host else Blocked
-    if weights.ndim > 3:
-        return kind(Triangular(weights, backward), inputs, steps, levels, backward, weigh=weigh)
-    matrix = Toeplitz(weights, levels[-1])
-    if host:
-        return kind(matrix, inputs, steps, levels, backward, weigh=weigh)
-    known = spare.panels[0].table if spare is not None and spare.panels else None
-    if known is None or spare is None or not torch.equal(spare.matrix.lags, matrix.lags):
-        known = table_for(matrix.lags, row) if len(levels) == 1 and steps >= FEWEST_STEPS else None
-    panels = []
-    if known is not None:
-        held = spare.panels[0].buffer if spare is not None and spare.panels else known.buffer(steps, row)
-        panels = [Panels(known, b, backward) for b in (held, *[torch.empty_like(held) for _ in range(more)])]
-    return Blocked(matrix, inputs, steps, levels, backward, weigh=weigh, panels=panels)
+    rooms = [] if spare is None else [spare.inputs[0].buffer]
+    while len(rooms) < (weights.shape[0] if backward else 1):
+        rooms.append(row.new_empty(steps + 1, *row.shape, **place))
+    return [(HostRows if host else Rows)(room, backward) for room in rooms]

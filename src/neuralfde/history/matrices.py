@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..base.policy import FLIPPED_NUMBERS
 from ..base.torch_private import copy_each
+from .axpy import add_rows
 
 
 class Rows:
@@ -48,6 +49,33 @@ class Rows:
             target.copy_(rows.flip(0))
         else:
             copy_each(target.unbind(0), rows.unbind(0)[::-1])
+
+    def weighted(self, weights: Tensor, a: int, b: int) -> Tensor:
+        """Sums of the rows of times [a, b) with weights (sums, groups, count, b - a), in memory order."""
+        return product(weights, self.slice(a, b))
+
+    def inner_products(self, slopes: Tensor, a: int, b: int) -> Tensor:
+        """Inner products of slopes (own, groups, width) with the rows of times [a, b): (groups, own, b - a)."""
+        return slopes.permute(1, 0, 2) @ self.slice(a, b).permute(1, 2, 0)
+
+    @property
+    def bytes(self) -> int:
+        """What they take of the device on which they are summed."""
+        return self.buffer.numel() * self.buffer.element_size()
+
+
+def product(weights: Tensor, past: Tensor) -> Tensor:
+    """(sums, groups, count, times) × (times, groups, width) → (count, sums, groups, width)."""
+    sums, groups, count, times = weights.shape
+    stacked = weights.permute(1, 2, 0, 3).reshape(groups, count * sums, times)
+    if groups == 1 and count * sums == 1 and past.is_cuda:  # a product of matrices takes a few times as long
+        out = past.new_zeros(1, past.shape[2])
+        add_rows(out, stacked[0], past[:, 0])
+        return out.view(1, 1, 1, -1)
+    if groups == 1:
+        return (stacked[0] @ past[:, 0]).view(count, sums, 1, -1)
+    out = stacked @ past.permute(1, 0, 2)
+    return out.view(groups, count, sums, -1).permute(1, 2, 0, 3)
 
 
 class Toeplitz:

@@ -9,7 +9,7 @@ weights themselves, and where it does not (kernels with kinks) the rows are summ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -80,6 +80,23 @@ class Table:
     def buffer(self, steps: int, row: Tensor) -> Tensor:
         """Room for the moments of all panels of a pass."""
         return row.new_empty(self.count(steps) * self.moments, *row.shape)
+
+
+def panels_for(
+    lags: Tensor, steps: int, row: Tensor, backward: bool, spare: tuple[Tensor, Sequence[Panels]] | None
+) -> list[Panels]:
+    """One for each input of a pass with these lag weights (sums, groups, steps + 1), or none where they do not pay.
+
+    ``spare`` are the weights and panels of the forward pass, whose table and room may be taken over.
+    """
+    held = spare[1][0] if spare is not None and spare[1] else None
+    table = held.table if held is not None and spare is not None and torch.equal(spare[0], lags) else None
+    table = table_for(lags, row) if table is None else table
+    if table is None:
+        return []
+    first = table.buffer(steps, row) if held is None else held.buffer
+    more = len(lags) - 1 if backward else 0
+    return [Panels(table, b, backward) for b in (first, *[torch.empty_like(first) for _ in range(more)])]
 
 
 def table_for(lags: Tensor, row: Tensor) -> Table | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..base.checks import whole
 from .base import History, Memory
-from .blocked import Blocked
+from .full import Blocked
 from .matrices import Rows, Toeplitz
 
 
@@ -55,4 +55,4 @@ class Window(History):
             Rows(torch.empty(capacity, *row.shape, dtype=row.dtype, device=row.device), False, kept)
             for _ in range(count)
         ]
-        return Blocked(Toeplitz(held, self.block + 1), inputs, steps, (self.block,), backward, reach, weigh)
+        return Blocked(Toeplitz(held, self.block + 1), inputs, steps, self.block, backward, reach, weigh)

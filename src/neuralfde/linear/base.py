@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.caches import capturing
 from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS
 from ..base.torch_private import derivatives_are_watched
-from ..base.transfer import capturing
 from ..errors import ConvergenceError, UnsupportedError
 from ..schemes.linear import Factor
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..base.caches import capturing
 from ..base.policy import INSTANTS
-from ..base.structure import Structure, tensors_in
-from ..base.torch_private import pytree, sequence_number, uncompiled, vectorised
-from ..base.transfer import capturing
-from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
-from .fingerprint import Watch
-from .noise import GENERATORS, Noise
-from .purity import changed, held_by, marked
+from ..base.structure import Structure
+from ..base.torch_private import pytree, value_of, vectorised
+from ..errors import InputError, InputTypeError
 
+#: The generators that ``func`` draws from belong to the process: one solve at a time may set them. A ``func`` may
+#: contain a solve of its own.
+GENERATORS = threading.RLock()
 #: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
-_DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
+DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Field:
@@ -82,6 +83,13 @@ class Field:
         if type(v) is not Tensor or v.shape != self.shape or v.dtype != self._dtype or v.device != self._device:
             self.check(v)
         return v  # type: ignore[no-any-return]
+
+    def initial(self, n: int, row: Tensor) -> Tensor:
+        """The slope at the initial row, once; the check at the door has often computed it."""
+        if self.first_slope is None:
+            return self(n, row)
+        v, self.first_slope = self.first_slope, None  # a row less until the backward pass has ended
+        return v
 
     def _instant(self, n: int) -> Tensor:
         """The time of a grid point; where neighbours are asked for, those of many at once, which costs half as much."""
@@ -164,94 +172,6 @@ class Field:
         other.as_it_is, other._plain = True, other.autocast is None
         return other
 
-    def first_evaluation(
-        self, row: Tensor, known: Sequence[Tensor] | None, watch: bool = False, keep_graph: bool = False
-    ) -> None:
-        """Call ``func`` once at the door: check what it returns, what it captures and whether it draws random numbers.
-
-        With gradients enabled the call is traced, so that a captured tensor is found before any work is done; not
-        where all operations are followed anyway (``known`` is None).
-        """
-        if capturing() and self.func in _DRAWS:
-            raise UnsupportedError(
-                "func draws random numbers (dropout?), which a captured solve would not repeat in its backward pass. "
-                "Leave the solve out of the CUDA graph, or pass the noise through args=."
-            )
-        traced = torch.is_grad_enabled() and known is not None
-        z = row.detach().view(self.shape)
-        mark = sequence_number(z.requires_grad_()) if traced else 0
-        start = self.times[0]
-        kept, versions = marked(held_by(self.func)), _versions(self.args)
-        with GENERATORS:
-            before, own = self.noise.peek(), z.clone()
-            out = self._first(start, own, watch)
-            self.noise.activate_if_drawn(before)
-        held = held_by(self.func)
-        after = marked(held)
-        self.impure = changed(kept, after) or (None if versions == _versions(self.args) else "its arguments")
-        self.overwrites = self.overwrites or own._version > 0
-        self.known_by = (tuple(after.items()), _described(self.args))
-        self.evaluations += 1
-        self.check(out)
-        if traced and known is not None:
-            self.known = [*known, *tensors_in(self.args)]
-            mine = {id(x) for x in self.known}
-            self.outside = [x for _, x in held if isinstance(x, Tensor) and x.requires_grad and id(x) not in mine]
-            refuse_captured(tensors_in(out), [z, *self.known], mark)
-        if self.noise.active:
-            with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
-                _DRAWS.add(self.func)
-        elif known is not None:
-            slope = self.structure.pack(out).to(row.dtype).view(self.shape)
-            self.first_slope, self.first_graph = slope.detach(), (z, slope) if traced and keep_graph else None
-
-    def refuse_state(self, row: Tensor) -> None:
-        """Raise if ``func`` keeps something from call to call that its values depend on: a stage calls it many times.
-
-        A number or a buffer that is written to, as by a counter or batch normalisation, may be of no importance: a
-        second call at the same point shows that.
-        """
-        changed = dict(held_by(self.func)).get(self.impure or "")
-        harmless = isinstance(changed, int | float) or (isinstance(changed, Tensor) and not changed.requires_grad)
-        if harmless and not self.noise.active:
-            with torch.no_grad():
-                again = self._first(self.times[0], row.detach().clone(), False)
-                self.evaluations += 1
-                once = self.first_slope
-                if once is not None and torch.equal(self.structure.pack(again).view(self.shape), once):
-                    return
-        elif self.noise.active:
-            return
-        raise InputError(
-            f"func changes {self.impure} when it is called, and an implicit method calls it as often as a stage takes: "
-            "its result would depend on that number. Let func depend on (t, z, *args) alone, or use an explicit method."
-        )
-
-    def _first(self, start: Tensor, own: Tensor, watch: bool) -> Any:
-        """The first call of ``func``; what it does is written down, where that is asked for."""
-        with contextlib.ExitStack() as around:
-            if watch:
-                around.enter_context(uncompiled())
-                watched = around.enter_context(Watch([own, self.times, *tensors_in(self.args)]))
-            if self.autocast:
-                around.enter_context(torch.autocast(**self.autocast))
-            try:
-                return self.func(start, self.structure.unpack(own.view(self.structure.row_shape)), *self.args)
-            except Exception as error:
-                error.add_note(self._call())
-                raise
-            finally:
-                if watch:
-                    self.trace = tuple(watched.lines)
-
-    def _call(self) -> str:
-        """How ``func`` is called, for a person whose ``func`` raised."""
-        call = "func(t, z, *args)" if self.args else "func(t, z)"
-        state = f"{_describe_spec(self.structure)}, {self.structure.dtype} on {self.structure.device}"
-        own = next(self.func.parameters(), None) if isinstance(self.func, nn.Module) else None
-        has = "" if own is None else f" Its parameters are {own.dtype} on {own.device}."
-        return f"This was the first evaluation of func, as {call} with t a 0-d tensor and z {state}.{has}"
-
     def refuse_late_noise(self, train: bool) -> None:
         """Raise if ``func`` began to draw random numbers after its first evaluation: its masks were not kept."""
         if train and self.noise.drawn_since_first():
@@ -266,7 +186,7 @@ class Field:
         if spec != self.structure.spec:
             raise InputTypeError(
                 f"func returned a structure other than z0's: {_describe(out)} in place of "
-                f"{_describe_spec(self.structure)}. Return one derivative for each part of the state."
+                f"{describe(self.structure)}. Return one derivative for each part of the state."
             )
         for got, shape in zip(leaves, self.structure.shapes, strict=True):
             if not isinstance(got, Tensor):
@@ -288,57 +208,48 @@ class Field:
                 )
 
 
-def _described(args: tuple[Any, ...]) -> Hashable:
-    """What kind of arguments these are: tensors by shape, numbers and names themselves, other objects by identity."""
-    if not args:
-        return ()
-    leaves, spec = pytree.tree_flatten(args)
-    return repr(spec), tuple(map(_kind, leaves))
+class Noise:
+    """Random numbers of a step as a function of (seed, step); inactive until ``func`` is seen to draw any."""
 
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.active = False
+        self.seed = 0
+        self._after_first: list[Tensor] = []
 
-def _versions(args: tuple[Any, ...]) -> list[int]:
-    """How often each tensor among the arguments has been written to."""
-    return [x._version for x in tensors_in(args) if not x.is_inference()]
+    def peek(self) -> list[Tensor]:
+        """The states of the generators that ``func`` can draw from."""
+        states = [torch.get_rng_state()]
+        if self.device.type == "cuda" and not capturing():
+            states.append(torch.cuda.get_rng_state(self.device))
+        return states
 
+    def activate_if_drawn(self, before: list[Tensor]) -> None:
+        """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
+        self._after_first = self.peek()
+        if all(map(torch.equal, before, self._after_first)):
+            return
+        self.active = True
+        self.seed = int(value_of(torch.randint(2**62, (1,))).flatten()[0])
 
-def _kind(x: Any) -> Hashable:
-    if isinstance(x, Tensor):
-        return (x.shape, x.dtype)
-    return (type(x), x if x is None or isinstance(x, bool | int | float | str) else id(x))
+    def drawn_since_first(self) -> bool:
+        """Whether an inactive generator has moved since the first evaluation, and no other thread can have moved it."""
+        if self.active or threading.active_count() > 1:
+            return False
+        return not all(map(torch.equal, self._after_first, self.peek()))
 
-
-def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int = 0) -> None:
-    """Walk the autograd graph of ``func``'s result; raise if it leads to a tensor outside ``known``.
-
-    ``mark`` is the sequence number at which the trace began: an older node belongs to a tensor computed before.
-    """
-    allowed = {id(x) for x in known}
-    for node, leaf in graph_nodes(outputs, known):
-        if leaf is not None and id(leaf) not in allowed:
-            raise captured_error(f"a leaf tensor of shape {tuple(leaf.shape)}")
-        if leaf is None and node._sequence_nr() < mark:
-            raise captured_error(f"a tensor computed earlier by {node.name()}")
-
-
-def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[tuple[Any, Tensor | None]]:
-    """The autograd nodes behind ``outputs``, down to those that made ``known``; with its tensor where one is a leaf."""
-    pending: list[Any] = [x.grad_fn for x in outputs]
-    seen = {None, *[x.grad_fn for x in known]}
-    while pending:
-        node = pending.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node, getattr(node, "variable", None)
-            pending += [child for child, _ in node.next_functions]
-
-
-def captured_error(what: str) -> CapturedTensorError:
-    """The error for something that ``func`` uses and that would get no gradient."""
-    return CapturedTensorError(
-        f"func uses {what} that requires grad but is neither a parameter of func nor passed in: it would silently get "
-        "no gradient. Pass it through args=(...) and take it as an argument of func, list it in params=[...], "
-        "make func an nn.Module that owns it, or detach() it if no gradient is wanted."
-    )
+    @contextlib.contextmanager
+    def of_step(self, n: int) -> Iterator[None]:
+        """Within, the generators give the noise of step ``n``; then they are as they were."""
+        with GENERATORS:
+            before = self.peek()
+            torch.manual_seed((self.seed + n) % 2**63)
+            try:
+                yield
+            finally:
+                torch.set_rng_state(before[0])
+                if len(before) > 1:
+                    torch.cuda.set_rng_state(before[1], self.device)
 
 
 def _autocast_state(device_type: str) -> dict[str, Any] | None:
@@ -359,5 +270,6 @@ def _describe(tree: Any) -> str:
     return type(tree).__name__
 
 
-def _describe_spec(structure: Structure) -> str:
+def describe(structure: Structure) -> str:
+    """The structure and the shapes of a state, in words."""
     return _describe(pytree.tree_unflatten([torch.empty(s, device="meta") for s in structure.shapes], structure.spec))

@@ -21,7 +21,7 @@ from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
 from .plan import Coefficients, Plan
-from .steppers.trace import traced
+from .steppers.work import traced
 
 
 def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -19,6 +19,7 @@ from . import loop
 from .case import of_tensors
 from .composed import composed
 from .loop import Gradients, Record
+from .not_finite import explained
 from .plan import COEFFICIENTS, Coefficients, Plan, Run
 from .transforms import Kept, TensorPull, transformed
 
@@ -121,8 +122,8 @@ class Solve(torch.autograd.Function):
 
         def work() -> tuple[Tensor, Tensor | None, Record]:
             out, between, record = loop.forward(plan, run, c, z0, plan.train and adjoint.stores_graph)
-            if plan.check_finite:
-                loop.check_outputs(plan, run, c, z0, (out, between))
+            if plan.check_finite and not all_finite(out, *(() if between is None else (between,))):
+                raise explained(plan, run, c, z0)
             return out, between, record
 
         with _without_autocast(plan, z0):

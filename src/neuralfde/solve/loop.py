@@ -8,7 +8,6 @@ Callbacks, output nodes, stored rows and the slopes that nobody needs are known 
 from __future__ import annotations
 
 import contextlib
-import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,19 +15,15 @@ from functools import partial
 
 from torch import Tensor
 
+from ..base.caches import capturing
 from ..base.policy import HELD_LAGS
-from ..base.structure import all_finite
-from ..base.torch_private import value_of
-from ..base.transfer import capturing
-from ..errors import NonFiniteError
 from ..history import Block, Exponentials, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
-from ..schemes import Jacobian
 from ..storage import Tape
 from .plan import Coefficients, Plan, Run
-from .rows import SegmentRows, SlopeRows, readers
-from .steppers import Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, Yielded, choose
-from .witness import Witness
+from .rows import SlopeRows, Witness, readers
+from .segments import SegmentRows
+from .steppers import Filled, Pull, Single, SingleSteps, Stepper, Steps, Task, Totals, Yielded, choose
 
 #: What is done with a block: from its sums and inner weights to the rows that the memory records, and their slopes.
 Take = Callable[[Block, "Tensor | None", Tensor], "tuple[Tensor, Tensor | None]"]
@@ -84,14 +79,19 @@ class Gradients:
 
 
 def forward(
-    plan: Plan, run: Run, c: Coefficients, z0: Tensor, keep_graphs: bool = False, check: bool = False
+    plan: Plan,
+    run: Run,
+    c: Coefficients,
+    z0: Tensor,
+    keep_graphs: bool = False,
+    look: Callable[[Task, Filled], None] | None = None,
 ) -> tuple[Tensor, Tensor | None, Record]:
     """Solve; returns states at the nodes, states between nodes, and the record.
 
-    With ``keep_graphs`` every step keeps its autograd graph; ``check`` raises at the first step that is not finite.
+    With ``keep_graphs`` every step keeps its autograd graph. ``look`` is shown each block; its steps are then single.
     """
     like, run.slopes = z0 if c.base is None else z0[0], []
-    stepper = Single() if check else choose(plan, run, like, keep_graphs)
+    stepper = choose(plan, run, like, keep_graphs) if look is None else Single()
     engine = _history(plan, run, c, stepper, like, keep_graphs).forward(c.weights, plan.steps, like)
     size = min(engine.block, plan.steps + 1)
     parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known, plan.tables)
@@ -117,8 +117,8 @@ def forward(
             witness.note(task.steps, filled.states, filled.slopes)
         if plan.keep_slopes:
             run.slopes.append(filled.slopes[: plan.steps - block.start].clone())
-        if check:
-            _check_block(plan, task, filled.states, filled.slopes)
+        if look is not None:
+            look(task, filled)
         if plan.callback is not None:
             for n in task.steps:
                 plan.callback(n, plan.steps)
@@ -243,44 +243,3 @@ def _take_nodes(nodes: tuple[int, ...], block: Block, states: Tensor, out: Tenso
     else:
         for i in range(low, high):
             out[i] = states[nodes[i] - block.start]
-
-
-def check_outputs(plan: Plan, run: Run, c: Coefficients, z0: Tensor, outputs: tuple[Tensor | None, ...]) -> None:
-    """Raise if an output is not finite; the solve is repeated to say at which step that began."""
-    if all_finite(*[o for o in outputs if o is not None]):
-        return
-    try:
-        forward(plan, run, c, z0, check=True)
-    except NonFiniteError as error:
-        raise NonFiniteError(f"{error} {_remedy(plan, z0 if c.base is None else z0[0])}") from None
-    raise NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
-
-
-def _remedy(plan: Plan, start: Tensor) -> str:
-    """What to do about a state that is not finite: a step that is stable, where the one taken was not."""
-    rate, order = 0.0, 1.0 if plan.order is None else float(value_of(plan.order).min())
-    if plan.order is not None and not plan.scheme.implicit:
-        with contextlib.suppress(RuntimeError):
-            explicit = plan.scheme.explicit_part(partial(plan.field, 0))
-            rate = Jacobian(explicit, start.detach().view(plan.field.shape)).rate()
-    # explicit schemes follow a decay of rate λ as long as λ h^β is below about 2^β
-    load, most = rate * plan.step**order, 2.0**order
-    if math.isfinite(load) and load > most:
-        return (
-            f"The step is unstable: |J| h^β is {load:.2g} at the start, explicit schemes bear about {most:.2g}. Use an "
-            f"implicit method ('trapezoid', 'gl', 'l1'), or step={1.2 * rate ** (-1 / order):.2g} or less."
-        )
-    return (
-        "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
-        "or look at func there; a solution that blows up in finite time has no value beyond it."
-    )
-
-
-def _check_block(plan: Plan, task: Task, states: Tensor, slopes: Tensor) -> None:
-    for k, n in enumerate(task.steps):
-        what = "state" if not all_finite(states[k]) else "value of func" if not all_finite(slopes[k]) else None
-        if what is not None:
-            raise NonFiniteError(
-                f"the {what} became NaN or infinite at step {n} of {plan.steps} (t={float(plan.field.times[n]):g}). "
-                "Every earlier step was finite."
-            )

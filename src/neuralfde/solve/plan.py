@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..history import Block, History
-from ..rhs.called import Called
 from ..rhs.field import Field
+from ..rhs.purity import Called
 from ..schemes import Scheme, Stages
 from ..storage import Storage
 from .delays import Delays

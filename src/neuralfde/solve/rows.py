@@ -1,24 +1,32 @@
-"""Rows computed again for the backward pass: from kept slopes, or from kept states of the memory."""
+"""What a backward pass reads: the rows of the forward pass, and a few slopes that ``func`` must give again.
+
+Rows come from the storage, from the slopes that the memory has kept, or segment by segment from its states.
+
+The backward pass evaluates ``func`` again at these rows. A function that was changed in between, keeps state or draws
+from a generator of its own gives other slopes, and the gradient would be that of no function at all. In the graphs of
+the steps that are compared, tensors that only a later time uses and that would get no gradient are found as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..history import Block, Memory, ieee
+from ..base.policy import WITNESS_STEPS, WITNESSES
+from ..errors import ChangedFunctionError
+from ..history import Memory, ieee
 from ..rhs.demand import derivative_only
-from ..storage import Sizes, Tape, read_rows
+from ..rhs.first import refuse_captured
+from ..schemes.stage_solvers import rounding_of
+from ..storage import Tape
 from .plan import Coefficients, Plan
-from .steppers.base import Steps
-from .steppers.trace import leaves, traced
-from .steppers.work import local_weights
-from .witness import Witness
+from .segments import SegmentRows
+from .steppers.work import leaves, local_weights, traced
 
 
 class SlopeRows:
@@ -74,88 +82,6 @@ class SlopeRows:
         return 0
 
 
-class SegmentRows:
-    """Rows computed again, segment by segment, from states of the memory kept in the forward pass.
-
-    A segment that is too long for the storage is walked through once more, with states kept on the way. Rows lie in
-    pieces of one block each, which are given back as they are read: pieces of one size leave no holes.
-    """
-
-    def __init__(self, plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> None:
-        self.plan, self.c, self.memory, self.like = plan, c, memory, like
-        self.kept: dict[int, tuple[Tensor, ...]] = {}
-        self.before: dict[int, Tensor | None] = {}  # of implicit schemes, the state before a segment
-        self.latest: Tensor | None = None
-        row = like.numel() * like.element_size()
-        self.sizes = Sizes(plan.steps + 1, memory.snapshot_rows * row, plan.scheme.sums * row, memory.block)
-        self.starts = plan.storage.starts(self.sizes, plan.steps + 1, 0)
-        self.pieces: dict[int, Tensor] = {}  # the rows of a block, by its first step
-
-    def write_rows(self, n: int, rows: Tensor) -> None:
-        """Rows themselves are not kept; at the start of a segment the state of the memory is."""
-        if n > 0 and n in self.starts and n not in self.kept:
-            self._keep(n)
-        if self.plan.scheme.implicit:
-            self.latest = rows[-1, 0].clone()
-
-    def _keep(self, n: int) -> None:
-        self.kept[n], self.before[n] = self.memory.snapshot(n), self.latest
-
-    def use(self, steps: Steps, march: Callable[..., None], task: Callable[..., Any]) -> None:
-        """Compute rows by these steps, in this loop."""
-        self.steps, self.march, self.task = steps, march, task
-
-    def read(self, n: int) -> Tensor:
-        """Row ``n``; rows are asked for in descending order."""
-        first = n - n % self.memory.block
-        self.pieces.pop(first + self.memory.block, None)
-        if first not in self.pieces:
-            self._recompute(n)
-        return self.pieces[first][n - first]
-
-    def _recompute(self, n: int) -> None:
-        """The rows of the segment that ends with row ``n``, or of the last of its parts."""
-        first = self.starts[-1]
-        while len(parts := self.plan.storage.starts(self.sizes, n + 1 - first, len(self.kept))) > 1:
-            self.starts += [first + start for start in parts[1:]]
-            self._walk(first, self.starts[-1], self.write_rows)
-            first = self.starts[-1]
-            self._keep(first)
-        self.starts.pop()
-        self._walk(first, n + 1, self._hold)
-
-    def _hold(self, n: int, rows: Tensor) -> None:
-        self.pieces[n] = rows.clone()
-
-    @torch.no_grad()
-    def _walk(self, first: int, stop: int, write: Callable[[int, Tensor], None]) -> None:
-        """Take the steps from a kept state up to ``stop``; a state that no segment starts from any more is let go."""
-        self.memory.restore(self.kept.get(first))
-        before = self.latest = self.before.get(first)
-        if first not in self.starts:
-            self.kept.pop(first, None)
-            self.before.pop(first, None)
-
-        def take(block: Block, sums: Tensor, inner: Tensor) -> tuple[Tensor, None]:
-            nonlocal before
-            filled = self.steps.forward(self.task(self.plan, self.c, block, sums, inner, before))
-            write(block.start, filled.rows)
-            before = filled.states[-1].clone() if self.plan.scheme.implicit else None
-            return filled.slopes.unsqueeze(1), None
-
-        self.march(self.memory, range(first, stop), self.like, take, lambda block: self.steps.room(block.count, False))
-
-    @property
-    def bytes(self) -> int:
-        """Kept states and the rows of one segment, at most."""
-        most = 0
-        for kept, (first, stop) in enumerate(itertools.pairwise([*self.starts, self.sizes.rows])):
-            while len(parts := self.plan.storage.starts(self.sizes, stop - first, kept)) > 1:
-                kept, first = kept + len(parts) - 1, first + parts[-1]
-            most = max(most, kept * self.sizes.state + (stop - first) * self.sizes.row)
-        return most
-
-
 def readers(
     plan: Plan, c: Coefficients, tape: Tape | SlopeRows | SegmentRows | None, witness: Witness | None
 ) -> tuple[Callable[[int], Tensor], Callable[[range], Tensor], Callable[[], None]]:
@@ -196,8 +122,100 @@ def readers(
     return read, read_block, compare
 
 
+def read_rows(tape: Tape | SlopeRows | SegmentRows, steps: range) -> Tensor:
+    """The rows of these steps, descending, (steps, *shape), contiguous: at once where the tape can, else one by one."""
+    at_once = getattr(tape, "read_rows", None)
+    if at_once is not None:
+        return at_once(steps).contiguous()  # type: ignore[no-any-return]
+    first = tape.read(steps[0])
+    rows = first.new_empty(len(steps), *first.shape)
+    rows[0] = first
+    for k, n in enumerate(steps[1:], 1):
+        rows[k] = tape.read(n)
+    return rows
+
+
 def _unread(_: object) -> Tensor:
     raise AssertionError("the graphs of the steps are kept in place of rows")
 
 
 def _nothing() -> None: ...
+
+
+class Witness:
+    """The slopes of a few steps as the forward pass had them, (groups, width) each, by their grid points."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        count = min(WITNESSES, 1 + plan.steps // WITNESS_STEPS)
+        last = plan.steps if plan.scheme.implicit else plan.steps - 1  # that has a slope
+        self.steps = {last - last * k // count for k in range(count)}
+        self.slopes: dict[int, Tensor] = {}
+        self.states: dict[int, Tensor] = {}  # of explicit schemes only how large they are
+        self.sizes: dict[int, Tensor] = {}  # of a difference, of the slope and of the state, (3,) each
+        self.size: Tensor | None = None  # of the largest state so far, which is what sums are rounded to
+
+    def note(self, steps: range, states: Tensor, slopes: Tensor) -> None:
+        """Keep what is wanted of a block of steps forward."""
+        if self.plan.scheme.implicit:
+            size = largest(states)
+            self.size = size if self.size is None else torch.maximum(self.size, size)
+        for n in self.steps.intersection(steps):
+            slope, state = slopes[n - steps[0]], states[n - steps[0]]
+            self.slopes[n] = slope.clone()
+            self.states[n] = state.clone() if self.plan.scheme.implicit else largest(state)
+
+    def compare(self, n: int, v: Tensor | None, inputs: Sequence[Tensor]) -> None:
+        """The slope of step ``n`` was evaluated again, with its graph, from these inputs."""
+        if n in self.slopes and v is not None:  # before it is let go of: another way may be tried after an error
+            refuse_captured([v], [*inputs, *self.plan.field.known])
+        known = self.slopes.pop(n, None)
+        if known is None or v is None:  # compared when its row was read; or nobody uses the slope
+            return
+        state = self.states[n] if self.plan.scheme.implicit else self.states.pop(n)
+        with torch.no_grad():
+            slope = largest(known)
+            self.sizes[n] = torch.stack([largest(known.sub_(v.reshape(known.shape))), slope, largest(state)])
+
+    def _roughness(self, n: int) -> float:
+        """What the rounding of its sum does to the slope of a state: much where ``func`` is stiff."""
+        field = self.plan.field
+        z = self.states[n].reshape(field.shape)
+        assert self.size is not None
+        moved = z + rounding_of(torch.ones_like(z)) * self.size
+        return float(largest(torch.sub(field(n, moved), field(n, z))))
+
+    def verdict(self) -> None:
+        """Raise unless every slope that was compared was the same, up to rounding."""
+        if not self.sizes:
+            return
+        rough, fine = _tolerances(self.plan)
+        excess = {}  # the numbers of all steps come from the device at once
+        for n, (off, slope, state) in zip(self.sizes, torch.stack([*self.sizes.values()]).tolist(), strict=True):
+            excess[n] = off - rough * slope - fine / min(1.0, self.plan.step) * state
+        stiff = self.plan.scheme.implicit and self.plan.field.impure is None
+        if all(x <= 0 or (stiff and x <= 16 * self._roughness(n)) for n, x in excess.items()):
+            return
+        raise ChangedFunctionError(
+            "func gives other values in the backward pass than it gave in the forward pass, so that the gradient "
+            "would be wrong: something that it uses was changed before backward() (weights or buffers in place, a "
+            "variable of a loop), or it keeps state, or draws random numbers from a generator of its own or in "
+            "some evaluations only. Call backward() before such changes and let func depend on (t, z, *args) "
+            "alone, or use adjoint='direct', which keeps the graphs of the forward pass."
+        )
+
+
+def largest(x: Tensor) -> Tensor:
+    """The largest magnitude, or not a number where there is one; no second tensor of the size of ``x`` is made."""
+    return torch.linalg.vector_norm(x, math.inf)
+
+
+def _tolerances(plan: Plan) -> tuple[float, float]:
+    """How far slopes may differ, relative to them and to states per step: rows are summed again in another order."""
+    if plan.field.autocast is not None or plan.storage.dtype is not None:  # in a lower precision
+        return 0.1, 1e-2
+    structure, implicit = plan.field.structure, plan.scheme.implicit  # slopes of a stiff func are as rough as it is
+    if structure.dtype == torch.float64:
+        return 1e-8, 1e-6 if implicit else 1e-12
+    # products of a GPU may be rounded to ten bits, and otherwise for other sizes
+    return 2e-5 if structure.device.type == "cpu" else 5e-3, 1e-3 if implicit else 1e-5

@@ -1,8 +1,8 @@
 """Where the rows live that the backward pass starts from."""
 
-from .base import Sizes, Storage, Tape, read_rows
+from .base import Sizes, Storage, Tape
 from .checkpoint import Checkpoint
 from .device import Device, DeviceTape
 from .host import Host
 
-__all__ = ["Checkpoint", "Device", "DeviceTape", "Host", "Sizes", "Storage", "Tape", "read_rows"]
+__all__ = ["Checkpoint", "Device", "DeviceTape", "Host", "Sizes", "Storage", "Tape"]

@@ -20,35 +20,18 @@ class Sizes(NamedTuple):
     block: int
 
 
-class Readable(Protocol):
-    """Rows that a backward pass asks for."""
-
-    def read(self, n: int) -> Tensor:
-        """Give row ``n`` back, until the next one is read; called with n descending."""
-
-
-class Tape(Readable, Protocol):
-    """The rows of one forward pass."""
+class Tape(Protocol):
+    """The rows of one forward pass; one that has ``read_rows(steps)`` gives those of descending steps at once."""
 
     def write_rows(self, n: int, rows: Tensor) -> None:
         """Keep (a copy of) rows ``n``, ``n + 1``, …, (count, *shape); called in the order of the steps."""
 
+    def read(self, n: int) -> Tensor:
+        """Give row ``n`` back, until the next one is read; called with n descending."""
+
     @property
     def bytes(self) -> int:
         """What it holds on the device of the state, in bytes."""
-
-
-def read_rows(tape: Readable, steps: range) -> Tensor:
-    """The rows of these steps, descending, (steps, *shape), contiguous: at once where the tape can, else one by one."""
-    at_once = getattr(tape, "read_rows", None)
-    if at_once is not None:
-        return at_once(steps).contiguous()  # type: ignore[no-any-return]
-    first = tape.read(steps[0])
-    rows = first.new_empty(len(steps), *first.shape)
-    rows[0] = first
-    for k, n in enumerate(steps[1:], 1):
-        rows[k] = tape.read(n)
-    return rows
 
 
 class Storage(ABC):

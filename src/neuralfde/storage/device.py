@@ -47,7 +47,7 @@ class DeviceTape:
         return row if row.dtype == self.dtype else row.to(self.dtype)
 
     def read_rows(self, steps: range) -> Tensor:
-        """See :func:`neuralfde.storage.read_rows`."""
+        """See ``Tape``."""
         return self.buffer[steps[-1] - self.first : steps[0] + 1 - self.first].flip(0).to(self.dtype)
 
     @property

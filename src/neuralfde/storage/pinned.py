@@ -59,7 +59,7 @@ class PinnedTape:
         return self.stage[block % 2, k].to(self.dtype)
 
     def read_rows(self, steps: range) -> Tensor:
-        """See :func:`neuralfde.storage.read_rows`."""
+        """See ``Tape``."""
         rows, n = torch.empty(len(steps), *self.shape, dtype=self.dtype, device=self.device), steps[0]
         while n >= steps[-1]:
             self.read(n)

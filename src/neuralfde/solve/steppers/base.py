@@ -6,16 +6,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ...base.torch_private import add_each
 from ...history import Block
-from ...rhs.field import Field, captured_error
+from ...rhs.field import Field
+from ...rhs.first import captured_error
 from ..plan import Plan, Run
-from ..witness import Witness
+
+if TYPE_CHECKING:
+    from ..rows import Witness
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from ...base.policy import WARM_UP
 from ...base.structure import replace_tensors, tensors_in
 from ...base.torch_private import version_of, with_parameters
 from ...errors import UnsupportedError
-from ...rhs.field import Field, graph_nodes
+from ...rhs.field import Field
+from ...rhs.first import graph_nodes
 from ..plan import Plan
 from .single import Lane
 

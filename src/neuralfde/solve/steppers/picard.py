@@ -16,10 +16,12 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from ...base.caches import capturing
 from ...base.policy import (
     IMPLICIT_CALLS,
     NEWTON_NUMBERS,
@@ -36,7 +38,6 @@ from ...base.policy import (
     PICARD_TOGETHER_GPU,
     STAGE_NEAR,
 )
-from ...base.transfer import capturing
 from ...errors import InputError
 from ...schemes import Newton
 from ..plan import Plan, Run
@@ -92,7 +93,6 @@ class PicardSteps(Steps):
 
     def __init__(self, plan: Plan, run: Run, like: Tensor, always: bool) -> None:
         self.plan, self.run, self.scheme, self.always = plan, run, plan.scheme, always
-        self.single = SingleSteps(plan, run)
         eps = torch.finfo(like.dtype).eps
         self.longest = max(1, (PICARD_TOGETHER_GPU if like.is_cuda else PICARD_TOGETHER) // like.numel())
         self.most = self.longest  # steps that may be iterated together
@@ -111,6 +111,11 @@ class PicardSteps(Steps):
         self.blocks = WholeBlocks(self.settling.samples, True, lambda count: 2 * self.most_iterations(count))
         self.latest: Tensor | None = None  # the last slope of the block before
 
+    @cached_property
+    def single(self) -> SingleSteps:
+        """Steps one by one."""
+        return SingleSteps(self.plan, self.run)
+
     def __exit__(self, *error: object) -> None:
         """See :class:`Steps`."""
         if not self.iterated and self.run.stepper == "picard":
@@ -125,7 +130,7 @@ class PicardSteps(Steps):
         block = BlockOfSteps(task, self.plan)
         k, count = 0, task.block.count
         if task.origin is not None:
-            self.settling.scale = block.begin(self.single.initial).abs()
+            self.settling.scale = block.begin(self.plan.field.initial).abs()
             k = 1
         else:  # or the first guess would be whatever lay in memory
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest

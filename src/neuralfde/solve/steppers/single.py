@@ -31,8 +31,7 @@ from ...schemes.stage_solvers import Stages
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task
 from .samples import WholeBlocks
-from .trace import Trace, kept, leaves, traced
-from .work import Work, local_weights
+from .work import Trace, Work, kept, leaves, local_weights, traced
 
 Rhs = Callable[[int, Tensor], Tensor]
 
@@ -97,7 +96,7 @@ class SingleSteps(Steps):
         work.take(task.sums)
         states = task.sums[:, 0] if scheme.sums == 1 else torch.empty_like(task.sums[:, 0])
         local = self.weights(task, self.plan.weigh and self.traces is not None)
-        fill(scheme, field, task, work, local, self.initial, states, self.traces, self.stages)
+        fill(scheme, field, task, work, local, field.initial, states, self.traces, self.stages)
         work.release()
         return Filled(task.sums, states, work.rows(task.block.count)[:, 0])
 
@@ -107,14 +106,6 @@ class SingleSteps(Steps):
         if self.run.stages is None:
             self.run.stages = self.plan.scheme.open_stages()
         return self.run.stages
-
-    def initial(self, n: int, z: Tensor) -> Tensor:
-        """The slope at the initial row; the check at the door has often computed it."""
-        field = self.plan.field
-        if field.first_slope is None:
-            return field(n, z)
-        v, field.first_slope = field.first_slope, None  # a row less until the backward pass has ended
-        return v
 
     def weights(self, task: Task, weigh: bool = False) -> list[Tensor]:
         """The local weight of each step, as it broadcasts to the state; one leaf each where it gets a gradient."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ....base.caches import capturing
 from ....base.policy import (
     KERNEL_AUTO_NUMBERS,
     KERNEL_AUTO_STEPS,
@@ -18,7 +19,6 @@ from ....base.policy import (
     KERNEL_FADING,
     KERNEL_LONGER,
 )
-from ....base.transfer import capturing
 from ....history import Exponentials
 from ....storage import Device
 from ...plan import Plan, Run

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import neuralfde as nf
-from neuralfde.base import transfer
+from neuralfde.base import caches
 from neuralfde.base.policy import TABLE_NUMBERS
 from neuralfde.models.image import ConvFDE
 from tests.stubs import Autonomous
@@ -36,13 +36,13 @@ def capture(monkeypatch):
     """Pretends that a capture has begun once it is called."""
 
     def begin():
-        for module in ("base.transfer", "solver", "rhs.field", "rhs.noise"):
+        for module in ("base.caches", "solver", "rhs.field", "rhs.first"):
             monkeypatch.setattr(f"neuralfde.{module}.capturing", lambda: True)
 
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # which does not know the meta device
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
-    monkeypatch.setattr(transfer._ON_DEVICE, "entries", OrderedDict())
-    monkeypatch.setattr(transfer, "_IN_GRAPHS", set())
+    monkeypatch.setattr(caches._ON_DEVICE, "entries", OrderedDict())
+    monkeypatch.setattr(caches, "_IN_GRAPHS", set())
     return begin
 
 
@@ -61,7 +61,7 @@ def test_a_training_step_can_be_captured_once_it_has_run(capture, adjoint, chann
     with NoCopies():
         loss_of(model, images)
     assert all(p.grad is not None for p in model.parameters())
-    assert transfer._IN_GRAPHS
+    assert caches._IN_GRAPHS
 
 
 def warm_up(model, images):
@@ -96,15 +96,15 @@ def test_noise_is_refused_in_a_capture(capture):
 
 def test_numbers_are_found_by_their_contents_and_their_number_is_limited():
     like = torch.empty(1, dtype=torch.float32, device="meta")
-    first = transfer.to_device(torch.tensor([1.0, 2.0], dtype=torch.float64), like)
+    first = caches.to_device(torch.tensor([1.0, 2.0], dtype=torch.float64), like)
     assert first.dtype == torch.float32
-    assert transfer.to_device(torch.tensor([1.0, 2.0], dtype=torch.float64), like) is first
-    assert transfer.to_device(torch.tensor([1.0, 3.0], dtype=torch.float64), like) is not first
-    for k in range(transfer._ON_DEVICE.size + 5):
-        transfer.to_device(torch.tensor([float(k)]), like)
-    assert len(transfer._ON_DEVICE.entries) == transfer._ON_DEVICE.size
+    assert caches.to_device(torch.tensor([1.0, 2.0], dtype=torch.float64), like) is first
+    assert caches.to_device(torch.tensor([1.0, 3.0], dtype=torch.float64), like) is not first
+    for k in range(caches._ON_DEVICE.size + 5):
+        caches.to_device(torch.tensor([float(k)]), like)
+    assert len(caches._ON_DEVICE.entries) == caches._ON_DEVICE.size
     large = torch.zeros(TABLE_NUMBERS + 1)
-    assert transfer.to_device(large, like) is not transfer.to_device(large, like)
+    assert caches.to_device(large, like) is not caches.to_device(large, like)
 
 
 def test_an_order_is_fetched_again_after_a_change(monkeypatch):
@@ -122,8 +122,8 @@ def test_an_order_is_fetched_again_after_a_change(monkeypatch):
             return self.as_subclass(torch.Tensor).to(*args, **kwargs)
 
     order = torch.tensor(0.5).as_subclass(Elsewhere)
-    assert [float(transfer.to_host(order)) for _ in range(3)] == [0.5] * 3
+    assert [float(caches.to_host(order)) for _ in range(3)] == [0.5] * 3
     assert Elsewhere.fetched == 1
     order.fill_(0.75)
-    assert [float(transfer.to_host(order)) for _ in range(3)] == [0.75] * 3
+    assert [float(caches.to_host(order)) for _ in range(3)] == [0.75] * 3
     assert Elsewhere.fetched == 2
