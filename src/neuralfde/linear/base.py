@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..base.caches import capturing
 from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS
-from ..base.torch_private import derivatives_are_watched
+from ..base.torch_private import derivatives_are_watched, solved
 from ..errors import ConvergenceError, UnsupportedError
 from ..schemes.linear import Factor
 
@@ -71,7 +71,7 @@ class LinearPart(ABC):
         one = torch.eye(n, dtype=r.dtype, device=r.device)
         columns = self.matvec(one.reshape(n, *[1] * (r.ndim - 1), n).expand(n, *r.shape))
         matrix = one - w0 * columns.movedim(0, -1)
-        return torch.linalg.solve(matrix, r.unsqueeze(-1)).squeeze(-1)
+        return solved(matrix, r.unsqueeze(-1)).squeeze(-1)
 
 
 class Systems:

@@ -15,6 +15,7 @@ from ..base.grid import Grid, Request, read_times
 from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH, WHOLE_SLACK
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import pytree
+from ..base.torch_transforms import is_followed
 from ..errors import InputError, InputTypeError
 
 
@@ -58,7 +59,7 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     since = tuple(x - start for x in times)
     if callable(values):
         return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row), structure)))
-    return Jumps(since, _rows(values, len(times), structure), at - start if at.requires_grad else None)
+    return Jumps(since, _rows(values, len(times), structure), at - start if is_followed(at) else None)
 
 
 def value_of_jump(value: Callable[[Any], Any], before: Any, structure: Structure) -> Any:
