@@ -47,7 +47,7 @@ class Grid:
     @property
     def cause(self) -> str:
         """What makes it other than uniform, as the caller wrote it."""
-        return "grid=" if self.points is not None else f"grading={self.grading:g}"
+        return "a mesh (grid=, jumps=, a tolerance)" if self.points is not None else f"grading={self.grading:g}"
 
     @property
     def end(self) -> float:
