@@ -120,6 +120,8 @@ BAND_DENSE = 1 << 18
 SPARSE_SOUGHT, SPARSE_COLOURS = 64, 256
 #: Numbers in products with a sparse Jacobian that are asked for together.
 SPARSE_TOGETHER = 1 << 22
+#: Vectors of the bases in which a linear part that may grow is looked at, where its eigenvalues are not known.
+GROWTH_PRODUCTS = 30
 #: Chebyshev polynomials up to which a function of a sparse matrix is summed in them: 180 products with 50,000 numbers
 #: and their gradients take half as long as some twenty complex LU (benchmarks/linear_exact.py), and each is kept.
 CHEBYSHEV_TERMS = 1024
