@@ -119,6 +119,12 @@ BAND_WIDEST, BAND_BLOCK = 64, 64
 #: Numbers in the inverses of tridiagonal matrices beyond which they are solved by cyclic reduction: 8 levels of two
 #: operations on 200 numbers take 60 µs, a product with one inverse 8 µs, with those of 64 samples 2 ms.
 BAND_DENSE = 1 << 18
+#: Colours of a sparse Jacobian, a product each, up to which it is looked for: by itself, where a user asks for it.
+SPARSE_SOUGHT, SPARSE_COLOURS = 64, 256
+#: Numbers in products with a sparse Jacobian that are asked for together.
+SPARSE_TOGETHER = 1 << 22
+#: Vectors of the bases in which a linear part that may grow is looked at, where its eigenvalues are not known.
+GROWTH_PRODUCTS = 30
 #: Chebyshev polynomials up to which a function of a sparse matrix is summed in them: 180 products with 50,000 numbers
 #: and their gradients take half as long as some twenty complex LU (benchmarks/linear_exact.py), and each is kept.
 CHEBYSHEV_TERMS = 1024
