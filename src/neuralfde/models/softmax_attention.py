@@ -108,7 +108,7 @@ class _SoftmaxAttention(torch.autograd.Function):
             some, rows = slice(h, h + group), slice(h * width, (h + group) * width)
             if own is None:
                 pair = [_of_heads(parts, *m, some, heads) for m in ((wq, bq), (wk, bk))]
-                own = _head_weights(graph, *pair, group)[0]
+                own = _head_weights(graph, pair[0], pair[1], group)[0]
             q, k = pair or (None, _of_heads(parts, wk, bk, some, heads))
             scores, part = _query_grads(graph, own, grad, k, 1.0 / (math.sqrt(width) * heads))
             del own, pair, k  # or they would live until the next head has its own
