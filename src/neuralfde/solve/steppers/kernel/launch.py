@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....base.policy import KERNEL_REPLAYS
+from ....base.policy import KERNEL_PAIRS, KERNEL_REPLAYS, KERNEL_ROWS
 from ....base.torch_private import copy_each, shared_memory_of, vjp
 from ....history import Modes, ieee
 from ...plan import Plan
@@ -117,6 +117,8 @@ class Launcher:
             if task.origin is not None:
                 found[task.origin] = 0.0
             pull.totals.add_locals(task.steps, found)
+        if isinstance(task.inner, Modes) and task.inner.grads is not None:
+            _pull_modes(task.inner, task.inner.grads, mu, slopes)
         return mu, slopes if pull.weigh else None
 
     def _gather(self, saved: Tensor, totals: Tensor) -> None:
@@ -159,11 +161,38 @@ def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     return table, count, *strides, table, table, 0
 
 
+def _pull_modes(modes: Modes, grads: tuple[Tensor, Tensor], mu: Tensor, slopes: Tensor) -> None:
+    """Add the gradients of lags and coefficients from all pairs of steps of a block."""
+    import triton.language as tl
+
+    from . import functions
+
+    count, sums, groups, width = mu.shape
+    lags, terms, row = modes.lags.shape[-1] - 1, len(modes.losses), groups * width
+    dtype = tl.float32 if mu.dtype == torch.float32 else tl.float64
+    options = {"DT": dtype, "R": lags, "BLOCK": KERNEL_PAIRS, "num_warps": 1}
+    tiles = -(-row // KERNEL_PAIRS)
+    pieces = max(1, min(count // lags, KERNEL_REPLAYS // (tiles * sums)))
+    near, far = mu.new_empty(pieces, sums, lags, groups, width), mu.new_empty(sums, terms, groups, width)
+    with torch.cuda.device_of(mu):
+        functions.near_pairs[(tiles, sums, pieces)](mu, slopes, near, count, sums, row, P=_power(lags), **options)
+        functions.far_pairs[(tiles, sums)](
+            mu, slopes, modes.losses, far, count, sums, row, terms, K=_power(terms), AHEAD=KERNEL_ROWS, **options
+        )
+    grads[0].add_(near.sum((0, -1)).transpose(1, 2))
+    grads[1].add_(far.sum(-1).transpose(1, 2))
+
+
+def _power(count: int) -> int:
+    """The power of two that holds so many numbers."""
+    return 1 << (count - 1).bit_length()
+
+
 def _sizes(inner: Tensor | Modes) -> dict[str, int]:
     """The power of two that holds the exponentials, and how many steps before them are exact."""
     if not isinstance(inner, Modes):
         return {"K": 0, "R": 0}
-    return {"K": 1 << (len(inner.losses) - 1).bit_length(), "R": inner.lags.shape[-1] - 1}
+    return {"K": _power(len(inner.losses)), "R": inner.lags.shape[-1] - 1}
 
 
 def _check_room(compiled: Any, device: torch.device) -> None:
