@@ -167,8 +167,9 @@ WIDE_ROW = 1 << 16
 FLIPPED_NUMBERS = 1 << 18
 #: Numbers alive at once in an FFT product (16 MiB in single precision), and fetched at once from rows on the host.
 FFT_CHUNK = FETCH_CHUNK = 1 << 22
-#: Bytes of the rows that travel between device and host or file in one transfer.
-TRANSFER_BYTES = 8 << 20
+#: The most bytes of rows that travel between device and host or file in one transfer, and its rows; of small ones as
+#: many as have the bytes named last: a transfer takes the host as long as the steps of a kernel take a GPU.
+TRANSFER_BYTES, TRANSFER_ROWS, TRANSFER_LEAST = 8 << 20, 16, 1 << 20
 #: Columns in a program of the kernel that adds weighted rows.
 AXPY_COLUMNS = 1024
 #: What coefficients of powers of attention (models/powers.py) may add up to: about how far rounding errors grow.
