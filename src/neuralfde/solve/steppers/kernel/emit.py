@@ -218,7 +218,9 @@ class Emitter:
         place, given = f"({{}} * {self.parts} + {{}}) * row + a{{}}", dict[str, str]()
         for c in range(len(self.sizes)):
             given[f"v_{c}"] = f"sums + {{k}} * row + a{c}, m{c}"
-            given[f"outside_{c}"] = f"mu + {place.format('{k}', 0, c)}, m{c}"
+            given[f"outside_{c}"] = (
+                f"mu + {place.format('{k}', 0, c)}, m{c} & (f1 + {{k}} >= low) & (f1 + {{k}} < high)"
+            )
         given |= {f"n{n}": f"rows + {place.format('{k}', i, c)}, m{c}" for i, c, n in self.sums}
         given |= {f"n{i}": where.format("", k="{k}") for i, where in self.saved(early).items() if i not in self.inputs}
         body = self.past.summed(backward=True)
@@ -241,4 +243,6 @@ class Emitter:
         skipped = [first.format(i, c, i, c, c, self.past.axes[1]) for i, c, _ in self.sums]
         setup += ["if R > 0:  # a first row that is given counts", *skipped] if self.past.near else []
         body += self.past.recorded(found)
-        return walk("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)
+        return walk(
+            "backward(sums, rows, mu, slopes, weights, saved, totals, low, high, begin", setup, given, body, after
+        )

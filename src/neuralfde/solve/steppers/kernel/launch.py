@@ -85,7 +85,7 @@ class Launcher:
         slopes = torch.empty_like(sums[:, 0])
         states = sums[:, 0] if sums.shape[1] == 1 else torch.empty_like(slopes)
         if plan.train:  # a backward pass that finds no room would find it too late
-            self.launch("backward", task, (sums,) * 7 + (0,), common, weigh=plan.weigh, dry=True)
+            self.launch("backward", task, (sums,) * 7 + (0, 0, 0), common, weigh=plan.weigh, dry=True)
             if self.kernels.replays:
                 self.launch("replay", task, (sums,) * 3 + (0,), common, weigh=plan.weigh, dry=True)
         self.launch("forward", task, (sums, states, slopes, 0), common, weigh=False)
@@ -95,22 +95,31 @@ class Launcher:
         """The rows μ of a block, and its slopes where they are wanted; gradients of constants add up here."""
         count, sums, common = task.block.count, task.sums.contiguous(), self.common(task, plan)
         rows = pull.read_block(task.steps)
-        mu = torch.zeros_like(rows)
         given = [k for k, grad in enumerate(pull.grads) if grad is not None]
-        lines = mu[:, 0].unbind(0) if len(given) > 8 else {k: mu[k, 0] for k in given}
-        if given:
-            copy_each([lines[k] for k in given], [pull.grads[k] for k in given])
+        low, high = (given[0], given[-1] + 1) if given else (0, 0)  # where gradients come from outside
         kernels, begin = self.kernels, 0
         if 0 in task.idle:  # nobody uses its slope: what is left is the state, and of some schemes that is the sum
             begin = 1 if self.low.states == self.low.sums[0] else 0
             sums[0] = 0.0
-        slopes = torch.zeros_like(mu[:, 0]) if pull.weigh else sums
-        weights = torch.zeros_like(mu[:, 0]) if pull.weigh and kernels.weighs else sums
+        mu, slopes, weights = torch.empty_like(rows), sums, sums
+        if pull.weigh:
+            slopes = torch.empty_like(mu[:, 0])
+            weights = torch.empty_like(slopes) if kernels.weighs else sums
+        if begin:  # the kernel does not write there
+            for x in (mu, slopes, weights):
+                x[0].zero_()
+        if len(given) < high - low:
+            mu[low:high].zero_()
+        lines = mu[:, 0].unbind(0) if len(given) > 8 else {k: mu[k, 0] for k in given}
+        if given:
+            copy_each([lines[k] for k in given], [pull.grads[k] for k in given])
         saved = sums.new_empty(count * self.samples, max(1, kernels.saved))
         totals = sums.new_empty(max(1, sum(map(len, self.prepared.totals))), self.samples)
         if kernels.replays:
             self.launch("replay", task, (rows, slopes, saved, begin), common, pull.weigh)
-        self.launch("backward", task, (sums, rows, mu, slopes, weights, saved, totals, begin), common, pull.weigh)
+        self.launch(
+            "backward", task, (sums, rows, mu, slopes, weights, saved, totals, low, high, begin), common, pull.weigh
+        )
         self._gather(saved[begin * self.samples :], totals)
         if pull.weigh and kernels.weighs:
             found = weights.sum(-1)
