@@ -273,7 +273,7 @@ class Captured:
     def __getitem__(self, grid):
         return self
 
-    def __call__(self, *args, num_warps, num_stages, enable_fp_fusion, **fixed):
+    def __call__(self, *args, num_warps, num_stages=1, enable_fp_fusion=True, **fixed):
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource, compile
 
@@ -297,14 +297,20 @@ def test_compiles_for_a_gpu(monkeypatch):
         kernels.update({name: Captured(found[name]) for name in ("forward", "replay", "backward")})
         return kernels
 
+    from neuralfde.solve.steppers.kernel import functions
+
+    for name in ("near_pairs", "far_pairs"):
+        kernels[name] = Captured(getattr(functions, name))
+        monkeypatch.setattr(functions, name, kernels[name])
     monkeypatch.setattr(prepare, "_compiled", captured)
     monkeypatch.setattr(kernel, "why_not_here", lambda like: None)
     monkeypatch.setattr(trace, "KERNEL_NUMBERS", 8)  # tiles, although it is small
     func = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+    order = torch.tensor(0.6, dtype=F64, requires_grad=True)
     options = {"params": list(func.parameters()), "history": "exponentials", "check_finite": False}
     with contextlib.suppress(nf.ChangedFunctionError):  # nothing was computed
         nf.fdeint(
-            lambda t, z: func(z), torch.ones(5, 3), 1.0, 0.6, steps=40, stepper="kernel", **options
+            lambda t, z: func(z), torch.ones(5, 3), 1.0, order, steps=40, stepper="kernel", **options
         ).sum().backward()
     assert min(kernels[name].size for name in kernels) > 0
 
