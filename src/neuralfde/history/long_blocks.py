@@ -109,17 +109,18 @@ class LongBlocks(Memory):
         """Add ``⟨v_i, μ_{i'}⟩`` of these steps with all before the block: to the weight of lag ``i - i'``, or to the
         coefficients beyond B."""
         assert self.modes.grads is not None
-        (near, far), size = self.modes.grads, self.near
-        mine, folded = slopes.transpose(0, 1), self._folded()  # (groups, own, width)
-        early, later = mine[:, :size], mine[:, size:]
+        (near, far), size, groups = self.modes.grads, self.near, slopes.shape[1]
+        early, later, folded = slopes[:size], slopes[size:], self._folded()
+        nothing = slopes.new_zeros(groups, len(early), len(early))
         for k in range(self.short.ins):
-            nothing = early.new_zeros(len(early), early.shape[1], early.shape[1])
-            by_lag = summed_by_lag(torch.cat([early @ self.short.previous[:, k].transpose(1, 2), nothing], 2))
+            products = early.transpose(0, 1) @ self.short.previous[:, k].transpose(1, 2)
+            by_lag = summed_by_lag(torch.cat([products, nothing], 2))
             near[k] += by_lag[:, 1 : size + 1]
             beyond = by_lag[:, size + 1 :]
             far[k] += beyond @ self.fade[1 : beyond.shape[1] + 1]
-            for rows, sums in ((early, self.short.older), (later, folded)):
-                far[k] += ((rows @ sums[:, k].transpose(1, 2)) * self.fade[: rows.shape[1]]).sum(1)
+            for rows, sums in ((early, self.short.older), (later, folded)):  # over time first: pairs are many
+                weighed = (self.fade[: len(rows)].t() @ rows.flatten(1)).view(-1, *rows.shape[1:])
+                far[k] += (weighed.transpose(0, 1) * sums[:, k]).sum(-1)
 
     @property
     def bytes(self) -> int:
