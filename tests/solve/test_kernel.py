@@ -110,6 +110,25 @@ def test_wide_layers_go_by_tiles():
     compare(Net(66, 70), 0.1 * draw(2, 66), steps=2)
 
 
+class Plain(nn.Module):
+    """A network of the state alone, whose rows the gradient of its first matrix takes as they are."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, 17), nn.Tanh(), nn.Linear(17, width)).to(DEVICE, F64)
+        for k, p in enumerate(self.layers.parameters()):
+            p.data.copy_(0.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+
+    def forward(self, t, z):
+        return self.layers(z)
+
+
+@by_kernels
+@pytest.mark.parametrize("width", [18, 67])
+def test_networks_of_the_state_alone(width):
+    compare(Plain(width), 0.1 * draw(3, width), steps=2)
+
+
 @by_kernels
 @pytest.mark.parametrize("shape", [(2, 2, 3), (3,)])
 def test_samples_have_any_shape(shape):

@@ -120,7 +120,7 @@ class Launcher:
         self.launch(
             "backward", task, (sums, rows, mu, slopes, weights, saved, totals, low, high, begin), common, pull.weigh
         )
-        self._gather(saved[begin * self.samples :], totals)
+        self._gather(rows[begin:], saved[begin * self.samples :], totals)
         if pull.weigh and kernels.weighs:
             found = weights.sum(-1)
             if task.origin is not None:
@@ -130,7 +130,7 @@ class Launcher:
             _pull_modes(task.inner, task.inner.grads, mu, slopes)
         return mu, slopes if pull.weigh else None
 
-    def _gather(self, saved: Tensor, totals: Tensor) -> None:
+    def _gather(self, rows: Tensor, saved: Tensor, totals: Tensor) -> None:
         """Add the gradients of a block to those of the constants."""
         shared, own = self.prepared.totals
         if len(shared):
@@ -141,7 +141,8 @@ class Launcher:
             for x, g, m in self.kernels.products:
                 first = m.offset + m.row * m.width
                 into = self.shared_grad[first : first + m.rows * m.width].view(m.rows, m.width)
-                taken, given = saved[:, x + m.first : x + m.first + m.rows], saved[:, g : g + m.columns]
+                held, x = (saved, x) if x >= 0 else (rows.view(-1, self.features), x + self.features)
+                taken, given = held[:, x + m.first : x + m.first + m.rows], saved[:, g : g + m.columns]
                 into[:, m.column : m.column + m.columns].addmm_(taken.t(), given)
 
     def finish(self, totals: Totals) -> None:
