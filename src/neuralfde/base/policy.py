@@ -88,8 +88,8 @@ KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
 KERNEL_REPLAYS = 1024
 #: Numbers of all matrices up to which they are held for all steps; more are read again at every step.
 KERNEL_HELD = 1 << 13
-#: Earlier steps of a block whose rows are read at once.
-KERNEL_ROWS = 8
+#: Steps of a block whose rows are read at once, and numbers of a row whose products a program adds up, one a thread.
+KERNEL_ROWS, KERNEL_PAIRS = 8, 32
 #: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
 KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps, and numbers in its rows and in what matrices take and give
@@ -97,9 +97,6 @@ KERNEL_LONGER = 2
 KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 28
 #: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
 HELD_LAGS = 32
-#: Rows of such a block whose inner products are taken at once for the gradient of the weights: those of all 4096 would
-#: take 64 MiB.
-PAIRED_ROWS = 1024
 #: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
 KERNEL_FADING = 64
 #: Slots of a kernel's elements: a node times the first and a feature of it, or, below zero, a constant times the second
@@ -179,8 +176,9 @@ WIDE_ROW = 1 << 16
 FLIPPED_NUMBERS = 1 << 18
 #: Numbers alive at once in an FFT product (16 MiB in single precision), and fetched at once from rows on the host.
 FFT_CHUNK = FETCH_CHUNK = 1 << 22
-#: Bytes of the rows that travel between device and host or file in one transfer.
-TRANSFER_BYTES = 8 << 20
+#: The most bytes of rows that travel between device and host or file in one transfer, and its rows; of small ones as
+#: many as have the bytes named last: a transfer takes the host as long as the steps of a kernel take a GPU.
+TRANSFER_BYTES, TRANSFER_ROWS, TRANSFER_LEAST = 8 << 20, 16, 1 << 20
 #: Columns in a program of the kernel that adds weighted rows.
 AXPY_COLUMNS = 1024
 #: What coefficients of powers of attention (models/powers.py) may add up to: about how far rounding errors grow.
