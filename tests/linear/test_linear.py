@@ -325,6 +325,25 @@ def test_single_precision_keeps_its_digits_over_many_steps():
     assert relative(run(torch.float32), run(F64)) < 6e-7  # 1e-5 with slopes from differences of states
 
 
+@pytest.mark.parametrize("method", ["imex", "trapezoid", "bdf2", "l1"])
+@pytest.mark.parametrize("grading", [1.0, 1.5])
+def test_single_precision_of_a_stiff_part_is_rough_or_said_to_be_none(method, grading):
+    if method == "bdf2" and grading != 1:
+        pytest.skip("defined on uniform grids")
+
+    def run(dtype, scale):
+        n, at = 600, torch.arange(600)
+        there = torch.cat([(at + o) % n for o in (-2, -1, 0, 1, 2)])
+        values = scale * torch.tensor([-1.0, 4.0, -6.0, 4.0, -1.0], dtype=dtype).repeat_interleave(n)
+        part = linear.Sparse(at.repeat(5), there, values, n)
+        options = {"method": method, "steps": 10, "grading": grading, "linear": part}
+        return nf.fdeint(None, numbers(n).to(dtype), 1.0, 0.7, **options).double()
+
+    assert relative(run(torch.float32, 1e4), run(F64, 1e4)) < 1e-2  # 1 and more where slopes were products with A
+    with pytest.warns(UserWarning, match="too stiff for torch.float32.*Use float64"):
+        run(torch.float32, 1e6)
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_a_stiff_func_is_rough_in_single_precision_and_no_other_in_the_backward_pass(given):
     n, k = 400, torch.full((401,), 1.0, requires_grad=True)

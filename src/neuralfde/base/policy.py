@@ -225,6 +225,13 @@ JUMP_CLEARANCE = 0.1
 
 #: A slope is predicted from the change over the cell before unless that is shorter than this share of the new one.
 AHEAD_SHORTEST = 1e-6
+#: From this size of w_0 A on, slopes of a linear part in a rule of order 2 are differences of states, where steps are
+#: uneven or in single precision; below it they are products with A. Error of ten steps of 600 fourth differences in
+#: float32, times 1e3, 1e4, 1e5, by products: 6e-3, 0.5, 23; by differences 8e-6, 2e-3, 4e-3. Diffusion of 50 to 200
+#: numbers is alike from 16 to 64.
+LARGE_STEP = 16.0
+#: Share of its digits, as w_0 A times one rounding, that a solve with a linear part may lose before it says so.
+LOST_DIGITS = 1e-2
 #: How far the predicted state of ABM(ahead=True) goes towards the corrected one. An error of it is then multiplied by
 #: x (x - 2)/3, x = -w_0 J, at most 1/3 up to x = 2.4, where one full correction more would make it x².
 AHEAD_SHARE = 1 / 3

@@ -66,7 +66,8 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
         scheme = replace(scheme, part=held, uneven=uneven)
     elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:
         numbers = structure.shapes[0][-part.axes :].numel()
-        known = solver_for(held, func is None or func is constant, numbers, uneven)
+        second_order = scheme.expected_order(0.5, smooth=True) >= 2
+        known = solver_for(held, func is None or func is constant, numbers, uneven, second_order)
         scheme = scheme if known is None else replace(scheme, solver=known)
     return Joined(func, held), given._replace(method=scheme, solver=None)
 

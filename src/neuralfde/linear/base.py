@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..base.caches import capturing
-from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS
+from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS, LARGE_STEP, LOST_DIGITS
 from ..base.torch_private import derivatives_are_watched, solved
 from ..errors import ConvergenceError, UnsupportedError
+from ..schemes.jacobian import irregular
 from ..schemes.linear import Factor
 from .growth import least_eigenvalue
 
@@ -86,6 +88,8 @@ class Systems:
     def __init__(self, part: LinearPart) -> None:
         self.part, self.why, self.factorisations, self.linear_solves = part, "", 0, 0
         self._factors: dict[complex, Factor] = {}
+        self._size: Tensor | None = None
+        self._warned = False
         self.bearable = 0.0  # a weight up to which no eigenvalue of A is crossed
 
     def solve(self, w0: Tensor, r: Tensor) -> Tensor:
@@ -97,6 +101,14 @@ class Systems:
             self.linear_solves += 1
             return self.part.solve_plainly(w0, r)
         return _Inverse.apply(self, False, w0, r, *self.part.tensors)  # type: ignore[no-untyped-call, no-any-return]
+
+    def is_large(self, w0: Tensor, like: Tensor) -> Tensor:
+        """Whether ``w_0 A`` is large, for each sample: then ``(z - c) / w_0`` has more digits than ``A z``."""
+        if self._size is None or derivatives_are_watched():
+            with torch.no_grad():
+                rough = irregular(like.detach()) - 1.5
+                self._size = self.part.matvec(rough).norm(dim=-1, keepdim=True) / rough.norm(dim=-1, keepdim=True)
+        return w0.detach().abs() * self._size > LARGE_STEP
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
         """The factor for this weight."""
@@ -110,9 +122,25 @@ class Systems:
                     "1. Take another step, a smaller one if A is meant to grow."
                 )
             self._refuse_growth(w0.detach(), found.least_eigenvalue(), found, like.detach())
+            self._warn_of_rounding(w0, like)
             self._factors[key], self.why = found, f"linear= by {found.why}"
             self.factorisations += 1
         return self._factors[key]
+
+    def _warn_of_rounding(self, w0: Tensor, like: Tensor) -> None:
+        """Where single precision cannot hold a state and ``w_0 A`` times it."""
+        if torch.finfo(like.dtype).bits > 32 or self._warned:
+            return
+        self.is_large(w0, like)
+        assert self._size is not None
+        largest = float(w0.detach().abs() * self._size.max())
+        if largest * torch.finfo(like.dtype).eps > LOST_DIGITS:
+            self._warned = True
+            warnings.warn(
+                f"linear= is too stiff for {like.dtype}: a step is multiplied by {largest:.1e}, and rounding with it. "
+                "Use float64 for z0 and linear=, or shorter steps.",
+                stacklevel=2,
+            )
 
     def _refuse_growth(
         self, w0: Tensor, least: float, factor: Factor | None = None, like: Tensor | None = None

@@ -66,6 +66,8 @@ def product(matrix: Tensor, z: Tensor) -> Tensor:
 
 
 def dense_factor(matrix: Tensor, w0: Tensor, like: Tensor) -> Factor:
-    """The inverse of ``I - w_0 A``."""
-    one = torch.eye(matrix.shape[-1], dtype=torch.promote_types(like.dtype, w0.dtype), device=matrix.device)
-    return _Inverse(inverted(one - w0 * matrix))
+    """The inverse of ``I - w_0 A``, found in double precision: in single it is rounding where ``w_0 A`` is large."""
+    dtype = torch.promote_types(like.dtype, w0.dtype)
+    wide = torch.promote_types(dtype, torch.float64)
+    one = torch.eye(matrix.shape[-1], dtype=wide, device=matrix.device)
+    return _Inverse(inverted(one - w0.to(wide) * matrix.to(wide)).to(dtype))

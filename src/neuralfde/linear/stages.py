@@ -17,7 +17,7 @@ from .bands import Bands
 from .base import LinearPart, Systems
 
 
-def solver_for(part: LinearPart, constant: bool, numbers: int, uneven: bool) -> StageSolver | None:
+def solver_for(part: LinearPart, constant: bool, numbers: int, uneven: bool, second_order: bool) -> StageSolver | None:
     """How stages with this linear part are solved; None where the structure of the Jacobian is found by itself.
 
     Args:
@@ -25,9 +25,10 @@ def solver_for(part: LinearPart, constant: bool, numbers: int, uneven: bool) -> 
         constant: nothing else depends on the state.
         numbers: how many the linear part acts on.
         uneven: steps have many lengths.
+        second_order: the order of the scheme is 2.
     """
     if constant:
-        return Direct(part=part, uneven=uneven)
+        return Direct(part=part, uneven=uneven, second_order=second_order)
     if isinstance(part, Bands) or numbers <= DENSE_NUMBERS:
         return None
     return Newton(linear=Krylov(preconditioner=Known(part)))
@@ -50,15 +51,17 @@ class Direct(StageSolver):
 
     part: LinearPart = field(kw_only=True, compare=False)
     uneven: bool = field(kw_only=True, default=False)
+    second_order: bool = field(kw_only=True, default=True)
 
     def open(self) -> Stages:
         """See :class:`StageSolver`."""
-        return _Directly(self.part, self.uneven)
+        return _Directly(self.part, self.uneven, self.second_order)
 
 
 class _Directly(Stages):
-    def __init__(self, part: LinearPart, uneven: bool) -> None:
-        self.systems, self.other, self.uneven = Systems(part), NewtonStages(Newton()), uneven
+    def __init__(self, part: LinearPart, uneven: bool, second_order: bool) -> None:
+        self.systems, self.other = Systems(part), NewtonStages(Newton())
+        self.uneven, self.second_order = uneven, second_order
         self.source: tuple[Tensor, ...] | None = None  # empty where it is zero
 
     @property
@@ -82,7 +85,7 @@ class _Directly(Stages):
             return self.other.solve(f, c, w0, guess, where)
         self.systems.linear_solves += 1
         factor = self.systems.factor(w0, c)
-        if self.uneven or c.dtype != torch.float64:  # (z - c) / w0 would be rounding where the step is short
+        if (self.uneven or c.dtype != torch.float64) and not self._by_differences(w0, c):
             v = factor.solve(f(c))
             return torch.addcmul(c, w0, v), v
         if self.source is None:
@@ -90,6 +93,13 @@ class _Directly(Stages):
             self.source = (source,) if bool(source.any()) else ()
         z = factor.solve(torch.addcmul(c, w0, *self.source) if self.source else c)
         return z, (z - c).div_(w0)
+
+    def _by_differences(self, w0: Tensor, c: Tensor) -> bool:
+        """Whether slopes are ``(z - c) / w_0``, which is rounding where a step is short, although digits are few.
+
+        A product with a large ``A`` is rounding as well, which rules of order 1 damp and those of order 2 add up.
+        """
+        return self.second_order and bool(self.systems.is_large(w0, c).all())
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""

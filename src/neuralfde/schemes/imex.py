@@ -25,7 +25,8 @@ class IMEX(Scheme):
     ``t^β`` and damps fast modes. Order 2 if ``f`` is linear or the solution smooth, otherwise min(2, 1 + 2β) (Wang and
     Zhou 2020). On meshes the sum is that of the trapezoid rule: order 2 if the slope is smooth, 1 + β otherwise.
 
-    ``uneven``: steps may have any lengths; the slope is then solved for, ``(I - w_0 A) v = A c + f(p)``.
+    ``uneven``: steps may have any lengths; the slope is then solved for, ``(I - w_0 A) v = A c + f(p)``, unless ``w_0 A``
+    is so large that the difference of states has more digits.
 
     ``p_n`` is a second sum over the same slopes, so that its gradient is exact like that of any sum.
     """
@@ -75,8 +76,11 @@ class IMEX(Scheme):
         v = f(p)
         if self.systems is None:
             return torch.addcmul(c, w0, v), v
-        if self.uneven:  # behind a step that is far shorter than the next, z - c is rounding
-            v = self.systems.solve(w0, v + self.systems.part.matvec(c - p))
-            return torch.addcmul(c, w0, v), v
+        if self.uneven:  # behind a step that is far shorter than the next, z - c is rounding, unless w0 A is large
+            large = self.systems.is_large(w0, c)
+            right = torch.where(large, torch.addcmul(c - p, w0, v), v + self.systems.part.matvec(c - p))
+            found = self.systems.solve(w0, right)
+            z = torch.where(large, p + found, torch.addcmul(c, w0, found))
+            return z, torch.where(large, (z - c) / w0, found)
         z = p + self.systems.solve(w0, torch.addcmul(c - p, w0, v))
         return z, (z - c) / w0  # the slope with which z = c + w0 v holds to rounding
