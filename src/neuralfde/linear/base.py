@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS
-from ..base.torch_private import derivatives_are_watched, solved
+from ..base.torch_private import derivatives_are_watched
+from ..base.torch_transforms import solved
 from ..base.transfer import capturing
 from ..errors import ConvergenceError, UnsupportedError
 from ..schemes.linear import Factor
