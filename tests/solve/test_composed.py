@@ -479,3 +479,61 @@ def test_threads_that_share_a_module_do_not_see_each_others_tangents():
             right = [way(z) for z in starts]
             for found, wanted in zip(pool.map(way, [*starts] * 3), right * 3, strict=True):
                 torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("way", [*[{"method": name} for name in METHODS], {"linear": A}], ids=str)
+def test_forward_mode_nests_in_the_order(way):
+    """PyTorch's own solve, running product and custom Functions lose outer tangents, silently."""
+    order = torch.tensor(1.0 if way.get("method") in ("abm", "trapezoid") else 0.7, dtype=F64)
+    f = partial(lambda order, **way: loss(Z, A, order, steps=4, **way), **way)
+    known = torch.func.grad(torch.func.grad(f))(order)
+    for found in (torch.func.jacfwd(torch.func.jacfwd(f)), torch.func.jacrev(torch.func.jacfwd(f))):
+        torch.testing.assert_close(found(order), known, rtol=1e-9, atol=1e-9)
+    both = torch.func.vmap(torch.func.jacfwd(f))(order * torch.tensor([0.9, 0.8], dtype=F64))
+    torch.testing.assert_close(both[1], torch.func.grad(f)(order * 0.8), rtol=1e-9, atol=1e-9)
+
+
+def test_times_have_no_silent_tangent():
+    def end(t):
+        return solved(Z, A, BETA, t=t).sum()
+
+    def inside(t):
+        return torch.func.grad(lambda a: solved(Z, a, BETA, t=t).sum())(A).sum()
+
+    for f in (end, inside):
+        with pytest.raises(nf.errors.InputError, match="a transform follows it"):
+            torch.func.jvp(f, (BETA,), (BETA,))
+
+    def kicked(at):
+        return solved(Z, A, BETA, jumps=(at[None], Z[None])).sum()
+
+    at = torch.tensor(0.4, dtype=F64)
+    torch.testing.assert_close(torch.func.jacfwd(kicked)(at), torch.func.grad(kicked)(at))
+
+
+def test_what_vmap_cannot_look_at_is_refused():
+    many = torch.tensor([0.3, 0.4], dtype=F64)
+    for call in (
+        lambda x: solved(Z, A, BETA, jumps=(x[None], Z[None])),
+        lambda x: nf.fdeint(lambda t, z, before: -before, Z, 1.0, BETA, steps=6, lags=x),
+        lambda x: nf.fdeint(None, Z, 1.0, x, linear=A),
+        lambda x: nf.mittag_leffler(-1.0, x),
+    ):
+        with pytest.raises(nf.errors.UnsupportedError, match="cannot be mapped by vmap"):
+            torch.func.vmap(call)(many)
+    with pytest.raises(nf.errors.UnsupportedError, match="vectorize=False"):
+        torch.autograd.functional.hessian(lambda z: loss(z, A, BETA), Z, vectorize=True)
+
+
+@pytest.mark.parametrize("x", [(-0.2, 0.7, 1.1), (-3.0, 0.7, 1.1), (-2.0, 1.0, 1.0)])
+def test_the_mittag_leffler_function_composes(x):
+    def f(x):
+        return nf.mittag_leffler(*x.unbind())
+
+    x = torch.tensor(x, dtype=F64)
+    y = x.clone().requires_grad_()
+    (known,) = torch.autograd.grad(f(y), y)
+    torch.testing.assert_close(torch.func.jacfwd(f)(x), known)
+    torch.testing.assert_close(torch.func.grad(f)(x), known)
+    twice = torch.func.jacfwd(torch.func.jacfwd(f))(x)
+    torch.testing.assert_close(twice, torch.autograd.functional.hessian(f, x), rtol=1e-8, atol=1e-8)

@@ -17,7 +17,8 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 
-from .torch_private import DUAL_THREAD
+from ..errors import UnsupportedError
+from .torch_private import DUAL_THREAD, derivatives_are_watched
 
 __all__ = [
     "Duals",
@@ -26,6 +27,9 @@ __all__ = [
     "is_followed",
     "mapped",
     "outside_of_transforms",
+    "refuse_many",
+    "refuse_mapped",
+    "solved",
     "tangents_apart",
     "transform_level",
     "transforms_are_active",
@@ -120,7 +124,7 @@ class Duals:
 
 
 @contextlib.contextmanager
-def tangents_apart(tensors: Iterable[Tensor | None]) -> Iterator[list[Tensor | None]]:
+def tangents_apart(tensors: Iterable[Tensor | None]) -> Iterator[list[Any]]:
     """For the ``jvp`` of a Function: these tensors without their tangents, and within, forward mode as it was around.
 
     PyTorch turns it off there, and with it that of all transforms further out: their tangents would be lost.
@@ -155,6 +159,32 @@ def is_followed(x: Tensor) -> bool:
     inner = _functorch.get_unwrapped(x) if _functorch.maybe_get_level(x) == level else x
     with temporarily_pop_interpreter_stack():
         return is_followed(inner)
+
+
+def refuse_mapped(what: str, *tensors: Tensor) -> None:
+    """Raise where vmap hides values that have to be looked at."""
+    for x in tensors:
+        while _functorch.is_functorch_wrapped_tensor(x):
+            if _functorch.is_batchedtensor(x):
+                raise UnsupportedError(
+                    f"{what} cannot be mapped by vmap: what is done depends on the values. Leave "
+                    "them out of it and map the rest, or loop over them."
+                )
+            x = _functorch.get_unwrapped(x)
+
+
+def refuse_many(grads: Iterable[Tensor | None]) -> None:
+    """Raise where these are several gradients at once, as ``is_grads_batched=True`` has them without ``torch.func``."""
+    if any(g is not None and _functorch.is_legacy_batchedtensor(g) for g in grads):
+        raise UnsupportedError(
+            "second derivatives of a solve cannot be taken by is_grads_batched=True, which vectorize=True asks for. "
+            "Use torch.func.hessian, or vectorize=False."
+        )
+
+
+def solved(matrix: Tensor, right: Tensor) -> Tensor:
+    """``torch.linalg.solve``, whose own derivatives are wrong where forward mode is nested or inside vmap."""
+    return torch.linalg.inv(matrix) @ right if derivatives_are_watched() else torch.linalg.solve(matrix, right)
 
 
 def transform_level() -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..base.grid import read_times
 from ..base.structure import structure_of
+from ..base.torch_transforms import refuse_mapped
 from ..door.validation import Options
 from ..errors import InputError
 from ..history import Full
@@ -40,6 +41,7 @@ def solved_exactly(
         raise InputError("a tensor as func is a constant source and must have the shape, dtype and device of z0.")
     beta = torch.as_tensor(operator.order, dtype=torch.float64, device=z0.device).reshape(())
     check_order(beta.reshape(1), IMEX(), velocity=False)
+    refuse_mapped("the order of a solve without steps", beta)
     times, _ = read_times(t)
     found = without_steps(part, z0, source, beta, [x - times[0] for x in times[1:]], estimate)
     states = torch.cat([z0[None], found.states])

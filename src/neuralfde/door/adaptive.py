@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base.grid import Grid, read_times
 from ..base.structure import Structure, all_finite, structure_of
-from ..base.torch_private import derivatives_are_watched
+from ..base.torch_private import derivatives_are_watched, value_of
 from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
@@ -38,8 +38,8 @@ class Adapted(NamedTuple):
 
     def excess(self, last: Tensor) -> float:
         """The error of the solve at its end, in units of what is allowed: the difference of both, by Richardson."""
-        scale = replace(self.tolerance, share=1.0).scale(last.detach(), self.found.state)
-        return float(((last.detach() - self.found.state).abs() / scale).max()) / self.gain
+        scale = replace(self.tolerance, share=1.0).scale(value_of(last), self.found.state)
+        return float(((value_of(last) - self.found.state).abs() / scale).max()) / self.gain
 
     def told(self, excess: float) -> str:
         """Why there is no solution: after all attempts the error is so many times too large."""

@@ -11,7 +11,7 @@ from ..base.checks import reals
 from ..base.grid import read_times
 from ..base.policy import WHOLE_SLACK
 from ..base.structure import Structure, all_finite
-from ..base.torch_private import pytree
+from ..base.torch_private import pytree, value_of
 from ..errors import InputError, InputTypeError
 from ..history import History, Window
 from ..orders import Caputo, Operator
@@ -87,7 +87,7 @@ def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
 
 def refuse_past(operator: Operator, numbers: dict[str, Tensor], more: bool, history: History | None = None) -> None:
     """Raise where a past cannot be known; ``more``: something else is said about how the solve begins."""
-    if not isinstance(operator, Caputo) or float(numbers["order"].detach().max()) > 1:
+    if not isinstance(operator, Caputo) or float(value_of(numbers["order"]).max()) > 1:
         raise InputError("past= is for orders of Caputo's derivative up to 1: there the slopes of a window are known.")
     if more:
         raise InputError("past= says how a solve begins: leave velocity= out.")

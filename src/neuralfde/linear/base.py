@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..base.caches import capturing
 from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS, LARGE_STEP, LOST_DIGITS
-from ..base.torch_private import derivatives_are_watched, solved
+from ..base.torch_private import derivatives_are_watched
+from ..base.torch_transforms import solved
 from ..errors import ConvergenceError, UnsupportedError
 from ..schemes.jacobian import irregular
 from ..schemes.linear import Factor

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
-from ..base.torch_private import derivatives_are_watched, solved
+from ..base.torch_private import derivatives_are_watched
+from ..base.torch_transforms import solved
 from ..errors import UnsupportedError
 from ..history import Block
 from ..history.wrappers import in_parts

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..base.checks import number
 from ..base.structure import Structure
+from ..base.torch_transforms import refuse_mapped
 from ..errors import InputError, InputTypeError
 
 
@@ -81,6 +82,7 @@ def lags_of(given: Any) -> tuple[tuple[Tensor, ...], bool]:
     for lag in [given] if single else list(given):
         number("lags", lag, "")
         lags.append(torch.as_tensor(lag, dtype=torch.float64, device="cpu").reshape(()))
+    refuse_mapped("lags=", *lags)
     if not all(0 < float(x.detach()) < math.inf for x in lags):
         raise InputError(f"lags= must be positive and finite, got {[float(x.detach()) for x in lags]}.")
     return tuple(lags), single

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.torch_transforms import dual, tangents_apart, transform_level, without_tangent
+from ..base.torch_transforms import dual, refuse_many, tangents_apart, transform_level, without_tangent
 from . import loop
 from .fields import PushedField
 from .loop import Record
@@ -123,6 +123,7 @@ class TensorPull(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> tuple[Any, ...]:
         """One tangent solve and its adjoint."""
+        refuse_many(tangents)
         out, between, *inputs = ctx.saved_tensors
         two, kept = Doubled(ctx.case, inputs, tangents), Kept()
         moved = two.tangents(TensorSolve.apply(two.case, kept, *two.inputs))  # type: ignore[no-untyped-call]

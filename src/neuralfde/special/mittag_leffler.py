@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from neuralfde.base.checks import numbers, reals
+from neuralfde.base.torch_private import derivatives_are_watched, value_of
+from neuralfde.base.torch_transforms import is_followed, refuse_mapped
 from neuralfde.errors import InputError
 from neuralfde.special.contour import Contour, choose_contour
 from neuralfde.special.gamma import reciprocal_gamma_split, split_integer
@@ -52,7 +54,7 @@ def mittag_leffler(z: float | complex | Tensor, alpha: float | Tensor, beta: flo
     shape = _common_shape(z=z, alpha=alpha, beta=beta)
     kinds = (wide, torch.float64, torch.float64)
     flat = [t.to(kind).expand(shape).reshape(-1) for t, kind in zip((z, alpha, beta), kinds, strict=True)]
-    tracked = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
+    tracked = torch.is_grad_enabled() and any(t.requires_grad for t in flat) and not derivatives_are_watched()
     parts: list[Tensor] = []
     for chunk in zip(*(t.split(_CHUNK) for t in flat), strict=True):
         # Without the checkpoint autograd would keep a dozen (elements x nodes) tensors for the backward pass.
@@ -70,6 +72,7 @@ def _tensors(z: float | complex | Tensor, alpha: float | Tensor, beta: float | T
     if not (z.is_floating_point() or z.is_complex()):
         z = z.to(torch.get_default_dtype())
     alpha, beta = reals("alpha", alpha).to(z.device), reals("beta", beta).to(z.device)
+    refuse_mapped("what mittag_leffler takes", z, alpha, beta)
     _within("alpha", alpha, _ALPHA, "For alpha > 2 use E_{α,β}(z) = Σ_r E_{α/n,β}(z^{1/n} e^{2πir/n}) / n.")
     _within("beta", beta, _BETA, "E_{α,β}(z) = 1/Γ(β) + z E_{α,α+β}(z) leads to other beta.")
     if bool(z.detach().isinf().any()):
@@ -124,16 +127,16 @@ def _taylor(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
 
 def _pure_exponential(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     """z^{1-β} e^z, exact at α = 1 and β = 1, 0, -1, …; a difference that is zero adds the derivatives in α and β."""
-    power = torch.round(1.0 - beta.detach())
+    power = torch.round(1.0 - value_of(beta))
     value = z**power * torch.exp(z)
-    if torch.is_grad_enabled() and (alpha.requires_grad or beta.requires_grad):
-        value = value + (_by_contour(z, alpha, beta) - _by_contour(z, alpha.detach(), beta.detach()))
+    if is_followed(alpha) or is_followed(beta):
+        value = value + (_by_contour(z, alpha, beta) - _by_contour(z, value_of(alpha), value_of(beta)))
     return value
 
 
 def _by_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     with torch.no_grad():
-        contour = choose_contour(z, alpha, beta)
+        contour = choose_contour(value_of(z), value_of(alpha), value_of(beta))
     log_z = torch.log(z.to(torch.complex128))
     real = not z.is_complex()
     rest = _integral(contour, log_z, alpha, beta, real) + _algebraic(contour, z, alpha, beta)

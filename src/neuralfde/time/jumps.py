@@ -15,7 +15,7 @@ from ..base.grid import Grid, Request, read_times
 from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH, WHOLE_SLACK
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import pytree
-from ..base.torch_transforms import is_followed
+from ..base.torch_transforms import is_followed, refuse_mapped
 from ..errors import InputError, InputTypeError
 
 
@@ -49,6 +49,7 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InputTypeError("jumps= must be a pair (times, values), values stacked along a first axis like z0.")
     at = reals("the times of jumps=", given[0]).to("cpu", torch.float64).reshape(-1)
+    refuse_mapped("the times of jumps=", at)
     values = given[1]
     times = at.detach().tolist()
     asked, _ = read_times(t)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..base.torch_private import solved, value_of
+from ..base.torch_private import value_of
+from ..base.torch_transforms import solved
 from ..special import series_product
 
 #: Two exponents closer than this count as one; their Vandermonde matrix would be close to singular.
