@@ -16,7 +16,7 @@ from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
 from ..base.torch_private import derivatives_are_watched
 from ..errors import UnsupportedError
 from ..history import Block
-from ..history.wrappers import in_parts
+from ..history.between import in_parts
 from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
