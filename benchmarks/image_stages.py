@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,10 @@ def train(given: argparse.Namespace, deadline: float) -> None:
     file = f"image-stages-{given.dataset}-{recipe(given).order:g}"
     states = torch.load(given.resume, map_location=processes.device, weights_only=True) if given.resume else {}
     found: dict[str, Any] = {"machine": machine(), "rows": [], "curves": {}}
-    found["command"] = f"python benchmarks/image_stages.py {' '.join(sys.argv[1:])}"
+    found["command"] = (
+        f"python benchmarks/image_stages.py --data DIR --out OUT --epochs {given.epochs} --seed {given.seed} "
+        f"--seeds {given.seeds} --adjoints {given.adjoints}"
+    )
     trainers = {}
     for seed in range(given.seed, given.seed + given.seeds):
         for name in given.adjoints.split(","):

@@ -53,12 +53,21 @@ def rows(device: torch.device, quick: bool) -> Iterator[Row]:
     yield training(
         "perceptron", device, mlp, torch.randn(64, 32, device=device), t=0.01 * steps, order=0.6, steps=steps
     )
+    ensemble(1, steps=20, members=2, device=device)  # what is loaded at the first call
+    yield from ensemble(1, steps=20 if quick else 50, members=4 if quick else 64, device=device)
     model, steps = image_model().to(device), 20 if quick else 500
     images, _ = image_problem(device, 4 if quick else 128)
     with torch.no_grad():
         z0 = model.stem(images)
     yield training("image block", device, model.fde.func, z0, t=0.1 * steps, order=0.5, steps=steps)
-    yield from ensemble(1, steps=20 if quick else 50, members=4 if quick else 64, device=device)
+
+
+def told(row: Row) -> str:
+    """A row in short."""
+    if "figure" in row:
+        return f"{row['what']}: {row['figure']:.1f}, wanted {row['target']}"
+    times = [f"{k} {row[k]:.3f} s by {row[f'{k} by']}" for k in ("predictor", "trapezoid")]
+    return f"{row['what']}, N={row['steps']}: {times[0]}, {times[1]}, ratio {row['ratio']:.1f}"
 
 
 def main() -> None:
@@ -67,12 +76,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", type=torch.device)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
     found: list[Row] = []
     for row in rows(given.device, given.quick):
         found.append(row)
         print(json.dumps(row), flush=True)
-        told = {"machine": machine(given.device), "command": "python benchmarks/stiff_gpu.py --out OUT", "rows": found}
-        (given.out / "stiff-gpu.json").write_text(json.dumps(told, indent=1))
+        about = {"machine": machine(given.device), "command": "python benchmarks/stiff_gpu.py --out OUT"}
+        (given.out / "stiff-gpu.json").write_text(json.dumps(about | {"rows": found}, indent=1))
+    print(*map(told, found), sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import neuralfde
+from neuralfde.door.names import METHODS
 from tests import reference
 from tests.matrix.histories import remembered
 from tests.reference import cells, formulas
@@ -49,12 +50,17 @@ def conditioning(case: Case, right: Result) -> float:
 
 
 def _cancellation(case: Case) -> float:
-    """How much larger the terms of a sum of exponentials are than the weight that they add up to."""
+    """How much larger terms are than the weight that they add up to: of exponentials, of starting weights."""
     names = problem_text.namespace(case, wide=True)
-    history, lags = _history(case, names), weights_of(case, names, *times_of(case, names)).lags.detach().flatten(2)
-    if not isinstance(history, neuralfde.Exponentials):
-        return 1.0
-    return max(1.0, float(history.tabulate(lags).abs().max() / lags.abs().max()))
+    weights, history = weights_of(case, names, *times_of(case, names)), _history(case, names)
+    lags, sizes = weights.lags.detach().flatten(2), [1.0]
+    if isinstance(history, neuralfde.Exponentials):
+        sizes.append(float(history.tabulate(lags).abs().max() / lags.abs().max()))
+    if isinstance(METHODS[case["method"]], neuralfde.Multistep):  # the integral of s by both
+        lagged = weights.lagged.detach()
+        terms = torch.einsum("snj...,j->sn...", lagged.abs(), torch.arange(lagged.shape[2], dtype=F64))
+        sizes.append(float(terms.max() / lagged.abs().max()))
+    return max(sizes)
 
 
 def finished(case: Case, ys: Tensor, names: Names) -> Result:

@@ -140,6 +140,10 @@ def test_what_a_tolerance_cannot_choose_is_refused(options, match):
         nf.fdeint(func, options.pop("z0", ONE), 1.0, options.pop("order", 0.5), **options)
 
 
+def test_a_tolerance_that_asks_for_nothing_still_takes_a_few_steps():
+    assert nf.solve(decay, ONE, 1.0, 0.5, rtol=1e300).stats.steps == 20
+
+
 def test_what_needs_the_steps_beforehand_is_refused():
     for call, options in ((nf.plan, {}), (nf.solve, {"resume": True}), (nf.solve, {"estimate_error": True})):
         with pytest.raises(nf.InputError, match="step"):

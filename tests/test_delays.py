@@ -74,6 +74,17 @@ def test_several_lags_behind_a_window_and_a_jump():
     assert torch.autograd.gradcheck(solve, (leaf([0.437, 0.719]), states, leaf([0.77])), fast_mode=True)
 
 
+def test_a_lag_is_learned_across_a_jump():
+    """``z' = -z(t-τ)`` from 1, a jump by 1 at 0.2: ``z(3/2) = 1/2 + (3/2 - τ)²/2 - (1.3 - τ)``, slope 1/2 at 1."""
+    lag, jumps = leaf(1.0), ([0.2], torch.ones(1, 1, dtype=F64))
+    found = nf.fdeint(lambda t, z, ago: -ago, torch.ones(1, dtype=F64), 1.5, 1.0, lags=lag, jumps=jumps, steps=30,
+                      method="trapezoid")  # fmt: skip
+    torch.testing.assert_close(found, torch.full_like(found, 0.325), rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), lag)[0], torch.tensor(0.5, dtype=F64), rtol=0, atol=0.03
+    )
+
+
 def test_structures_complex_numbers_and_events():
     z0 = {"x": torch.ones(1)}
     found = nf.fdeint(lambda t, z, ago: {"x": -ago["x"]}, z0, 2.0, 1.0, lags=1.0, steps=20, method="abm")

@@ -219,8 +219,10 @@ def test_device_memory_with_host_storage_does_not_grow(storage):
             y.square().mean().backward()
             torch.cuda.synchronize()
         peaks.append(torch.cuda.max_memory_allocated() - base)
-    grown = peaks[1] / peaks[0]
-    assert grown < 1.1 if storage == "host" else grown > 2
+    if storage == "host":
+        assert peaks[1] < 1.1 * peaks[0]
+    else:  # the rows of 1,200 steps more
+        assert peaks[1] - peaks[0] > 0.9 * 1200 * z0.nbytes
 
 
 def test_inside_ddp(func):

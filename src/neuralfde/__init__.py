@@ -32,6 +32,7 @@ from .schemes import (
     Multistep,
     Newton,
     Predictor,
+    Sparse,
     Trapezoid,
 )
 from .solve.steppers import CudaGraph, Kernel, Picard, Single
@@ -84,6 +85,7 @@ __all__ = [
     "Predictor",
     "Single",
     "Solution",
+    "Sparse",
     "Stats",
     "Tempered",
     "Trapezoid",

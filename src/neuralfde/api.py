@@ -113,7 +113,7 @@ def fdeint(
         params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
         args: passed on to ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'auto'`` (default: Newton's method with the structure that the
-            Jacobian has), ``'dense'``, ``'banded'``, ``'krylov'``, ``'fixed-point'`` or an object.
+            Jacobian has), ``'dense'``, ``'banded'``, ``'sparse'``, ``'krylov'``, ``'fixed-point'`` or an object.
         callback: called as ``callback(step, total)`` in both passes.
         check_finite: raise ``NonFiniteError`` naming the step where the state stopped being finite.
         velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import io
 import time
+from dataclasses import replace
 
 import graphs_search
 import numpy as np
@@ -97,12 +98,22 @@ def test_every_kind_of_order_has_the_same_search():
         rows = [{"val": float(k), "order": 0.5, "epoch": 1, "seed": s} for _ in job.settings for s in job.seeds]
         assert job.seeds == CHOOSE
         assert case.take(job, answer | {"rows": rows})["val"] == k
-    case.ends["explore"] = 0.0
+    case.pending = [replace(job, until=0.0) for job in case.pending]
     third = drawn("airport")[2][0]
     final = [case.next() for _ in KINDS]
     assert [(j.stage, j.track) for j in final] == [("final", kind) for kind in KINDS]
     assert all(j.settings[0].lr == third.lr and j.settings[0].t == third.t for j in final), "not the fourth"
     assert [j.settings[0].order for j in final] == list(KINDS.values())
+
+
+def test_the_first_settings_may_take_longer_and_where_none_ended_the_published_ones_are_reported():
+    now = time.time()
+    case = OrderCase("airport", {"explore": now - 1, "final": now + 100})
+    first = [case.next() for _ in KINDS]
+    assert [(j.stage, j.track) for j in first] == [("explore", kind) for kind in KINDS]
+    final = [case.next() for _ in KINDS]
+    assert [(j.stage, j.track) for j in final] == [("final", kind) for kind in KINDS]
+    assert all(j.settings[0].hidden == FROND["airport"].hidden for j in final)
 
 
 class Instant:

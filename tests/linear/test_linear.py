@@ -1,5 +1,7 @@
 """``linear=``: values and gradients of every kind of linear part are those of the textbook loop."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 import neuralfde as nf
 from neuralfde import linear
 from neuralfde.linear import base, sparse, stages
+from neuralfde.schemes import sparse_systems
 from tests.reference import formula
 from tests.stubs import F64, relative
 
@@ -29,9 +32,9 @@ def edges():
 def graph(k):
     """Edge weights as the Laplacian of a graph."""
     rows, columns = edges()
-    flow = torch.cat([k, k])
-    own = torch.zeros(N, dtype=F64).index_add(0, rows[: len(flow)], flow)
-    return rows, columns, torch.cat([flow, -own])
+    flow = torch.cat([k, k], -1)
+    own = torch.zeros(*k.shape[:-1], N, dtype=F64).index_add(-1, rows[: flow.shape[-1]], flow)
+    return rows, columns, torch.cat([flow, -own], -1)
 
 
 def sparse_tensor(k, layout=torch.sparse_coo):
@@ -66,6 +69,7 @@ KINDS = {
     "coo": (numbers(N + 1), sparse_tensor),
     "csr": (numbers(N + 1), lambda k: sparse_tensor(k, torch.sparse_csr)),
     "sparse": (numbers(N + 1), lambda k: linear.Sparse(*graph(k), N)),
+    "sparse batch": (numbers(BATCH, N + 1), lambda k: linear.Sparse(*graph(k), N)),
     "bands": (numbers(N + 1), lambda k: linear.diffusion(k, 0.7)),
     "wide bands": (numbers(BATCH, N, 5), lambda k: linear.Bands(k * torch.tensor([1.0, -1, -3, 1, 1], dtype=F64))),
     "fft": (numbers(1), lambda k: linear.laplacian(N, 0.7, k)),
@@ -232,14 +236,16 @@ def test_large_sparse_systems_with_and_without_scipy(monkeypatch):
     part, r, w0 = linear.Sparse(i.repeat(4), there, values.double(), n), numbers(2, n), torch.tensor(0.5, dtype=F64)
     matrix = torch.eye(n, dtype=F64) - w0 * part._dense()
     factors = [part.factor(w0, r)]
-    monkeypatch.setattr(sparse, "_scipy", lambda: None)
+    monkeypatch.setitem(sys.modules, "scipy.sparse.linalg", None)  # as if it were not installed
     monkeypatch.setattr(sparse, "DENSE_NUMBERS", 16)
     factors.append(part.factor(w0, r))
     assert ["LU" in factors[0].why, "GMRES" in factors[1].why] == [True, True]
     for factor in factors:
         assert relative(factor.solve(r), torch.linalg.solve(matrix, r.T).T) < 1e-11
         assert relative(factor.solve_transposed(r), torch.linalg.solve(matrix.T, r.T).T) < 1e-11
-    monkeypatch.setattr(sparse, "gmres", lambda apply, rest, *more: (torch.zeros_like(rest),))  # as if it stood still
+    monkeypatch.setattr(
+        sparse_systems, "gmres", lambda apply, rest, *more: (torch.zeros_like(rest),)
+    )  # as if it stood still
     with pytest.raises(nf.errors.ConvergenceError, match="cuDSS"):
         factors[1].solve(r)
     monkeypatch.setattr(torch.sparse, "spsolve", lambda m, b: torch.linalg.solve(m.to_dense(), b))  # as if built in
@@ -275,6 +281,30 @@ def test_a_singular_matrix_is_named():
     part.top = lambda: 0.0
     with pytest.raises(nf.ConvergenceError, match="singular"):
         base.Systems(part).factor(torch.tensor(0.5, dtype=F64), numbers(N))
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize(
+    ("offsets", "values", "grows"),
+    [
+        ([0], [30.0], True),
+        ([0, 1, -1], [-2e6 + 20, 1e6, 1e6], True),  # one slow mode grows too fast for the step
+        ([0, 1, -1], [2e3, -1e3, -1e3], True),
+        ([0, 1, -1], [-2e3, -4.9e4, 5.1e4], False),
+        ([-2, -1, 0, 1, 2], [-1e3, 4e3, -6e3, 4e3, -1e3], False),
+    ],
+)
+def test_growth_of_a_large_sparse_matrix_is_noticed(offsets, values, grows, dtype):
+    """Its eigenvalues are not known, and its discs reach to the right."""
+    n, at = 600, torch.arange(600)
+    there = torch.cat([(at + o) % n for o in offsets])
+    part = linear.Sparse(at.repeat(len(offsets)), there, torch.tensor(values, dtype=dtype).repeat_interleave(n), n)
+    options = {"steps": 10, "linear": part, "grading": 1.5}
+    if grows:
+        with pytest.raises(nf.ConvergenceError, match="indefinite"):
+            nf.fdeint(lambda t, z: -z, torch.rand(n, dtype=dtype), 1.0, 0.7, **options)
+    else:
+        assert nf.fdeint(lambda t, z: -z, torch.rand(n, dtype=dtype), 1.0, 0.7, **options).abs().max() < 1
 
 
 def test_a_bound_of_growth_is_not_taken_for_growth():

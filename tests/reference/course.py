@@ -96,13 +96,13 @@ class Course:
         return Course(*given, earlier, self.past, self.lags, self.matrix).states[-1]
 
     def _imex(self, n: int, c: Tensor, p: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Implicit in ``A``; the slope is what fulfils ``z = c + w v``."""
-        f = self.func(self.mesh[n], p, *self._lagged(n))
-        if self.matrix is None:
-            return c + w * f, f
-        one = torch.eye(self.matrix.shape[-1], dtype=self.matrix.dtype)
-        z = torch.linalg.solve(one - w[..., None] * self.matrix, (c + w * f).unsqueeze(-1)).squeeze(-1)
-        return z, (z - c) / w
+        """Implicit in ``A``: ``z = c + w v`` with ``v = A z + f``, solved for ``v``; ``(z - c) / w`` would cancel."""
+        v = self.func(self.mesh[n], p, *self._lagged(n))
+        if self.matrix is not None:
+            one = torch.eye(self.matrix.shape[-1], dtype=self.matrix.dtype)
+            right = v.unsqueeze(-1) + self.matrix @ c.unsqueeze(-1)
+            v = torch.linalg.solve(one - w[..., None] * self.matrix, right).squeeze(-1)
+        return c + w * v, v
 
     def _slope(self, n: int, z: Tensor) -> Tensor:
         v = self.func(self.mesh[n], z, *self._lagged(n))

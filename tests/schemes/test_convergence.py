@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from neuralfde import ABM, fdeint, mittag_leffler
+from neuralfde.base.grid import Grid
 from neuralfde.door import names
 from tests.stubs import F64
 
@@ -80,3 +81,17 @@ def test_relaxation_approaches_the_mittag_leffler_function(method):
     for beta, value in exact.items():
         z = fdeint(lambda t, z: -z, torch.ones((), dtype=F64), 1.0, beta, steps=300, method=method)
         assert abs(float(z) - value) < 3e-3
+
+
+@pytest.mark.parametrize("steps", [1, 2, 30])
+def test_looking_ahead_is_the_same_on_a_uniform_grid_and_on_a_mesh(steps):
+    """The weights of single lags, and all weights of a mesh that happens to be uniform."""
+    order, times = torch.tensor([0.4, 1.0], dtype=F64, requires_grad=True), torch.linspace(0, 2, steps + 1, dtype=F64)
+    found = []
+    for given in ({"steps": steps}, {"steps": steps, "history": "fft"}, {"grid": Grid.through(0.0, times)}):
+        z = fdeint(
+            lambda t, z: torch.cos(t) - z * z, torch.ones(2, dtype=F64), 2.0, order, method=ABM(ahead=True), **given
+        )
+        found.append(torch.cat([z.detach(), torch.autograd.grad(z.sum(), order)[0]]))
+    torch.testing.assert_close(found[0], found[2], rtol=1e-12, atol=0)
+    torch.testing.assert_close(found[1], found[2], rtol=1e-12, atol=0)

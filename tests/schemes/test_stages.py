@@ -18,7 +18,7 @@ from tests.stubs import F64
 F32 = torch.float32
 IMPLICIT = [name for name, scheme in METHODS.items() if scheme.implicit]
 STEPPERS = ("single", "picard", "auto")
-SOLVERS = ("auto", "dense", "banded", "krylov", FixedPoint(max_iter=2000))
+SOLVERS = ("auto", "dense", "banded", "sparse", "krylov", FixedPoint(max_iter=2000))
 
 
 def relaxation(t, z, k):

@@ -110,6 +110,25 @@ def test_wide_layers_go_by_tiles():
     compare(Net(66, 70), 0.1 * draw(2, 66), steps=2)
 
 
+class Plain(nn.Module):
+    """A network of the state alone, whose rows the gradient of its first matrix takes as they are."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, 17), nn.Tanh(), nn.Linear(17, width)).to(DEVICE, F64)
+        for k, p in enumerate(self.layers.parameters()):
+            p.data.copy_(0.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+
+    def forward(self, t, z):
+        return self.layers(z)
+
+
+@by_kernels
+@pytest.mark.parametrize("width", [18, 67])
+def test_networks_of_the_state_alone(width):
+    compare(Plain(width), 0.1 * draw(3, width), steps=2)
+
+
 @by_kernels
 @pytest.mark.parametrize("shape", [(2, 2, 3), (3,)])
 def test_samples_have_any_shape(shape):
@@ -273,7 +292,7 @@ class Captured:
     def __getitem__(self, grid):
         return self
 
-    def __call__(self, *args, num_warps, num_stages, enable_fp_fusion, **fixed):
+    def __call__(self, *args, num_warps, num_stages=1, enable_fp_fusion=True, **fixed):
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource, compile
 
@@ -297,14 +316,20 @@ def test_compiles_for_a_gpu(monkeypatch):
         kernels.update({name: Captured(found[name]) for name in ("forward", "replay", "backward")})
         return kernels
 
+    from neuralfde.solve.steppers.kernel import functions
+
+    for name in ("near_pairs", "far_pairs"):
+        kernels[name] = Captured(getattr(functions, name))
+        monkeypatch.setattr(functions, name, kernels[name])
     monkeypatch.setattr(prepare, "_compiled", captured)
     monkeypatch.setattr(kernel, "why_not_here", lambda like: None)
     monkeypatch.setattr(trace, "KERNEL_NUMBERS", 8)  # tiles, although it is small
     func = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+    order = torch.tensor(0.6, dtype=F64, requires_grad=True)
     options = {"params": list(func.parameters()), "history": "exponentials", "check_finite": False}
     with contextlib.suppress(nf.ChangedFunctionError):  # nothing was computed
         nf.fdeint(
-            lambda t, z: func(z), torch.ones(5, 3), 1.0, 0.6, steps=40, stepper="kernel", **options
+            lambda t, z: func(z), torch.ones(5, 3), 1.0, order, steps=40, stepper="kernel", **options
         ).sum().backward()
     assert min(kernels[name].size for name in kernels) > 0
 

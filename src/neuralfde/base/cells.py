@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 
-def cell_integrals(cells: tuple[str, ...], length: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
-    """``p`` and ``q`` of cells of these lengths (m, 1) for the rule of each sum, (sums, m, K)."""
+def cell_integrals(cells: tuple[str, ...], length: Tensor | float, rates: Tensor) -> tuple[Tensor, Tensor]:
+    """``p`` and ``q`` of cells of these lengths (m, 1) for the rule of each sum, (sums, m, K); of one, (sums, K)."""
     mean, of_left = _means(length * rates)
     whole, left = length * mean, length * of_left
     none, linear = torch.zeros_like(whole), (left, whole - left)

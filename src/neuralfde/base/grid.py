@@ -15,6 +15,7 @@ from ..errors import InputError, InputTypeError
 from .caches import to_device
 from .checks import installed_memory, real, reals, whole
 from .policy import WHOLE_SLACK
+from .torch_transforms import is_followed
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Grid:
     @property
     def cause(self) -> str:
         """What makes it other than uniform, as the caller wrote it."""
-        return "grid=" if self.points is not None else f"grading={self.grading:g}"
+        return "a mesh (grid=, jumps=, a tolerance)" if self.points is not None else f"grading={self.grading:g}"
 
     @property
     def end(self) -> float:
@@ -297,9 +298,9 @@ def _times(t: Tensor, name: str) -> Tensor:
 
 def _refuse_times(t: Tensor, name: str) -> None:
     """Raise where times are no constant real numbers."""
-    if t.requires_grad:
+    if is_followed(t):
         raise InputError(
-            f"{name} requires grad, but the times define the grid and get no gradient. "
+            f"{name} requires grad, or a transform follows it, but the times define the grid and get no gradient. "
             "Learn a time scale instead: D^β z = T^β f on [0, 1] has the same solution at T. Pass t.detach()."
         )
     if t.is_complex() or t.dtype == torch.bool:

@@ -47,6 +47,9 @@ PICARD_EXTRA = 16
 PICARD_STILL = 0.8
 #: A backward iteration that changes nothing by more than this many roundings, and no less than before, stands still.
 STANDSTILL = 256
+#: One that, going by how fast it shrinks, will change nothing by more than this many roundings any more has settled: in
+#: single precision it would turn to and fro for half as many iterations again. 64 networks 8-32-8 by vmap: 51 to 39.
+PICARD_LEFT = 32
 #: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,
 #: and numbers in the sums of a row from which on: 16 × 2 by abm take 45 ms in place of 63, 3 by predictor 52 for 45.
 PICARD_SAMPLE, PICARD_ROW = 4, 8
@@ -85,8 +88,8 @@ KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
 KERNEL_REPLAYS = 1024
 #: Numbers of all matrices up to which they are held for all steps; more are read again at every step.
 KERNEL_HELD = 1 << 13
-#: Earlier steps of a block whose rows are read at once.
-KERNEL_ROWS = 8
+#: Steps of a block whose rows are read at once, and numbers of a row whose products a program adds up, one a thread.
+KERNEL_ROWS, KERNEL_PAIRS = 8, 32
 #: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
 KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps, and numbers in its rows and in what matrices take and give
@@ -94,9 +97,6 @@ KERNEL_LONGER = 2
 KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 28
 #: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
 HELD_LAGS = 32
-#: Rows of such a block whose inner products are taken at once for the gradient of the weights: those of all 4096 would
-#: take 64 MiB.
-PAIRED_ROWS = 1024
 #: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
 KERNEL_FADING = 64
 #: Slots of a kernel's elements: a node times the first and a feature of it, or, below zero, a constant times the second
@@ -116,6 +116,12 @@ BAND_WIDEST, BAND_BLOCK = 64, 64
 #: Numbers in the inverses of tridiagonal matrices beyond which they are solved by cyclic reduction: 8 levels of two
 #: operations on 200 numbers take 60 µs, a product with one inverse 8 µs, with those of 64 samples 2 ms.
 BAND_DENSE = 1 << 18
+#: Colours of a sparse Jacobian, a product each, up to which it is looked for: by itself, where a user asks for it.
+SPARSE_SOUGHT, SPARSE_COLOURS = 64, 256
+#: Numbers in products with a sparse Jacobian that are asked for together.
+SPARSE_TOGETHER = 1 << 22
+#: Vectors of the bases in which a linear part that may grow is looked at, where its eigenvalues are not known.
+GROWTH_PRODUCTS = 30
 #: Chebyshev polynomials up to which a function of a sparse matrix is summed in them: 180 products with 50,000 numbers
 #: and their gradients take half as long as some twenty complex LU (benchmarks/linear_exact.py), and each is kept.
 CHEBYSHEV_TERMS = 1024
@@ -170,8 +176,9 @@ WIDE_ROW = 1 << 16
 FLIPPED_NUMBERS = 1 << 18
 #: Numbers alive at once in an FFT product (16 MiB in single precision), and fetched at once from rows on the host.
 FFT_CHUNK = FETCH_CHUNK = 1 << 22
-#: Bytes of the rows that travel between device and host or file in one transfer.
-TRANSFER_BYTES = 8 << 20
+#: The most bytes of rows that travel between device and host or file in one transfer, and its rows; of small ones as
+#: many as have the bytes named last: a transfer takes the host as long as the steps of a kernel take a GPU.
+TRANSFER_BYTES, TRANSFER_ROWS, TRANSFER_LEAST = 8 << 20, 16, 1 << 20
 #: Columns in a program of the kernel that adds weighted rows.
 AXPY_COLUMNS = 1024
 #: What coefficients of powers of attention (models/powers.py) may add up to: about how far rounding errors grow.

@@ -41,6 +41,7 @@ __all__ = [
     "places",
     "pytree",
     "sequence_number",
+    "solved",
     "tables",
     "uncompiled",
     "value_of",
@@ -186,6 +187,11 @@ def derivatives_are_watched() -> bool:
     if (forward_ad._current_level >= 0 and not elsewhere) or torch._C._are_functorch_transforms_active():
         return True
     return torch.compiler.is_exporting()
+
+
+def solved(matrix: Tensor, right: Tensor) -> Tensor:
+    """``torch.linalg.solve``, whose own derivatives are wrong where forward mode is nested or inside vmap."""
+    return torch.linalg.inv(matrix) @ right if derivatives_are_watched() else torch.linalg.solve(matrix, right)
 
 
 def is_unknown(x: Tensor) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _functorch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 
 from .torch_private import DUAL_THREAD
@@ -23,6 +23,7 @@ __all__ = [
     "Duals",
     "dual",
     "follows_gradients",
+    "is_followed",
     "mapped",
     "outside_of_transforms",
     "tangents_apart",
@@ -142,6 +143,18 @@ def follows_gradients(x: Tensor | None) -> bool:
             return True
         x = _functorch.get_unwrapped(x)
     return x.requires_grad
+
+
+def is_followed(x: Tensor) -> bool:
+    """Whether any transform around this call has a gradient, a tangent or an axis of vmap of this very tensor."""
+    if x.requires_grad or _functorch.is_batchedtensor(x) or without_tangent(x)[1] is not None:
+        return True
+    level = transform_level()
+    if level == 0:
+        return False
+    inner = _functorch.get_unwrapped(x) if _functorch.maybe_get_level(x) == level else x
+    with temporarily_pop_interpreter_stack():
+        return is_followed(inner)
 
 
 def transform_level() -> int:

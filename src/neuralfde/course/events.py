@@ -47,7 +47,9 @@ class Watched:
             return []
         known = read_jumps(given.jumps, self.structure, t)
         if not isinstance(known.values, Tensor):
-            raise InputError("event= takes jumps= with values, not a function of the state: use Event(reset=...) too.")
+            raise InputError(
+                "event= takes jumps= with values, not a function of the state: solve up to each jump, and give that."
+            )
         times = torch.tensor(known.times, dtype=torch.float64) if known.moving is None else known.moving
         return [Moment(self.asked[0] + x, self.structure.unpack(v)) for x, v in zip(times, known.values, strict=True)]
 

@@ -12,6 +12,7 @@ from ..base.grid import read_times, request
 from ..base.policy import JUMP_LENGTH
 from ..base.structure import structure_of
 from ..base.torch_private import pytree, without_compiler
+from ..base.torch_transforms import is_followed
 from ..door.adaptive import Adapted, adapted
 from ..door.export import refuse_export
 from ..door.validation import Options
@@ -39,7 +40,7 @@ _uncompiled = without_compiler(_follow)
 
 def _jumping(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
     """With given steps, or to a tolerance."""
-    if isinstance(given.jumps[0], Tensor) and given.jumps[0].requires_grad:
+    if isinstance(given.jumps[0], Tensor) and is_followed(given.jumps[0]):
         raise InputError(
             "jumps= by a function of the state take times without gradient: detach them, or find them by "
             "event=Event(fn, reset=...), whose times have gradients."

@@ -20,8 +20,9 @@ from ..orders.caputo import check_order
 from ..rhs.field import Field
 from ..rhs.first import first_evaluation
 from ..schemes import IMEX, Trapezoid
+from ..solve.delays import lags_of
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
-from .lags import delays_of, lags_of
+from .lags import delays_of
 from .observed import Observed, read_past, refuse_past
 from .semilinear import joined
 from .validation import Options, in_own_time, read_args, read_numbers, read_scheme, refuse_jumps, why_not_fading
@@ -90,7 +91,7 @@ def adapted(
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     if given.horizon is not None:
         func, args = in_own_time(func, given.horizon, structure, args)
-    marched = None if given.lags is None else _Marched(given, structure, window, row0)
+    marched = None if given.lags is None else _Marched(given, structure, window, row0, times[-1] - times[0])
     if marched is not None:
         args = (marched.lagged(0.0), *args)
     field = Field(func, structure, torch.tensor(times[:1]).to(row0), args)
@@ -146,8 +147,10 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
 class _Marched:
     """The states of a march so far, for a ``func`` that gets earlier ones."""
 
-    def __init__(self, given: Options, structure: Structure, window: Observed | None, first: Tensor) -> None:
-        self.delays = delays_of(*lags_of(given.lags), structure, window, torch.zeros(1, dtype=torch.float64))
+    def __init__(
+        self, given: Options, structure: Structure, window: Observed | None, first: Tensor, horizon: float
+    ) -> None:
+        self.delays = delays_of(*lags_of(given.lags), structure, window, torch.zeros(1, dtype=torch.float64), horizon)
         self.times, self.rows = [0.0], [first]
         self.longest = min(float(lag.detach()) for lag in self.delays.lags)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..adjoints import Paper
-from ..base.checks import number
+from ..base.policy import JUMP_LENGTH
 from ..base.structure import Structure
-from ..errors import InputError, InputTypeError
-from ..solve.delays import Delays
+from ..errors import InputError
+from ..solve.delays import Delays, lags_of
 from ..solve.steppers import Single
 from .observed import Observed
 from .validation import Options, Problem
@@ -30,35 +29,22 @@ def read_lags(given: Options, problem: Problem, more: bool) -> Delays:
         )
     _refuse(given, problem, more)
     times = grid.elapsed if grid.moving is None else grid.moving
-    return delays_of(lags, single, problem.structure, problem.observed, times)
-
-
-def lags_of(given: Any) -> tuple[tuple[Tensor, ...], bool]:
-    """The lags, 0-d, float64, and whether there is one that is not in a list."""
-    single = isinstance(given, int | float) or (isinstance(given, Tensor) and given.ndim == 0)
-    listed = isinstance(given, list | tuple) or (isinstance(given, Tensor) and given.ndim == 1)
-    if not (single or listed) or (listed and len(given) == 0):
-        raise InputTypeError(
-            "lags= is a positive number, or several: a list, or a 1-D tensor. One that depends on the state is not "
-            "known before the step is taken."
-        )
-    lags = []
-    for lag in [given] if single else list(given):
-        number("lags", lag, "")
-        lags.append(torch.as_tensor(lag, dtype=torch.float64, device="cpu").reshape(()))
-    if not all(0 < float(x.detach()) < math.inf for x in lags):
-        raise InputError(f"lags= must be positive and finite, got {[float(x.detach()) for x in lags]}.")
-    return tuple(lags), single
+    return delays_of(lags, single, problem.structure, problem.observed, times, float(grid.elapsed[-1]))
 
 
 def delays_of(
-    lags: tuple[Tensor, ...], single: bool, structure: Structure, observed: Observed | None, times: Tensor
+    lags: tuple[Tensor, ...],
+    single: bool,
+    structure: Structure,
+    observed: Observed | None,
+    times: Tensor,
+    horizon: float,
 ) -> Delays:
-    """What ``func`` gets at these times; before them, what was observed."""
+    """What ``func`` gets at these times of a horizon; before them, what was observed."""
     like = torch.empty(0, dtype=structure.dtype, device=structure.device)
     back = torch.zeros(0, dtype=torch.float64) if observed is None else -observed.back[:-1]
     before = like.reshape(0, 1, 1) if observed is None else observed.rows[:-1]
-    return Delays(lags, single, structure, times, back, before)
+    return Delays(lags, single, structure, times, back, before, jump=1.5 * JUMP_LENGTH * horizon)
 
 
 def _refuse(given: Options, problem: Problem, more: bool) -> None:

@@ -19,6 +19,7 @@ from ..errors import InputError, InputTypeError, UnsupportedError, nearest
 from ..history import Exponentials, FadingMesh, Full, History
 from ..orders import Caputo, Operator, read_order
 from ..schemes import Scheme, StageSolver
+from ..solve.delays import lags_of
 from ..solve.steppers import Single, Stepper
 from ..storage import Device, Host, Storage
 from ..time import Jumps, read_jumps, with_jumps
@@ -127,7 +128,7 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
     if given.jumps is not None:
         refuse_jumps(scheme, operator, before)
         jumps = read_jumps(given.jumps, structure, t)
-        wanted = with_jumps(wanted, jumps, t)
+        wanted = with_jumps(wanted, jumps, t, () if given.lags is None else lags_of(given.lags)[0])
     known_past = None
     if given.past is not None and before is None:
         refuse_past(operator, known, given.velocity is not None, read_history(given.history))
@@ -137,7 +138,7 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
     toeplitz = operator.toeplitz and wanted.grid.uniform
     against = None if toeplitz else why_not_fading(operator, known, scheme)
     if wanted.grid.moving is not None:
-        against = "jumps at times that require grad need all weights"
+        against = "jumps at times, or behind lags, that require grad need all weights"
     past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
     if not toeplitz:
         _refuse_history(past, operator, wanted, against)

@@ -8,14 +8,12 @@ e^{-s_i (a - j)} v_j``.
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..base.caches import Cache
-from ..base.policy import PAIRED_ROWS
 from .base import Block, Memory
 from .matrices import summed_by_lag
 from .sum_of_exponentials import SumOfExponentials
@@ -24,11 +22,15 @@ from .sum_of_exponentials import SumOfExponentials
 class Modes(NamedTuple):
     """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, with 0 for lag 0; beyond it
     ``Σ_i c_i (1 - d_i)^{m-B}`` with coefficients ``c`` (groups, sums, K) and losses ``d`` (K,): of a sum that fades
-    slowly, ``1 - d`` would be rounded so that thousands of steps later 1e-5 of it is wrong in float32."""
+    slowly, ``1 - d`` would be rounded so that thousands of steps later 1e-5 of it is wrong in float32.
+
+    In a backward pass that weighs, the stepper adds the gradients of both from pairs of steps inside its block, to
+    ``grads``: those of the lags (sums, groups, B), from 1 on, and of the coefficients (sums, groups, K)."""
 
     lags: Tensor
     coefficients: Tensor
     losses: Tensor
+    grads: tuple[Tensor, Tensor] | None = None
 
 
 _FADED: Cache[tuple[Tensor, Tensor]] = Cache("exponentials of long blocks", 8)
@@ -59,7 +61,10 @@ class LongBlocks(Memory):
         key = (tuple(rates.tolist()), block, weights.dtype, weights.device)
         losses, self.fade = _FADED.get(key, lambda: _faded(rates, block, weights))  # by lag beyond B
         self.modes = Modes(lags, c.contiguous(), losses)
-        self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1]) if weigh else None
+        if weigh:
+            self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1])
+            parts = self.weights_grad[..., 1 : self.near + 1], self.weights_grad[..., 2 * self.near :]
+            self.modes = self.modes._replace(grads=parts)
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
         """See :class:`Memory`."""
@@ -87,15 +92,10 @@ class LongBlocks(Memory):
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
-        starts = [0]
-        if self.weights_grad is not None and slopes is not None:  # inner products of near pairs alone: piece by piece
-            piece = PAIRED_ROWS if len(self.modes.coefficients) == 1 else 2 * self.near
-            starts += [a for a in range(piece, block.count, piece) if block.count - a >= self.near]
-        for a, b in itertools.pairwise([*starts, block.count]):
-            if self.weights_grad is not None and slopes is not None:
-                self._correlate(rows[a:b], slopes[a:b])
-            if b < block.count or block.stop <= self.short.steps:  # nothing comes after the last one
-                self._take(rows[a:b])
+        if slopes is not None and block.start > 0:
+            self._correlate(slopes)
+        if block.stop <= self.short.steps:  # nothing comes after the last one
+            self._take(rows)
 
     def _take(self, rows: Tensor) -> None:
         """The last B rows are kept as they are, all before them fade."""
@@ -105,18 +105,22 @@ class LongBlocks(Memory):
         taken = self.fade[1 : early + 1].flip(0).t() @ rows[:early].flatten(1)
         self.short.older += taken.view(-1, *rows.shape[1:]).permute(2, 1, 0, 3)
 
-    def _correlate(self, rows: Tensor, slopes: Tensor) -> None:
-        """Add ``⟨v_i, μ_{i'}⟩`` of these rows: to the weight of lag ``i - i'``, or to the coefficients beyond B."""
-        assert self.weights_grad is not None
-        count, size = slopes.shape[0], self.near
-        mine = slopes.transpose(0, 1)  # (groups, own, width)
+    def _correlate(self, slopes: Tensor) -> None:
+        """Add ``⟨v_i, μ_{i'}⟩`` of these steps with all before the block: to the weight of lag ``i - i'``, or to the
+        coefficients beyond B."""
+        assert self.modes.grads is not None
+        (near, far), size, groups = self.modes.grads, self.near, slopes.shape[1]
+        early, later, folded = slopes[:size], slopes[size:], self._folded()
+        nothing = slopes.new_zeros(groups, len(early), len(early))
         for k in range(self.short.ins):
-            past = torch.cat([self.short.previous[:, k], rows[:, k].transpose(0, 1)], dim=1)
-            by_lag = summed_by_lag(mine @ past.transpose(1, 2))
-            before = (mine @ self.short.older[:, k].transpose(1, 2)) * self.fade[:count]
-            grad, beyond = self.weights_grad[k], by_lag[:, size + 1 :]
-            grad[:, 1 : size + 1] += by_lag[:, 1 : size + 1]
-            grad[:, 2 * size :] += before.sum(1) + beyond @ self.fade[1 : beyond.shape[1] + 1]
+            products = early.transpose(0, 1) @ self.short.previous[:, k].transpose(1, 2)
+            by_lag = summed_by_lag(torch.cat([products, nothing], 2))
+            near[k] += by_lag[:, 1 : size + 1]
+            beyond = by_lag[:, size + 1 :]
+            far[k] += beyond @ self.fade[1 : beyond.shape[1] + 1]
+            for rows, sums in ((early, self.short.older), (later, folded)):  # over time first: pairs are many
+                weighed = (self.fade[: len(rows)].t() @ rows.flatten(1)).view(-1, *rows.shape[1:])
+                far[k] += (weighed.transpose(0, 1) * sums[:, k]).sum(-1)
 
     @property
     def bytes(self) -> int:

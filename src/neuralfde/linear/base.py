@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..base.caches import capturing
 from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS
-from ..base.torch_private import derivatives_are_watched
+from ..base.torch_private import derivatives_are_watched, solved
 from ..errors import ConvergenceError, UnsupportedError
 from ..schemes.linear import Factor
+from .growth import least_eigenvalue
 
 
 class LinearPart(ABC):
@@ -71,7 +72,7 @@ class LinearPart(ABC):
         one = torch.eye(n, dtype=r.dtype, device=r.device)
         columns = self.matvec(one.reshape(n, *[1] * (r.ndim - 1), n).expand(n, *r.shape))
         matrix = one - w0 * columns.movedim(0, -1)
-        return torch.linalg.solve(matrix, r.unsqueeze(-1)).squeeze(-1)
+        return solved(matrix, r.unsqueeze(-1)).squeeze(-1)
 
 
 class Systems:
@@ -85,6 +86,7 @@ class Systems:
     def __init__(self, part: LinearPart) -> None:
         self.part, self.why, self.factorisations, self.linear_solves = part, "", 0, 0
         self._factors: dict[complex, Factor] = {}
+        self.bearable = 0.0  # a weight up to which no eigenvalue of A is crossed
 
     def solve(self, w0: Tensor, r: Tensor) -> Tensor:
         """``(I - w_0 A)⁻¹ r``, differentiable in all of them."""
@@ -107,17 +109,25 @@ class Systems:
                     f"the matrix I - w0 A of linear= is singular at w0={key.real:.3g}: w0 times an eigenvalue of A is "
                     "1. Take another step, a smaller one if A is meant to grow."
                 )
-            self._refuse_growth(w0.detach(), found.least_eigenvalue())
+            self._refuse_growth(w0.detach(), found.least_eigenvalue(), found, like.detach())
             self._factors[key], self.why = found, f"linear= by {found.why}"
             self.factorisations += 1
         return self._factors[key]
 
-    def _refuse_growth(self, w0: Tensor, least: float) -> None:
+    def _refuse_growth(
+        self, w0: Tensor, least: float, factor: Factor | None = None, like: Tensor | None = None
+    ) -> None:
         """A step that crosses the growth of A has the wrong sign; ``least`` is an eigenvalue of ``I - w_0 A``."""
-        sure = w0.is_complex() or float(w0) * self.part.top() < 1
+        sure = w0.is_complex() or float(w0) <= self.bearable or float(w0) * self.part.top() < 1
         known = None if sure else self.part.spectrum()
         if known is not None:
             least = min(least, float((1 - w0 * known.real).min()))
+        elif not sure and factor is not None and like is not None:
+            with torch.no_grad():
+                shape = self.part.shape() or like.shape
+                apply = lambda x: x - w0 * self.part.matvec(x)  # noqa: E731
+                least = min(least, least_eigenvalue(apply, factor.solve, like.new_zeros(shape)))
+            self.bearable = float(w0) * min(2.0, 0.5 / max(1 - least, 0.25))
         if -math.inf < least <= 0:
             raise ConvergenceError(
                 f"the matrix I - w0 A of linear= is indefinite, with an eigenvalue near {least:.2g}: A grows faster "

@@ -77,7 +77,7 @@ class _SoftmaxAttention(torch.autograd.Function):
                 own = known[n * len(known) * group // heads]
                 mean = own if own.dim() == 1 else own.mean(1)
             else:
-                q, k = _of_heads(parts, maps, slice(h, h + group), heads)
+                q, k = (_of_heads(parts, *m, slice(h, h + group), heads) for m in ((wq, bq), (wk, bk)))
                 own, mean = _head_weights(graph, q, k, group)
                 kept += {"all": [own, q, k], "weights": [own], "nothing": []}[keep]
                 del q, k  # or they would live until the next head has its own
@@ -105,16 +105,16 @@ class _SoftmaxAttention(torch.autograd.Function):
         each = len(kept) * group // heads
         for n, h in enumerate(range(0, heads, group)):
             own, *pair = kept[n * each : (n + 1) * each] or [None]
-            q, k = pair or _of_heads(parts, (wq, bq, wk, bk), slice(h, h + group), heads)
-            own, rows = (
-                _head_weights(graph, q, k, group)[0] if own is None else own,
-                slice(h * width, (h + group) * width),
-            )
+            some, rows = slice(h, h + group), slice(h * width, (h + group) * width)
+            if own is None:
+                pair = [_of_heads(parts, *m, some, heads) for m in ((wq, bq), (wk, bk))]
+                own = _head_weights(graph, pair[0], pair[1], group)[0]
+            q, k = pair or (None, _of_heads(parts, wk, bk, some, heads))
             scores, part = _query_grads(graph, own, grad, k, 1.0 / (math.sqrt(width) * heads))
             del own, pair, k  # or they would live until the next head has its own
             for i, w in enumerate(maps):
                 if i == 1:
-                    part = _key_grads(graph, scores, q)
+                    part = _key_grads(graph, scores, _of_heads(parts, wq, bq, some, heads) if q is None else q)
                 torch.sum(part, 0, out=biases[i][rows])
                 for x, place, grad_x in zip(parts, places, grad_parts, strict=True):
                     grads[i][rows, place] = part.t() @ x
@@ -148,17 +148,14 @@ def _columns(parts: Sequence[Tensor]) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(ends)]
 
 
-def _of_heads(parts: Sequence[Tensor], maps: Sequence[Any], some: slice, heads: int) -> list[Tensor]:
-    """Queries and keys of some heads, from blocks of columns."""
-    width = maps[0].shape[0] // heads
-    rows, found = slice(some.start * width, some.stop * width), []
-    for w, b in (maps[:2], maps[2:]):
-        first, *others = _columns(parts)
-        out = F.linear(parts[0], w[rows, first], None if b is None else b[rows])
-        for x, place in zip(parts[1:], others, strict=True):
-            out.addmm_(x, w[rows, place].t())
-        found.append(out)
-    return found
+def _of_heads(parts: Sequence[Tensor], w: Tensor, b: Tensor | None, some: slice, heads: int) -> Tensor:
+    """Queries or keys of some heads, from blocks of columns and the map that makes them."""
+    width, (first, *others) = w.shape[0] // heads, _columns(parts)
+    rows = slice(some.start * width, some.stop * width)
+    out = F.linear(parts[0], w[rows, first], None if b is None else b[rows])
+    for x, place in zip(parts[1:], others, strict=True):
+        out.addmm_(x, w[rows, place].t())
+    return out
 
 
 def _head_weights(graph: Graph, q: Tensor, k: Tensor, heads: int) -> tuple[Tensor, Tensor]:

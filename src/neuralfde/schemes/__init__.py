@@ -11,6 +11,7 @@ from .multistep import Multistep
 from .newton import Newton
 from .one_stage import OneStage
 from .predictor import Predictor
+from .sparse import Sparse
 from .stage_solvers import FixedPoint, Stages, StageSolver
 from .trapezoid import ABM, Trapezoid
 
@@ -34,6 +35,7 @@ __all__ = [
     "Predictor",
     "Pulled",
     "Scheme",
+    "Sparse",
     "StageSolver",
     "Stages",
     "Trapezoid",
@@ -45,6 +47,7 @@ SOLVERS: dict[str, StageSolver] = {
     "newton": Newton(),
     "dense": Newton(linear=Dense()),
     "banded": Newton(linear=Banded()),
+    "sparse": Newton(linear=Sparse()),
     "krylov": Newton(linear=Krylov()),
     "fixed-point": FixedPoint(),
 }

@@ -105,15 +105,16 @@ class Iteration(Stages):
             if past:
                 size = self.sizes(new.x)
                 if seen.found is None and len(now) == 1:  # numbers of Python are quicker than tensors of one
-                    n, b = now.item(), past[-1].item()
-                    if n == 0 or (b > 0 and n * (n / b) <= tol * size.item()):
+                    n, b, s = now.item(), past[-1].item(), size.item()
+                    if n == 0 or (b > 0 and n * (n / b) <= tol * s < math.inf):
                         return new
                 size = size.maximum(self.sizes(known))
                 rate = now / past[-1].clamp(min=torch.finfo(x.dtype).tiny)
-                exact = now * rate <= tol * size
+                finite = size < math.inf
+                exact = finite & (now * rate <= tol * size)
                 if seen.found is None and bool(exact.all()):
                     return new
-                done = exact | (now <= torch.finfo(x.dtype).eps * size)
+                done = exact | (finite & (now <= torch.finfo(x.dtype).eps * size))
                 near = ~done & (rate > stale) & (now < STAGE_NEAR * size)
                 if bool(near.any()):
                     noise = partial(self._noise, residual, x, at[0], transposed)

@@ -129,8 +129,8 @@ def irregular(like: Tensor) -> Tensor:
     return (1 + (k * 0.6180339887498949) % 1).to(like.dtype).view(like.shape)
 
 
-def agrees(found: Tensor, expected: Tensor) -> bool:
-    """Whether two products are the same, up to rounding."""
+def agrees(found: Tensor, expected: Tensor, terms: Tensor | float = 0.0) -> bool:
+    """Whether two products are the same, up to rounding: of themselves, and of the ``terms`` that cancel in them."""
     eps = torch.finfo(found.dtype).eps
-    size = (found.abs() + expected.abs()) * math.sqrt(eps) + expected.abs().max() * 16 * eps
+    size = (found.abs() + expected.abs()) * math.sqrt(eps) + (expected.abs().max() + terms) * 16 * eps
     return bool(((found - expected).abs() <= size).all())

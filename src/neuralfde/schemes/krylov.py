@@ -64,8 +64,8 @@ class Krylov(Linear):
     Args:
         size: vectors of a basis, before it is begun anew; each is as large as the state.
         restarts: how often it may be begun.
-        preconditioner: another way to solve these systems, nearly: ``Dense()``, ``Banded()``, ``Given(...)`` or one of
-            your own.
+        preconditioner: another way to solve these systems, nearly: ``Dense()``, ``Banded()``, ``Sparse()``,
+            ``Given(...)`` or one of your own.
     """
 
     size: int = 30
@@ -131,11 +131,14 @@ class _Iterated(Factor):
         return x
 
 
-class Plain(Factor):
-    """The identity in place of ``I - w_0 J``: ``z ← c + w_0 f(z)``, one evaluation each."""
+_KRYLOV = Krylov()
 
-    def __init__(self, jacobian: Jacobian) -> None:
-        self.samples, self.by = jacobian.samples(), Krylov()
+
+class Plain(Factor):
+    """The identity in place of ``I - w_0 J``: ``z ← c + w_0 f(z)``, one evaluation each; ``by`` where that fails."""
+
+    def __init__(self, jacobian: Jacobian, by: Linear = _KRYLOV) -> None:
+        self.samples, self.by = jacobian.samples(), by
         self.why = f"plain iteration, {jacobian.shape.numel() // self.samples} coupled numbers without a narrow band"
 
     def solve(self, r: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def check_linear(name: str, value: object) -> None:
         raise InputTypeError(f"{name}={value!r:.60} must be an object such as Dense(), Banded() or Krylov().")
 
 
-class _Inverse(Factor):
+class Inverse(Factor):
     """Inverse matrices (samples, m, m), or numbers (samples, 1) where the matrix is diagonal, from ``blocks`` of J."""
 
     def __init__(self, blocks: Tensor, w0: Tensor, shape: torch.Size) -> None:
@@ -90,7 +90,7 @@ class _Inverse(Factor):
 
     def at(self, w0: Tensor) -> Factor | None:
         """See :class:`Factor`."""
-        return None if self.blocks is None else _Inverse(self.blocks, w0, self.shape)
+        return None if self.blocks is None else Inverse(self.blocks, w0, self.shape)
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -139,7 +139,7 @@ class Dense(Linear):
                 continue
             found = None if samples > 1 and jacobian.seems_to_mix(samples) else self._blocks(jacobian, samples, m)
             if found is not None:
-                return _Inverse(found, w0, shape)
+                return Inverse(found, w0, shape)
         return None
 
     def _blocks(self, jacobian: Jacobian, samples: int, m: int) -> Tensor | None:

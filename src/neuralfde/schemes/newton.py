@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.policy import DENSE_WIDE, STAGE_GROWTH
+from ..base.policy import DENSE_WIDE, SPARSE_SOUGHT, STAGE_GROWTH
 from ..errors import ConvergenceError
 from .banded import Banded
 from .iteration import Iteration, spread
 from .jacobian import Jacobian
-from .krylov import Plain
+from .krylov import Krylov, Plain
 from .linear import Dense, Factor, Linear, check_linear
+from .sparse import Sparse
+from .sparse_systems import sparse_lu
 from .stage_solvers import Map, Stages, StageSolver
 
 
@@ -21,7 +23,8 @@ from .stage_solvers import Map, Stages, StageSolver
 class Auto(Linear):
     """The first structure that the Jacobian has: a matrix for each sample, few diagonals, or none.
 
-    Without one, stages are iterated plainly as long as that contracts, and by ``Krylov()`` where it does not.
+    Without one, stages are iterated plainly as long as that contracts. Where it does not, few numbers in a row are
+    looked for on a CPU with scipy, and there is ``Krylov()`` for the rest.
     """
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
@@ -33,7 +36,21 @@ class Auto(Linear):
             if found is not None:
                 found.by = linear
                 return found
-        return Plain(jacobian)
+        return Plain(jacobian, _Wide())
+
+
+@dataclass(frozen=True)
+class _Wide(Linear):
+    """Systems of more numbers than a matrix may have, without a narrow band."""
+
+    def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
+        """See :class:`Linear`."""
+        sparse = Sparse(most=SPARSE_SOUGHT) if jacobian.traced and sparse_lu(jacobian.z) is not None else None
+        found = None if sparse is None else sparse.factor(jacobian, w0)
+        if found is None:
+            found = Krylov().factor(jacobian, w0)
+            found.by = Krylov()
+        return found
 
 
 @dataclass(frozen=True)
@@ -45,7 +62,7 @@ class Newton(StageSolver):
 
     Args:
         linear: how the systems are solved: by what structure the Jacobian has (default), or ``Dense()``, ``Banded()``,
-            ``Krylov(...)``, ``Given(...)``, or an object of your own.
+            ``Sparse(...)``, ``Krylov(...)``, ``Given(...)``, or an object of your own.
     """
 
     linear: Linear = Auto()

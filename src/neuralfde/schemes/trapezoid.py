@@ -54,7 +54,7 @@ class ABM(Scheme):
 
     ``ahead=True`` predicts by the trapezoid rule too, with the new slope on the straight line through the last two, and
     goes a third of the way to what that corrects to: far closer on long steps, and stable up to ``w_0 J = -2`` rather
-    than -0.6 to -0.8. It is for meshes, that is for ``grid=``, ``grading=`` and tolerances.
+    than -0.6 to -0.8.
     """
 
     corrections: int = 1
@@ -70,11 +70,13 @@ class ABM(Scheme):
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
-        if self.ahead:
-            raise InputError("ABM(ahead=True) is for meshes: pass grid=, grading= or a tolerance, or use method='abm'.")
         w, s = uniform.trapezoid(order, step, steps)
-        both = torch.stack([w, uniform.rectangle(order, step, steps)])
-        return Kernel(both, w[0], s[None, None], dense=_hats(order, step, steps))
+        predict, extra = uniform.rectangle(order, step, steps), s[None]
+        if self.ahead:  # w_0 (2 v_{n-1} - v_{n-2}), and w_0 v_0 in the first row
+            own, none = w[:1], 0 * w
+            predict = w + torch.cat([none[:1], 2 * own, -own, none])[: steps + 1]
+            extra = torch.stack([s, s - torch.cat([none[:1], own, none])[: steps + 1]])
+        return Kernel(torch.stack([w, predict]), w[0], extra[:, None], dense=_hats(order, step, steps))
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
-from ..base.torch_private import derivatives_are_watched
+from ..base.torch_private import derivatives_are_watched, solved
 from ..errors import UnsupportedError
 from ..history import Block
 from ..history.between import in_parts
@@ -91,7 +91,7 @@ def _newton(f: Slope, z: Tensor, c: Tensor, w0: Tensor) -> Tensor:
     jacobian = torch.func.jacrev(f)(z).reshape(one.shape)  # forward mode may be what is asked for, and does not nest
     weights = (w0 * torch.ones_like(z)).reshape(-1, 1)
     residual = (c + w0 * f(z) - z).reshape(-1, 1)
-    return z + torch.linalg.solve(one - weights * jacobian, residual).reshape(z.shape)
+    return z + solved(one - weights * jacobian, residual).reshape(z.shape)
 
 
 def _initial(plan: Plan, c: Coefficients, z0: Tensor, block: Block) -> Tensor:

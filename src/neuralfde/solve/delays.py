@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..base.checks import number
 from ..base.structure import Structure
+from ..errors import InputError, InputTypeError
 
 
 @dataclass(frozen=True)
 class Delays:
     """Which earlier states ``func`` gets.
 
-    The state is linear between the points of the grid; before the first time that is known it is constant.
+    The state is linear between the points of the grid, but for a jump; before the first time that is known it is
+    constant.
 
     Attributes:
         lags: float64 0-d tensors, not shorter than a step.
@@ -25,6 +29,7 @@ class Delays:
         back: of known states before the start, negative, float64.
         before: these states, (times, groups, width).
         place: where among the arguments of ``func`` the earlier states stand.
+        jump: no cell is shorter but those in which the state jumps.
     """
 
     lags: tuple[Tensor, ...]
@@ -34,6 +39,7 @@ class Delays:
     back: Tensor
     before: Tensor
     place: int = 0
+    jump: float = 0.0
 
     def at(self, n: int, rows: list[Tensor]) -> Any:
         """What ``func`` gets at grid point ``n``, from the rows of all points before, (groups, width) each."""
@@ -47,6 +53,8 @@ class Delays:
                 found.append(self._row(0, count, rows))
                 continue
             share = (time - known[low]) / (known[low + 1] - known[low])
+            if float((known[low + 1] - known[low]).detach()) < self.jump:  # before it or after it, and never amid
+                share = share.detach().round()
             a, b = self._row(low, count, rows), self._row(low + 1, count, rows)
             found.append(a + share.to(a) * (b - a))
         states = tuple(self.structure.unpack(row) for row in found)
@@ -58,3 +66,21 @@ class Delays:
     def arguments(self, args: tuple[Any, ...], n: int, rows: list[Tensor]) -> tuple[Any, ...]:
         """The arguments of ``func`` at grid point ``n``."""
         return (*args[: self.place], self.at(n, rows), *args[self.place + 1 :])
+
+
+def lags_of(given: Any) -> tuple[tuple[Tensor, ...], bool]:
+    """The lags, 0-d, float64, and whether there is one that is not in a list."""
+    single = isinstance(given, int | float) or (isinstance(given, Tensor) and given.ndim == 0)
+    listed = isinstance(given, list | tuple) or (isinstance(given, Tensor) and given.ndim == 1)
+    if not (single or listed) or (listed and len(given) == 0):
+        raise InputTypeError(
+            "lags= is a positive number, or several: a list, or a 1-D tensor. One that depends on the state is not "
+            "known before the step is taken."
+        )
+    lags = []
+    for lag in [given] if single else list(given):
+        number("lags", lag, "")
+        lags.append(torch.as_tensor(lag, dtype=torch.float64, device="cpu").reshape(()))
+    if not all(0 < float(x.detach()) < math.inf for x in lags):
+        raise InputError(f"lags= must be positive and finite, got {[float(x.detach()) for x in lags]}.")
+    return tuple(lags), single

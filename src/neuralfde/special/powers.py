@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neuralfde.base.checks import reals, tensor, whole
-from neuralfde.base.torch_private import value_of
+from neuralfde.base.torch_private import derivatives_are_watched, value_of
 
 # Beyond this index the logarithm of a ratio of gamma functions comes from its asymptotic series.
 _ASYMPTOTIC_FROM = 48
@@ -23,6 +23,17 @@ def as_order(order: float | Tensor) -> Tensor:
 def column(values: Tensor, like: Tensor) -> Tensor:
     """A 1-D tensor with trailing axes of size one, so that it broadcasts against ``like`` along a new first axis."""
     return values.reshape(values.shape + (1,) * like.dim())
+
+
+def running_product(factors: Tensor) -> Tensor:
+    """``torch.cumprod`` along the first axis, whose own derivatives are wrong at zeros where forward mode is nested."""
+    if not derivatives_are_watched():
+        return torch.cumprod(factors, dim=0)
+    reach = 1
+    while reach < len(factors):
+        factors = torch.cat([factors[:reach], factors[reach:] * factors[:-reach]])
+        reach *= 2
+    return factors
 
 
 def _bernoulli_numbers(count: int) -> list[float]:
@@ -66,7 +77,7 @@ def binomial_series(order: float | Tensor, count: int) -> Tensor:
     head = min(count, int(_ASYMPTOTIC_FROM * max(1.0, largest)))
     m = column(torch.arange(1, head, dtype=torch.float64, device=order.device), order)
     ones = torch.ones((1, *order.shape), dtype=torch.float64, device=order.device)
-    start = torch.cat([ones, torch.cumprod((m - 1.0 + order) / m, dim=0)])
+    start = torch.cat([ones, running_product((m - 1.0 + order) / m)])
     if head == count:
         return start
     index = torch.arange(head - 1, count, dtype=torch.float64, device=order.device)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from neuralfde.base.checks import tensor, whole
 from neuralfde.base.torch_private import value_of
+from neuralfde.base.torch_transforms import tangents_apart
 from neuralfde.errors import InputError
 from neuralfde.special.powers import as_order, binomial_series, column, log_gamma_ratio
 
@@ -68,10 +69,10 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
-        a, b = ctx.saved_tensors
-        zero = torch.zeros_like(a.expand_as(b) if a.ndim < b.ndim else a)
-        by_a = zero if tangents[0] is None else series_product(tangents[0], b)
-        return by_a if tangents[1] is None else by_a + series_product(a, tangents[1])
+        with tangents_apart(ctx.saved_tensors) as (a, b):
+            zero = torch.zeros_like(a.expand_as(b) if a.ndim < b.ndim else a)
+            by_a = zero if tangents[0] is None else series_product(tangents[0], b)
+            return by_a if tangents[1] is None else by_a + series_product(a, tangents[1])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
@@ -135,8 +136,8 @@ class _Reciprocal(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        (b,) = ctx.saved_tensors
-        return -series_product(tangents[0], series_product(b, b))
+        with tangents_apart(ctx.saved_tensors) as (b,):
+            return -series_product(tangents[0], series_product(b, b))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], a: Tensor) -> tuple[Tensor, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.policy import TRANSFER_BYTES
+from ..base.policy import TRANSFER_BYTES, TRANSFER_LEAST, TRANSFER_ROWS
 from ..errors import InputError, InputTypeError
 from .base import Storage, Tape, check_dtype
 from .device import DeviceTape
@@ -38,7 +38,8 @@ class Host(Storage):
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
         """See ``Storage``."""
         stored = self.dtype or dtype
-        rows = max(1, min(count, 16, TRANSFER_BYTES // (torch.Size(shape).numel() * stored.itemsize)))
+        row = torch.Size(shape).numel() * stored.itemsize
+        rows = max(1, min(count, max(TRANSFER_ROWS, TRANSFER_LEAST // row), TRANSFER_BYTES // row))
         if device.type == "cuda":
             if self.path is not None:
                 raise InputError(

@@ -15,6 +15,7 @@ from ..base.grid import Grid, Request, read_times
 from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH, WHOLE_SLACK
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import pytree
+from ..base.torch_transforms import is_followed
 from ..errors import InputError, InputTypeError
 
 
@@ -58,7 +59,7 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     since = tuple(x - start for x in times)
     if callable(values):
         return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row), structure)))
-    return Jumps(since, _rows(values, len(times), structure), at - start if at.requires_grad else None)
+    return Jumps(since, _rows(values, len(times), structure), at - start if is_followed(at) else None)
 
 
 def value_of_jump(value: Callable[[Any], Any], before: Any, structure: Structure) -> Any:
@@ -88,25 +89,35 @@ def _rows(values: Any, count: int, structure: Structure) -> Tensor:
     return rows
 
 
-def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor) -> Request:
-    """The request with two points for each jump, just before it and at it."""
+def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor, lags: tuple[Tensor, ...] = ()) -> Request:
+    """The request with two points for each jump, just before it and at it; so too where a delayed state jumps."""
     if wanted.series:
         raise InputError("jumps= and times for each sample do not go together: give all times in one row, t.unique().")
-    grid, at = wanted.grid, torch.tensor(jumps.times, dtype=torch.float64)
+    grid = wanted.grid
     whole = float(grid.elapsed[-1])
-    near = (grid.elapsed[:, None] - at).abs().amin(1) <= 2 * JUMP_LENGTH * whole
+    apart, own = 2 * JUMP_LENGTH * whole, torch.tensor(jumps.times, dtype=torch.float64)
+    moved = own if jumps.moving is None else jumps.moving
+    for lag in lags:
+        for echo in moved[: len(own)]:
+            here = float((echo + lag).detach())
+            if here < whole - apart and float((moved.detach() - here).abs().min()) > apart:
+                moved = torch.cat([moved, (echo + lag)[None]])
+    at = moved.detach()
+    near = (grid.elapsed[:, None] - at).abs().amin(1) <= apart
     near |= _crowded(grid.elapsed, at)
     near[0] = False
     fixed = grid.elapsed[~near]
     points, sources = torch.cat([fixed, at - JUMP_LENGTH * whole, at]).sort()
     moving = None
-    if jumps.moving is not None:
-        moving = torch.cat([fixed, jumps.moving - JUMP_LENGTH * whole, jumps.moving])[sources]
+    if moved.requires_grad:
+        moving = torch.cat([fixed, moved - JUMP_LENGTH * whole, moved])[sources]
     mesh = Grid.through(grid.start, points, moving)
     asked, terminal = read_times(t)
     slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be in float32
-    inner = replace(mesh, start=0.0).positions([_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]])
-    positions = (0.0, *inner, float(mesh.steps))
+    inner = [_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]]
+    if moving is not None:  # a time that is asked for stays where it is: just before a point that moves with a lag
+        inner = [x - apart if x in at[len(own) :] else x for x in inner]
+    positions = (0.0, *replace(mesh, start=0.0).positions(inner), float(mesh.steps))
     return Request(mesh, positions[-1:] if terminal else positions, terminal)
 
 

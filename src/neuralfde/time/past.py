@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..base.cells import cell_integrals
-from ..weights.fading import Rates, newest
+from ..weights.fading import Rates, by_rule
+from ..weights.meshes import share_ahead
 
 
 class Past:
@@ -36,6 +37,8 @@ class Past:
         self.initial, self.length, self.age = initial, 0.0, 0.0  # the newest cell, and all since the last jump
         self.sums = initial.new_zeros(initial.shape[0], len(cells), 0, initial.shape[1])
         self.slopes: list[Tensor] = []
+        self.column = order[:, None].to(initial.device)
+        self.over = (gain * torch.exp(-torch.lgamma(order + 2)))[:, None].to(initial.device)
         self._take(shortest)
 
     def begin(self, slope: Tensor) -> None:
@@ -47,33 +50,35 @@ class Past:
         if length < self.shortest:
             self._extend(length)
         like = self.initial
-        self.fade = torch.exp(self.rates * -length)[:, None]
-        fading = (self.coefficients * self.fade).to(like)
-        far = (fading.T[:, None, None] @ self.sums)[:, :, 0].transpose(0, 1)  # (sums, groups, width)
-        lengths = torch.tensor([[self.length], [length]], dtype=torch.float64)
-        weights = [[(self.gain * w[-1]).to(like)[:, None] for w in newest(c, self.order, lengths)] for c in self.cells]
+        self.fade = torch.exp(self.rates * -length)
+        far = (self.coefficients * self.fade).to(like) @ self.sums  # (groups, sums, 1, width)
+        end, share = self.over * length**self.column, share_ahead(length, self.length)
+        weights = [[w.to(like) for w in by_rule(c, self.column, end, share)] for c in self.cells]
         found = []
-        for old, (_, *lags) in zip(far, weights, strict=True):
-            near = [w * v for w, v in zip(lags, reversed(self.slopes), strict=False)]
-            found.append(torch.stack([self.initial, old, *near]).sum(0))
+        for k, (_, *lags) in enumerate(weights):
+            total = self.initial + far[:, k, 0]
+            for w, v in zip(lags, reversed(self.slopes), strict=False):
+                total = torch.addcmul(total, w, v)
+            found.append(total)
         return found, weights[0][0][:, 0]
 
     def accept(self, length: float, slope: Tensor) -> None:
         """The step that was tried last is taken: its cell is folded in."""
-        self.sums.mul_(self.fade.to(slope)).add_(self._cell(length, slope, 0))
+        p, q = self._cell(length, slope, 0)
+        self.sums.mul_(self.fade.to(slope)[:, None])
+        self.sums.addcmul_(p, self.slopes[-1][:, None, None]).addcmul_(q, slope[:, None, None])
         self.slopes, self.length, self.age = [*self.slopes[-2:], slope], length, self.age + length
 
-    def _cell(self, length: float, slope: Tensor, first: int) -> Tensor:
-        """The integral over a cell from the last slope to this one, for the exponentials from ``first`` on."""
-        p, q = cell_integrals(self.cells, torch.tensor([[length]], dtype=torch.float64), self.rates.cpu()[first:])
-        ends = torch.stack([p[:, 0], q[:, 0]], dim=-1).to(slope)  # (sums, K, 2)
-        return ends @ torch.stack([self.slopes[-1], slope], dim=1)[:, None]
+    def _cell(self, length: float, like: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """What the integral over a cell gives the slopes at its ends, for the exponentials from ``first`` on."""
+        p, q = cell_integrals(self.cells, length, self.rates[first:])
+        return p[..., None].to(like), q[..., None].to(like)  # (sums, K, 1)
 
     def _take(self, shortest: float) -> None:
         """Exponentials for lags down to this one; those that are there already stay."""
         self.shortest, known = shortest, Rates.for_lags(shortest, self.longest, self.tol)
         self.rates = known.values.to(self.initial.device)
-        self.coefficients = (self.gain * known.coefficients(self.order)).to(self.initial.device)
+        self.coefficients = (self.gain * known.coefficients(self.order)).T[:, None, None].to(self.initial.device)
         missing = len(self.rates) - self.sums.shape[2]
         self.sums = torch.nn.functional.pad(self.sums, (0, 0, 0, missing))
 
@@ -82,6 +87,6 @@ class Past:
         first = len(self.rates)
         self._take(length / 16)
         if self.length > 0:
-            last = self.slopes.pop()
-            self.sums[:, :, first:] = self._cell(self.length, last, first)
-            self.slopes.append(last)
+            p, q = self._cell(self.length, self.initial, first)
+            before, last = (v[:, None, None] for v in self.slopes[-2:])
+            self.sums[:, :, first:] = p * before + q * last

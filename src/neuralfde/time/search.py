@@ -76,7 +76,9 @@ def find_mesh(
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
     length = min(ADAPTIVE_FIRST_SHARE * end, _first_length(equation, state, slope, tolerance))
-    past = Past(scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * tolerance.rtol, state)
+    past = Past(
+        scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * min(tolerance.rtol, 1.0), state
+    )
     past.begin(slope)
     jumped = torch.zeros_like(state)
     ahead = [] if jumps is None else list(enumerate(jumps.times))

@@ -131,15 +131,18 @@ def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, T
 
     ``"ahead"``: linear, with the slope at its end on the straight line through the two before.
     """
-    power = power_or_zero(lengths, order)
-    end, none = power * torch.exp(-torch.lgamma(order + 2)), torch.zeros_like(power)
+    end = power_or_zero(lengths, order) * torch.exp(-torch.lgamma(order + 2))
+    return by_rule(cell, order, end, share_ahead(lengths, torch.cat([lengths[:1], lengths[:-1]])))
+
+
+def by_rule(cell: str, order: Tensor, end: Tensor, share: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same from ``h^β/Γ(β+2)`` and what a straight line adds, see :func:`~.meshes.share_ahead`."""
+    none = torch.zeros_like(end)
     if cell == "linear":
         return end, order * end, none
     if cell == "ahead":
-        before = torch.cat([lengths[:1], lengths[:-1]])
-        share = share_ahead(lengths, before)
         return none, (1 + order + share) * end, -share * end
-    whole = power * torch.exp(-torch.lgamma(order + 1))
+    whole = (1 + order) * end
     return (none, whole, none) if cell == "left" else (whole, none, none)
 
 

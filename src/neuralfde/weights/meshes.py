@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,12 +104,14 @@ def ahead(order: Tensor, times: Tensor) -> Tensor:
     return matrix.permute(2, 0, 1).tril(-1).add(extra).permute(1, 2, 0)
 
 
-def share_ahead(length: Tensor, before: Tensor) -> Tensor:
+def share_ahead(length: Any, before: Any) -> Any:
     """How much of the last change of the slope a straight line adds over a cell, from the length of the one before.
 
     None behind a cell that is tiny beside it: the first one, or one that ends in a jump.
     """
     meant = before > AHEAD_SHORTEST * length
+    if isinstance(meant, bool):
+        return length / before if meant else 0.0
     return torch.where(meant, length / torch.where(meant, before, 1.0), 0.0)
 
 

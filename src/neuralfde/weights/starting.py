@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..base.torch_private import value_of
+from ..base.torch_private import solved, value_of
 from ..special import series_product
 
 #: Two exponents closer than this count as one; their Vandermonde matrix would be close to singular.
@@ -55,8 +55,8 @@ def _solve(weights: Tensor, beta: Tensor, exponents: Tensor) -> Tensor:
     parts = [torch.zeros_like(defect[:, :, :1])]
     for row in range(1, min(count - 1, rows)):
         k = row + 1
-        early = torch.linalg.solve(vandermonde[:, :k, :k], defect[:, :k, row : row + 1])
+        early = solved(vandermonde[:, :k, :k], defect[:, :k, row : row + 1])
         parts.append(torch.nn.functional.pad(early, (0, 0, 0, count - k)))
     if rows > max(count - 1, 1):
-        parts.append(torch.linalg.solve(vandermonde, defect[:, :, max(count - 1, 1) :]))
+        parts.append(solved(vandermonde, defect[:, :, max(count - 1, 1) :]))
     return torch.cat(parts, dim=2)[..., :rows].permute(1, 2, 0)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..special import binomial_series, l1_weights
+from ..special.powers import running_product
 
 # From this lag on, differences of powers are summed as a series in 1/m, which has no cancellation.
 _SERIES_FROM = 2
@@ -103,7 +104,7 @@ def powers_of_lags(positions: Tensor, nodes: range, power: Tensor) -> Tensor:
 def _binomial_tail(m: Tensor, power: Tensor, degrees: range) -> Tensor:
     """``m^a Σ_k binom(a, k) m^{-k}`` over the given degrees, by Horner from the smallest term."""
     k = torch.arange(1, degrees[-1] + 1, dtype=torch.float64)[:, None]
-    coefficients = torch.cumprod((power - k + 1) / k, dim=0)[degrees.start - 1 :: degrees.step]
+    coefficients = running_product((power - k + 1) / k)[degrees.start - 1 :: degrees.step]
     ratio = m ** -float(degrees.step)
     total = torch.zeros_like(m * power)
     for c in reversed(coefficients.unbind()):

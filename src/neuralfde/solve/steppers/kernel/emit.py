@@ -16,7 +16,7 @@ from functools import cached_property
 from .expressions import Writer, function, walk, width
 from .lower import Lowered
 from .past import Past
-from .program import Matrix, Program, pull_back
+from .program import Matrix, pull_back
 
 #: Operations whose results are no numbers.
 _COMPARED = {"gt", "ge", "lt", "le", "eq", "ne"}
@@ -27,7 +27,8 @@ class Kernels:
     """The source of the kernels, and what the buffers beside it hold.
 
     Attributes:
-        products: the matrices that get a gradient: the columns of what they took and of the gradient of what they gave.
+        products: the matrices that get a gradient: the columns of what they took and of the gradient of what they gave;
+            of features of the rows themselves, which are not kept twice, their number less all features.
         saved: how many columns there are.
         totals: constants that get a gradient: whether each sample has its own, where it begins, and how many numbers.
         weighs: whether the local weight gets a gradient.
@@ -52,6 +53,7 @@ class Emitter:
         groups: what has weights of its own, "samples", "features" or "both"; "" where all share them.
         weigh: the local weight gets a gradient.
         near: exact lags beside exponentials; 0 where there are none.
+        plain: rows are samples one after the other, each with its features.
     """
 
     low: Lowered
@@ -59,8 +61,10 @@ class Emitter:
     groups: str
     weigh: bool
     near: int
+    plain: bool
 
     def __post_init__(self) -> None:
+        self.program = self.low.program  # later also with the nodes of the pull-back
         nodes = self.program.nodes
         self.parts, self.sizes = len(self.low.sums), [nodes[i].size for i in self.low.sums[0]]
         self.sums = [(i, c, n) for i, line in enumerate(self.low.sums) for c, n in enumerate(line)]
@@ -68,11 +72,6 @@ class Emitter:
         self.inputs = {n for *_, n in self.sums} | set(self.low.weights) | set(self.time)
         self.trained = [i for i, node in enumerate(nodes) if node.op == "constant" and node.data[2]]
         self.past = Past(self.parts, self.sizes, self.groups, self.near)
-
-    @property
-    def program(self) -> Program:
-        """The nodes of the step, and later those of its pull-back."""
-        return self.low.program
 
     @cached_property
     def ends(self) -> list[tuple[int, int, str]]:
@@ -92,16 +91,18 @@ class Emitter:
         trained = sorted([i for i in self.trained if i in grads], key=lambda i: nodes[i].data[0] == "own")
         needed = {grads[i] for i in (*wanted, *trained) if i in grads}
         replayed = self.taken(needed.union(*[(x, g) for x, g, _ in pulled.products]), own)
-        columns = dict[int, int]()
+        columns, plain = dict[int, int](), self.sums if self.plain and self.parts == 1 else []
+        inside = {n: -sum(self.sizes[c:]) for _, c, n in plain}
         for i in (*[i for x, g, _ in pulled.products for i in (x, g)], *sorted(replayed)):
-            columns.setdefault(i, sum(nodes[j].size for j in columns))
+            if i not in inside:
+                columns.setdefault(i, sum(nodes[j].size for j in columns))
         self.wide = sum(nodes[i].size for i in columns)
         early = {i: start for i, start in columns.items() if i in replayed or (replayed and i < own)}
         late = {i: start for i, start in columns.items() if i not in early}
         sources = [self.forward(), self.backward(grads, needed, trained, early, late)]
         return Kernels(
             "\n\n".join([*sources, *([self.replay(early)] if replayed else [])]),
-            tuple((columns[x], columns[g], m) for x, g, m in pulled.products),
+            tuple(((columns | inside)[x], columns[g], m) for x, g, m in pulled.products),
             self.wide,
             tuple((nodes[i].data[0], nodes[i].data[1], nodes[i].size) for i in trained),
             any(i in grads for i in self.low.weights),
@@ -163,16 +164,15 @@ class Emitter:
         """The nodes of the time and of the local weights."""
         lines = [f"n{i} = tl.load(times + k + f1)" for i in self.time]
         for c, i in enumerate(self.low.weights):
-            own = f"tl.load(local + k * groups + g{c}, e{c}, 0.0)" if self.groups else "tl.load(local + k + f1)"
-            lines.append(f"n{i} = {own}")
+            place = f"local + k * groups + g{c}, e{c}, 0.0" if self.groups else "local + k + f1"
+            lines.append(f"n{i} = tl.load({place})")
         return lines
 
     def saved(self, columns: dict[int, int]) -> dict[int, str]:
         """Where these nodes are kept, and which numbers of them there are."""
         found = {}
         for i, start in columns.items():
-            size = self.program.nodes[i].size
-            f = f"f{width(size)}"
+            f = f"f{width(size := self.program.nodes[i].size)}"
             found[i] = f"saved + {{k}} * line + (b + {start} + {f}), {{}}ok & ({f} < {size})"
         return found
 
@@ -213,12 +213,15 @@ class Emitter:
     ) -> str:
         """From gradients of slopes and states to the rows μ, and what gradients of constants are made of."""
         nodes, writer = self.program.nodes, Writer(self.program)
-        wanted = needed.union(late, () if early else self.low.slopes)
-        writer.write(wanted, self.inputs.union(early, [g for _, g, _ in self.ends]))
+        writer.write(
+            needed.union(late, () if early else self.low.slopes), self.inputs.union(early, [g for _, g, _ in self.ends])
+        )
         place, given = f"({{}} * {self.parts} + {{}}) * row + a{{}}", dict[str, str]()
         for c in range(len(self.sizes)):
             given[f"v_{c}"] = f"sums + {{k}} * row + a{c}, m{c}"
-            given[f"outside_{c}"] = f"mu + {place.format('{k}', 0, c)}, m{c}"
+            given[f"outside_{c}"] = (
+                f"mu + {place.format('{k}', 0, c)}, m{c} & (f1 + {{k}} >= low) & (f1 + {{k}} < high)"
+            )
         given |= {f"n{n}": f"rows + {place.format('{k}', i, c)}, m{c}" for i, c, n in self.sums}
         given |= {f"n{i}": where.format("", k="{k}") for i, where in self.saved(early).items() if i not in self.inputs}
         body = self.past.summed(backward=True)
@@ -241,4 +244,6 @@ class Emitter:
         skipped = [first.format(i, c, i, c, c, self.past.axes[1]) for i, c, _ in self.sums]
         setup += ["if R > 0:  # a first row that is given counts", *skipped] if self.past.near else []
         body += self.past.recorded(found)
-        return walk("backward(sums, rows, mu, slopes, weights, saved, totals, begin", setup, given, body, after)
+        return walk(
+            "backward(sums, rows, mu, slopes, weights, saved, totals, low, high, begin", setup, given, body, after
+        )

@@ -23,7 +23,7 @@ _ARGS = """table, near, wg, wk, wi, wj, modes, loss, terms, times, local, shared
     step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
     R: tl.constexpr, J: tl.constexpr, WEIGH: tl.constexpr"""
 #: Numbers that differ from block to block: no kernel is compiled for their values.
-_LOOSE = ["begin", "near", "wg", "wk", "wi", "wj", "terms", "times", "local", "count", "samples"]
+_LOOSE = ["begin", "low", "high", "near", "wg", "wk", "wi", "wj", "terms", "times", "local", "count", "samples"]
 
 
 def width(size: int) -> int:

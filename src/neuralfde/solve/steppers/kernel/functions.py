@@ -72,3 +72,39 @@ def power(x, p):
 def sign(x):
     """-1, 0 or 1."""
     return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0)).to(x.dtype)
+
+
+@triton.jit
+def near_pairs(
+    mu, slopes, out, count, sums, row, DT: tl.constexpr, R: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Products of slopes with the rows up to ``R`` steps before, by number, lag, sum and piece of the steps: (pieces,
+    sums, R, row). ``P`` is the power of two that holds ``R``."""
+    at, part, piece = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None], tl.program_id(1), tl.program_id(2)
+    lag, row = 1 + tl.arange(0, P)[:, None], tl.full((), 1, tl.int64) * row
+    there, size = (at < row) & (lag <= R), tl.cdiv(count, tl.num_programs(2))
+    total = tl.zeros((P, BLOCK), DT)
+    for k in range(piece * size, tl.minimum(count, (piece + 1) * size)):
+        before = tl.load(mu + ((k - lag) * sums + part) * row + at, there & (lag <= k), 0.0)
+        total += tl.load(slopes + k * row + at, at < row, 0.0) * before
+    tl.store(out + ((piece * sums + part) * R + lag - 1) * row + at, total, there)
+
+
+@triton.jit
+def far_pairs(
+    mu, slopes, loss, out, count, sums, row, terms, DT: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
+    BLOCK: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Products of slopes with the fading sums of all rows more than ``R`` steps before: (sums, terms, row). What comes
+    is read ``AHEAD`` steps at a time."""
+    at, part, q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None], tl.program_id(1), tl.arange(0, K)[:, None]
+    ok, row, losses = at < row, tl.full((), 1, tl.int64) * row, tl.load(loss + q, q < terms, 1.0)
+    y, total = tl.zeros((K, BLOCK), DT), tl.zeros((K, BLOCK), DT)
+    for first in range(R + 1, count, AHEAD):
+        for k in tl.static_range(AHEAD):
+            step = first + k
+            there = ok & (at * 0 + step < count)
+            y += tl.load(mu + ((step - R - 1) * sums + part) * row + at, there, 0.0)
+            y -= y * losses
+            total += y * tl.load(slopes + step * row + at, there, 0.0)
+    tl.store(out + (part * terms + q) * row + at, total, ok & (q < terms))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....base.policy import KERNEL_REPLAYS
+from ....base.policy import KERNEL_PAIRS, KERNEL_REPLAYS, KERNEL_ROWS
 from ....base.torch_private import copy_each, shared_memory_of, vjp
 from ....history import Modes, ieee
 from ...plan import Plan
@@ -85,7 +85,7 @@ class Launcher:
         slopes = torch.empty_like(sums[:, 0])
         states = sums[:, 0] if sums.shape[1] == 1 else torch.empty_like(slopes)
         if plan.train:  # a backward pass that finds no room would find it too late
-            self.launch("backward", task, (sums,) * 7 + (0,), common, weigh=plan.weigh, dry=True)
+            self.launch("backward", task, (sums,) * 7 + (0, 0, 0), common, weigh=plan.weigh, dry=True)
             if self.kernels.replays:
                 self.launch("replay", task, (sums,) * 3 + (0,), common, weigh=plan.weigh, dry=True)
         self.launch("forward", task, (sums, states, slopes, 0), common, weigh=False)
@@ -95,31 +95,42 @@ class Launcher:
         """The rows μ of a block, and its slopes where they are wanted; gradients of constants add up here."""
         count, sums, common = task.block.count, task.sums.contiguous(), self.common(task, plan)
         rows = pull.read_block(task.steps)
-        mu = torch.zeros_like(rows)
         given = [k for k, grad in enumerate(pull.grads) if grad is not None]
-        lines = mu[:, 0].unbind(0) if len(given) > 8 else {k: mu[k, 0] for k in given}
-        if given:
-            copy_each([lines[k] for k in given], [pull.grads[k] for k in given])
+        low, high = (given[0], given[-1] + 1) if given else (0, 0)  # where gradients come from outside
         kernels, begin = self.kernels, 0
         if 0 in task.idle:  # nobody uses its slope: what is left is the state, and of some schemes that is the sum
             begin = 1 if self.low.states == self.low.sums[0] else 0
             sums[0] = 0.0
-        slopes = torch.zeros_like(mu[:, 0]) if pull.weigh else sums
-        weights = torch.zeros_like(mu[:, 0]) if pull.weigh and kernels.weighs else sums
+        mu, slopes, weights = torch.empty_like(rows), sums, sums
+        if pull.weigh:
+            slopes = torch.empty_like(mu[:, 0])
+            weights = torch.empty_like(slopes) if kernels.weighs else sums
+        if begin:  # the kernel does not write there
+            for x in (mu, slopes, weights):
+                x[0].zero_()
+        if len(given) < high - low:
+            mu[low:high].zero_()
+        lines = mu[:, 0].unbind(0) if len(given) > 8 else {k: mu[k, 0] for k in given}
+        if given:
+            copy_each([lines[k] for k in given], [pull.grads[k] for k in given])
         saved = sums.new_empty(count * self.samples, max(1, kernels.saved))
         totals = sums.new_empty(max(1, sum(map(len, self.prepared.totals))), self.samples)
         if kernels.replays:
             self.launch("replay", task, (rows, slopes, saved, begin), common, pull.weigh)
-        self.launch("backward", task, (sums, rows, mu, slopes, weights, saved, totals, begin), common, pull.weigh)
-        self._gather(saved[begin * self.samples :], totals)
+        self.launch(
+            "backward", task, (sums, rows, mu, slopes, weights, saved, totals, low, high, begin), common, pull.weigh
+        )
+        self._gather(rows[begin:], saved[begin * self.samples :], totals)
         if pull.weigh and kernels.weighs:
             found = weights.sum(-1)
             if task.origin is not None:
                 found[task.origin] = 0.0
             pull.totals.add_locals(task.steps, found)
+        if isinstance(task.inner, Modes) and task.inner.grads is not None:
+            _pull_modes(task.inner, task.inner.grads, mu, slopes)
         return mu, slopes if pull.weigh else None
 
-    def _gather(self, saved: Tensor, totals: Tensor) -> None:
+    def _gather(self, rows: Tensor, saved: Tensor, totals: Tensor) -> None:
         """Add the gradients of a block to those of the constants."""
         shared, own = self.prepared.totals
         if len(shared):
@@ -130,7 +141,8 @@ class Launcher:
             for x, g, m in self.kernels.products:
                 first = m.offset + m.row * m.width
                 into = self.shared_grad[first : first + m.rows * m.width].view(m.rows, m.width)
-                taken, given = saved[:, x + m.first : x + m.first + m.rows], saved[:, g : g + m.columns]
+                held, x = (saved, x) if x >= 0 else (rows.view(-1, self.features), x + self.features)
+                taken, given = held[:, x + m.first : x + m.first + m.rows], saved[:, g : g + m.columns]
                 into[:, m.column : m.column + m.columns].addmm_(taken.t(), given)
 
     def finish(self, totals: Totals) -> None:
@@ -159,11 +171,38 @@ def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     return table, count, *strides, table, table, 0
 
 
+def _pull_modes(modes: Modes, grads: tuple[Tensor, Tensor], mu: Tensor, slopes: Tensor) -> None:
+    """Add the gradients of lags and coefficients from all pairs of steps of a block."""
+    import triton.language as tl
+
+    from . import functions
+
+    count, sums, groups, width = mu.shape
+    lags, terms, row = modes.lags.shape[-1] - 1, len(modes.losses), groups * width
+    dtype = tl.float32 if mu.dtype == torch.float32 else tl.float64
+    options = {"DT": dtype, "R": lags, "BLOCK": KERNEL_PAIRS, "num_warps": 1}
+    tiles = -(-row // KERNEL_PAIRS)
+    pieces = max(1, min(count // lags, KERNEL_REPLAYS // (tiles * sums)))
+    near, far = mu.new_empty(pieces, sums, lags, groups, width), mu.new_empty(sums, terms, groups, width)
+    with torch.cuda.device_of(mu):
+        functions.near_pairs[(tiles, sums, pieces)](mu, slopes, near, count, sums, row, P=_power(lags), **options)
+        functions.far_pairs[(tiles, sums)](
+            mu, slopes, modes.losses, far, count, sums, row, terms, K=_power(terms), AHEAD=KERNEL_ROWS, **options
+        )
+    grads[0].add_(near.sum((0, -1)).transpose(1, 2))
+    grads[1].add_(far.sum(-1).transpose(1, 2))
+
+
+def _power(count: int) -> int:
+    """The power of two that holds so many numbers."""
+    return 1 << (count - 1).bit_length()
+
+
 def _sizes(inner: Tensor | Modes) -> dict[str, int]:
     """The power of two that holds the exponentials, and how many steps before them are exact."""
     if not isinstance(inner, Modes):
         return {"K": 0, "R": 0}
-    return {"K": 1 << (len(inner.losses) - 1).bit_length(), "R": inner.lags.shape[-1] - 1}
+    return {"K": _power(len(inner.losses)), "R": inner.lags.shape[-1] - 1}
 
 
 def _check_room(compiled: Any, device: torch.device) -> None:

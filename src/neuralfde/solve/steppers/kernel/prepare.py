@@ -114,7 +114,8 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     strides = int(places[-1, 0]) // max(1, samples - 1), int(places[0, -1]) // max(1, features - 1)
     lines = torch.arange(samples)[:, None] * strides[0] + torch.arange(features) * strides[1]
     tabled, groups = not torch.equal(places, lines), _groups(places, like, low.builder.chunk > 1)
-    kernels = Emitter(low, tabled, groups, plan.weigh, _near(plan)).kernels()
+    plain = not tabled and strides == (features, 1)
+    kernels = Emitter(low, tabled, groups, plan.weigh, _near(plan), plain).kernels()
     numbers = {id(x): k for k, x in enumerate(seen)}
     shared, own = (
         picked(torch.cat(part), low.constants, like.device) if part else None
