@@ -10,7 +10,6 @@ from neuralfde.history.wrappers import (
     BetweenGradient,
     Initial,
     InitialGradient,
-    Resumed,
     Starting,
     StartingGradient,
     assembled,
@@ -114,7 +113,7 @@ def test_a_resumed_past(history, steps, sums):
     known = draw(steps + 1, sums, GROUPS, WIDTH)
     before = known.clone()
     for rooms in (False, True):
-        memory = Resumed(p.forward(history), known)
+        memory = Initial(p.forward(history), torch.zeros_like(known[0, 0]), None, known.shape[1], known)
         got = walk(memory, p.v[:, None], steps, rooms=rooms)
         assert relative(got, p.sums_of(p.matrix()) + known) < 1e-13
     assert torch.equal(known, before)  # the state of a solve can be gone on from twice

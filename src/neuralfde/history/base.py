@@ -105,6 +105,60 @@ class Memory(ABC):
         raise NotImplementedError
 
 
+class Wrapped(Memory):
+    """A memory around another one, the same but for what a subclass adds."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self.block, self.backward = memory, memory.block, memory.backward
+
+    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
+        """See :class:`Memory`."""
+        return self.memory.recall(block, out)
+
+    def inner(self, block: Block) -> Any:
+        """See :class:`Memory`."""
+        return self.memory.inner(block)
+
+    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
+        """See :class:`Memory`."""
+        self.memory.record(block, rows, slopes)
+
+    @property
+    def bytes(self) -> int:
+        """See :class:`Memory`."""
+        return self.memory.bytes
+
+    def replay(self, first: int, count: int) -> Tensor:
+        """See :class:`Memory`."""
+        return self.memory.replay(first, count)
+
+    @property
+    def replay_block(self) -> int:
+        """See :class:`Memory`."""
+        return self.memory.replay_block
+
+    def kept(self, n: int) -> Tensor:
+        """See :class:`Memory`."""
+        return self.memory.kept(n)
+
+    def kept_rows(self, steps: range) -> Tensor:
+        """See :class:`Memory`."""
+        return self.memory.kept_rows(steps)
+
+    @property
+    def snapshot_rows(self) -> int:
+        """See :class:`Memory`."""
+        return self.memory.snapshot_rows
+
+    def snapshot(self, n: int) -> tuple[Tensor, ...]:
+        """See :class:`Memory`."""
+        return self.memory.snapshot(n)
+
+    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
+        """See :class:`Memory`."""
+        self.memory.restore(kept)
+
+
 class History(ABC):
     """How the past is summed: a frozen description that opens memories.
 

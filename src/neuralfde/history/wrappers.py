@@ -11,61 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Block, Memory
-
-
-class Wrapped(Memory):
-    """A memory around another one, the same but for what a subclass adds."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory, self.block, self.backward = memory, memory.block, memory.backward
-
-    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
-        """See :class:`Memory`."""
-        return self.memory.recall(block, out)
-
-    def inner(self, block: Block) -> Any:
-        """See :class:`Memory`."""
-        return self.memory.inner(block)
-
-    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
-        """See :class:`Memory`."""
-        self.memory.record(block, rows, slopes)
-
-    @property
-    def bytes(self) -> int:
-        """See :class:`Memory`."""
-        return self.memory.bytes
-
-    def replay(self, first: int, count: int) -> Tensor:
-        """See :class:`Memory`."""
-        return self.memory.replay(first, count)
-
-    @property
-    def replay_block(self) -> int:
-        """See :class:`Memory`."""
-        return self.memory.replay_block
-
-    def kept(self, n: int) -> Tensor:
-        """See :class:`Memory`."""
-        return self.memory.kept(n)
-
-    def kept_rows(self, steps: range) -> Tensor:
-        """See :class:`Memory`."""
-        return self.memory.kept_rows(steps)
-
-    @property
-    def snapshot_rows(self) -> int:
-        """See :class:`Memory`."""
-        return self.memory.snapshot_rows
-
-    def snapshot(self, n: int) -> tuple[Tensor, ...]:
-        """See :class:`Memory`."""
-        return self.memory.snapshot(n)
-
-    def restore(self, kept: tuple[Tensor, ...] | None) -> None:
-        """See :class:`Memory`."""
-        self.memory.restore(kept)
+from .base import Block, Memory, Wrapped
+from .between import Between, BetweenGradient
+from .starting import Starting, StartingGradient
 
 
 class Initial(Wrapped):
@@ -75,14 +23,19 @@ class Initial(Wrapped):
         memory: the weighted sums.
         initial: (groups, width), or (initials, groups, width) with ``base``.
         base: (initials, steps + 1, groups) or None.
+        known: what is added in place of the initial values, (steps + 1, sums, groups, width): that of an earlier solve.
     """
 
-    def __init__(self, memory: Memory, initial: Tensor, base: Tensor | None, sums: int) -> None:
+    def __init__(
+        self, memory: Memory, initial: Tensor, base: Tensor | None, sums: int, known: Tensor | None = None
+    ) -> None:
         super().__init__(memory)
-        self.initial, self.base, self.sums = initial, base, sums
+        self.initial, self.base, self.sums, self.known = initial, base, sums, known
 
     def _lines(self, first: int, count: int) -> Tensor:
-        """What the initial values contribute to these steps, broadcastable to (count, sums, groups, width)."""
+        """What is added to these steps, broadcastable to (count, sums, groups, width)."""
+        if self.known is not None:
+            return self.known[first : first + count]
         if self.base is None:
             return self.initial
         return torch.einsum("ing,igm->ngm", self.base[:, first : first + count], self.initial)[:, None]
@@ -120,175 +73,6 @@ class InitialGradient(Wrapped):
             if self.base_grad is not None:
                 self.base_grad[:, steps] = torch.einsum("igm,ngm->ing", self.initial, total).flip(1)
         super().record(block, rows, slopes)
-
-
-class Resumed(Wrapped):
-    """Adds what the slopes of an earlier solve contribute, ``known`` (steps + 1, sums, groups, width)."""
-
-    def __init__(self, memory: Memory, known: Tensor) -> None:
-        super().__init__(memory)
-        self.known = known
-
-    def recall(self, block: Block, out: Tensor | None = None) -> Tensor:
-        """See :class:`Memory`."""
-        found, known = self.memory.recall(block, out), self.known[block.start : block.stop]
-        if found is not None:
-            return found.add_(known)
-        return known.clone() if out is None else out.copy_(known)
-
-    def replay(self, first: int, count: int) -> Tensor:
-        """See :class:`Memory`."""
-        return self.memory.replay(first, count).add_(self.known[first : first + count])
-
-
-class Starting(Wrapped):
-    """Starting weights: ``start`` (sums, starts, steps + 1, groups) weighs the first slopes in the first sums."""
-
-    def __init__(self, memory: Memory, start: Tensor) -> None:
-        super().__init__(memory)
-        self.start, self.heads = start, start.new_zeros(0)  # the first slopes, (so far, groups, width)
-
-    def _extra(self, rows: Tensor, first: int, slopes: Tensor) -> Tensor:
-        """Add what these slopes get beside their lag weights to rows (count, sums, …) of steps from ``first`` on."""
-        if slopes.shape[0]:
-            weights = self.start[:, : slopes.shape[0], first : first + rows.shape[0]]
-            rows[:, : len(weights)] += torch.einsum("sjng,jgm->nsgm", weights, slopes)
-        return rows
-
-    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
-        """See :class:`Memory`."""
-        found = self.memory.recall(block, out)
-        assert found is not None  # the initial values are inside
-        return self._extra(found, block.start, self.heads[: block.start])
-
-    def inner(self, block: Block) -> Tensor:
-        """See :class:`Memory`."""
-        found, early = self.memory.inner(block), min(self.start.shape[1], block.stop) - block.start
-        if early <= 0:
-            return found
-        extra = self.start[:, block.start : block.start + early, block.start : block.stop].permute(3, 0, 2, 1)
-        found = found.clone()
-        found[:, :, : extra.shape[1], :early, 0] += extra.tril(-1).transpose(1, 2)
-        return found
-
-    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
-        """See :class:`Memory`."""
-        missing = self.start.shape[1] - block.start
-        if missing > 0 and self.heads.shape[0] <= block.start:
-            first = rows[:missing, 0].clone()
-            self.heads = first if block.start == 0 else torch.cat([self.heads, first])
-        super().record(block, rows, slopes)
-
-    def replay(self, first: int, count: int) -> Tensor:
-        """See :class:`Memory`."""
-        found = self.memory.replay(first, count)
-        for j, slope in enumerate(self.heads):
-            later = max(0, j + 1 - first)
-            self._one(found[later:], first + later, j, slope)
-        return found
-
-    def _one(self, rows: Tensor, first: int, j: int, slope: Tensor) -> None:
-        weights = self.start[:, j, first : first + rows.shape[0], :, None].transpose(0, 1)
-        rows[:, : weights.shape[1]] += weights * slope
-
-
-class StartingGradient(Wrapped):
-    """The transpose of :class:`Starting`: gradients of the first slopes, and of the starting weights themselves."""
-
-    def __init__(self, memory: Memory, steps: int, start: Tensor, heads: Tensor, weigh: bool) -> None:
-        super().__init__(memory)
-        self.steps, self.start, self.heads = steps, start, heads
-        self.early = torch.zeros_like(heads)
-        self.start_grad = torch.zeros_like(start) if weigh else None
-
-    def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
-        """See :class:`Memory`; the first slopes belong to the last steps of the pass."""
-        found = self.memory.recall(block, out)
-        low, heads = self.steps + 1 - block.stop, self.heads.shape[0]
-        if low < heads:
-            if found is None:
-                found = self.early.new_zeros(block.count, 1, *self.early.shape[1:]) if out is None else out.zero_()
-            count = min(heads - low, block.count)
-            found[block.count - count :, 0] += self.early[low : low + count].flip(0)
-        return found
-
-    def inner(self, block: Block) -> Tensor:
-        """See :class:`Memory`."""
-        found = self.memory.inner(block)
-        low, high = self.steps + 1 - block.stop, self.steps - block.start
-        early = min(self.heads.shape[0], high + 1) - low
-        if early <= 0:
-            return found
-        extra = self.start[:, low : low + early, low : high + 1].permute(3, 0, 2, 1).tril(-1)  # group, sum, step, head
-        found = found.clone()
-        found[:, block.count - early :, 0, :, : extra.shape[1]] += extra.flip(2, 3).permute(0, 3, 2, 1)
-        return found
-
-    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
-        """See :class:`Memory`."""
-        low, high = self.steps + 1 - block.stop, self.steps - block.start
-        first = rows[:, : len(self.start)].flip(0)  # steps low … high
-        before = min(low, self.heads.shape[0])
-        if before:
-            self.early[:before] += torch.einsum("sjng,nsgm->jgm", self.start[:, :before, low : high + 1], first)
-        if self.start_grad is not None:
-            count = self.heads.shape[0]
-            steps = torch.arange(low, high + 1, device=first.device)
-            later = (torch.arange(count, device=first.device)[:, None] < steps)[..., None]
-            found = torch.einsum("jgm,nsgm->sjng", self.heads, first)
-            self.start_grad[:, :count, low : high + 1] = torch.where(later, found, 0.0)
-        super().record(block, rows, slopes)
-
-
-class Between(Wrapped):
-    """States between nodes: slopes weighted by ``dense`` (times, steps + 1, parts) add up in ``states``.
-
-    These, (times, groups, width), begin with what the initial values contribute there. The parts of a row are its
-    groups, or pieces of one length that each group is cut into.
-    """
-
-    def __init__(self, memory: Memory, dense: Tensor, states: Tensor) -> None:
-        super().__init__(memory)
-        self.dense, self.states = dense, states
-        self.parts = states.view(states.shape[0], dense.shape[2], -1)
-
-    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
-        """See :class:`Memory`."""
-        weights, parts = self.dense[:, block.start : block.stop], in_parts(rows[:, 0], self.dense)
-        self.parts.transpose(0, 1).baddbmm_(weights.permute(2, 0, 1), parts.transpose(0, 1))
-        super().record(block, rows, slopes)
-
-
-class BetweenGradient(Wrapped):
-    """The transpose of :class:`Between`, for gradients ``grads`` (times, groups, width) of these states."""
-
-    def __init__(self, memory: Memory, steps: int, dense: Tensor, grads: Tensor, weigh: bool) -> None:
-        super().__init__(memory)
-        self.steps, self.dense, self.grads = steps, dense, grads
-        self.dense_grad = torch.zeros_like(dense) if weigh else None
-
-    def recall(self, block: Block, out: Tensor | None = None) -> Tensor:
-        """See :class:`Memory`."""
-        found = self.memory.recall(block, out)
-        steps = slice(self.steps + 1 - block.stop, self.steps + 1 - block.start)
-        direct = torch.einsum("ong,ogm->ngm", self.dense[:, steps], in_parts(self.grads, self.dense)).flip(0)
-        direct = direct.reshape(block.count, 1, *self.grads.shape[1:])
-        if found is not None:
-            return found.add_(direct)
-        return direct if out is None else out.copy_(direct)
-
-    def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
-        """See :class:`Memory`."""
-        if self.dense_grad is not None and slopes is not None:
-            steps = slice(self.steps + 1 - block.stop, self.steps + 1 - block.start)
-            grads, parts = in_parts(self.grads, self.dense), in_parts(slopes.flip(0), self.dense)
-            self.dense_grad[:, steps] = torch.einsum("ogm,ngm->ong", grads, parts)
-        super().record(block, rows, slopes)
-
-
-def in_parts(rows: Tensor, dense: Tensor) -> Tensor:
-    """Rows (n, groups, width) as (n, parts, …), with the parts of ``dense`` (times, steps + 1, parts)."""
-    return rows.reshape(rows.shape[0], dense.shape[2], -1)
 
 
 class Tabled(Wrapped):
@@ -330,10 +114,7 @@ def assembled(
     ``base`` has a row for each step, then one for each output between nodes. ``tables`` are kept from solve to solve.
     """
     starting = between = None
-    if known is not None:
-        memory = Resumed(memory, known)
-    else:
-        memory = Initial(memory, initial, base, sums)
+    memory = Initial(memory, initial, base, sums, known)
     if start is not None:
         memory = starting = Starting(memory, start)
     if dense is not None:

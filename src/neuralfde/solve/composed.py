@@ -17,7 +17,7 @@ from ..base.torch_private import derivatives_are_watched
 from ..base.torch_transforms import solved
 from ..errors import UnsupportedError
 from ..history import Block
-from ..history.wrappers import in_parts
+from ..history.between import in_parts
 from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
