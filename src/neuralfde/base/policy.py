@@ -88,8 +88,9 @@ KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
 KERNEL_REPLAYS = 1024
 #: Numbers of all matrices up to which they are held for all steps; more are read again at every step.
 KERNEL_HELD = 1 << 13
-#: Steps of a block whose rows are read at once, and numbers of a row whose products a program adds up, one a thread.
-KERNEL_ROWS, KERNEL_PAIRS = 8, 32
+#: Steps of a block whose rows are read at once; numbers of a row whose products with others a program adds up, one a
+#: thread, and for how many exponentials where programs would be few.
+KERNEL_ROWS, KERNEL_PAIRS, KERNEL_PAIRED = 8, 32, 8
 #: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
 KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps, and numbers in its rows and in what matrices take and give

@@ -7,7 +7,7 @@ from .fading_mesh import FadingOnMesh
 from .fading_mesh import Mesh as FadingMesh
 from .fft import FFT
 from .full import Blocked, Full
-from .long_blocks import LongBlocks, Modes
+from .long_blocks import LongBlocks, Modes, Weighed
 from .sum_of_exponentials import SumOfExponentials
 from .window import Window
 
@@ -24,6 +24,7 @@ __all__ = [
     "Memory",
     "Modes",
     "SumOfExponentials",
+    "Weighed",
     "Window",
     "add_rows",
     "ieee",

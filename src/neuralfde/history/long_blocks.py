@@ -15,22 +15,30 @@ from torch import Tensor
 
 from ..base.caches import Cache
 from .base import Block, Memory
-from .matrices import summed_by_lag
 from .sum_of_exponentials import SumOfExponentials
+
+
+class Weighed(NamedTuple):
+    """Gradients of the lags (sums, groups, B), from 1 on, and of the coefficients (sums, groups, K): from all pairs of
+    a step of a block with an earlier one. Before the block, ``previous`` are the last B rows (groups, inputs, B, width)
+    and ``older`` the fading sums of all others (groups, inputs, K, width)."""
+
+    lags: Tensor
+    coefficients: Tensor
+    previous: Tensor
+    older: Tensor
 
 
 class Modes(NamedTuple):
     """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, with 0 for lag 0; beyond it
     ``Σ_i c_i (1 - d_i)^{m-B}`` with coefficients ``c`` (groups, sums, K) and losses ``d`` (K,): of a sum that fades
     slowly, ``1 - d`` would be rounded so that thousands of steps later 1e-5 of it is wrong in float32.
-
-    In a backward pass that weighs, the stepper adds the gradients of both from pairs of steps inside its block, to
-    ``grads``: those of the lags (sums, groups, B), from 1 on, and of the coefficients (sums, groups, K)."""
+    In a backward pass that weighs, the stepper adds their gradients to ``weighed``."""
 
     lags: Tensor
     coefficients: Tensor
     losses: Tensor
-    grads: tuple[Tensor, Tensor] | None = None
+    weighed: Weighed | None = None
 
 
 _FADED: Cache[tuple[Tensor, Tensor]] = Cache("exponentials of long blocks", 8)
@@ -64,7 +72,7 @@ class LongBlocks(Memory):
         if weigh:
             self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1])
             parts = self.weights_grad[..., 1 : self.near + 1], self.weights_grad[..., 2 * self.near :]
-            self.modes = self.modes._replace(grads=parts)
+            self.modes = self.modes._replace(weighed=Weighed(*parts, short.previous, short.older))
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
         """See :class:`Memory`."""
@@ -92,8 +100,6 @@ class LongBlocks(Memory):
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
-        if slopes is not None and block.start > 0:
-            self._correlate(slopes)
         if block.stop <= self.short.steps:  # nothing comes after the last one
             self._take(rows)
 
@@ -104,23 +110,6 @@ class LongBlocks(Memory):
         self.short.older *= self.fade[early][:, None]
         taken = self.fade[1 : early + 1].flip(0).t() @ rows[:early].flatten(1)
         self.short.older += taken.view(-1, *rows.shape[1:]).permute(2, 1, 0, 3)
-
-    def _correlate(self, slopes: Tensor) -> None:
-        """Add ``⟨v_i, μ_{i'}⟩`` of these steps with all before the block: to the weight of lag ``i - i'``, or to the
-        coefficients beyond B."""
-        assert self.modes.grads is not None
-        (near, far), size, groups = self.modes.grads, self.near, slopes.shape[1]
-        early, later, folded = slopes[:size], slopes[size:], self._folded()
-        nothing = slopes.new_zeros(groups, len(early), len(early))
-        for k in range(self.short.ins):
-            products = early.transpose(0, 1) @ self.short.previous[:, k].transpose(1, 2)
-            by_lag = summed_by_lag(torch.cat([products, nothing], 2))
-            near[k] += by_lag[:, 1 : size + 1]
-            beyond = by_lag[:, size + 1 :]
-            far[k] += beyond @ self.fade[1 : beyond.shape[1] + 1]
-            for rows, sums in ((early, self.short.older), (later, folded)):  # over time first: pairs are many
-                weighed = (self.fade[: len(rows)].t() @ rows.flatten(1)).view(-1, *rows.shape[1:])
-                far[k] += (weighed.transpose(0, 1) * sums[:, k]).sum(-1)
 
     @property
     def bytes(self) -> int:

@@ -25,8 +25,8 @@ class IMEX(Scheme):
     ``t^β`` and damps fast modes. Order 2 if ``f`` is linear or the solution smooth, otherwise min(2, 1 + 2β) (Wang and
     Zhou 2020). On meshes the sum is that of the trapezoid rule: order 2 if the slope is smooth, 1 + β otherwise.
 
-    ``uneven``: steps may have any lengths; the slope is then solved for, ``(I - w_0 A) v = A c + f(p)``, unless ``w_0 A``
-    is so large that the difference of states has more digits.
+    ``uneven``: steps may have any lengths; the slope is then solved for, ``(I - w_0 A) v = A c + f(p)``, unless
+    ``w_0 A`` is so large that the difference of states has more digits.
 
     ``p_n`` is a second sum over the same slopes, so that its gradient is exact like that of any sum.
     """

@@ -76,14 +76,19 @@ def sign(x):
 
 @triton.jit
 def near_pairs(
-    mu, slopes, out, count, sums, row, DT: tl.constexpr, R: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr
-):
+    mu, slopes, previous, out, count, sums, row, width, DT: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """Products of slopes with the rows up to ``R`` steps before, by number, lag, sum and piece of the steps: (pieces,
-    sums, R, row). ``P`` is the power of two that holds ``R``."""
+    sums, R, row). ``P`` is the power of two that holds ``R``; ``previous`` are the ``R`` rows before these steps."""
     at, part, piece = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None], tl.program_id(1), tl.program_id(2)
     lag, row = 1 + tl.arange(0, P)[:, None], tl.full((), 1, tl.int64) * row
     there, size = (at < row) & (lag <= R), tl.cdiv(count, tl.num_programs(2))
+    old = previous + ((at // width * sums + part) * R + R - lag) * width + at % width
     total = tl.zeros((P, BLOCK), DT)
+    for k in range(0, tl.where(piece == 0, tl.minimum(R, count), 0)):
+        before = tl.load(old + k * width, there & (lag > k), 0.0)
+        total += tl.load(slopes + k * row + at, at < row, 0.0) * before
     for k in range(piece * size, tl.minimum(count, (piece + 1) * size)):
         before = tl.load(mu + ((k - lag) * sums + part) * row + at, there & (lag <= k), 0.0)
         total += tl.load(slopes + k * row + at, at < row, 0.0) * before
@@ -92,17 +97,24 @@ def near_pairs(
 
 @triton.jit
 def far_pairs(
-    mu, slopes, loss, out, count, sums, row, terms, DT: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
-    BLOCK: tl.constexpr, AHEAD: tl.constexpr,
+    mu, slopes, previous, older, loss, out, count, sums, row, width, terms, DT: tl.constexpr, R: tl.constexpr,
+    K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Products of slopes with the fading sums of all rows more than ``R`` steps before: (sums, terms, row). What comes
-    is read ``AHEAD`` steps at a time."""
-    at, part, q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None], tl.program_id(1), tl.arange(0, K)[:, None]
+    """Products of slopes with the fading sums of all rows more than ``R`` steps before, which begin with ``older``:
+    (sums, terms, row), ``K`` of the terms a program. What comes is read ``AHEAD`` steps at a time."""
+    at, part = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None], tl.program_id(1)
+    q = tl.program_id(2) * K + tl.arange(0, K)[:, None]
     ok, row, losses = at < row, tl.full((), 1, tl.int64) * row, tl.load(loss + q, q < terms, 1.0)
-    y, total = tl.zeros((K, BLOCK), DT), tl.zeros((K, BLOCK), DT)
+    line = at // width * sums + part
+    y = tl.load(older + (line * terms + q) * width + at % width, ok & (q < terms), 0.0)
+    total = y * tl.load(slopes + at, ok, 0.0)
+    for k in range(1, tl.minimum(R + 1, count)):
+        y += tl.load(previous + (line * R + k - 1) * width + at % width, ok, 0.0)
+        y -= y * losses
+        total += y * tl.load(slopes + k * row + at, ok, 0.0)
     for first in range(R + 1, count, AHEAD):
-        for k in tl.static_range(AHEAD):
-            step = first + k
+        for ahead in tl.static_range(AHEAD):
+            step = first + ahead
             there = ok & (at * 0 + step < count)
             y += tl.load(mu + ((step - R - 1) * sums + part) * row + at, there, 0.0)
             y -= y * losses

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....base.policy import KERNEL_PAIRS, KERNEL_REPLAYS, KERNEL_ROWS
+from ....base.policy import KERNEL_PAIRED, KERNEL_PAIRS, KERNEL_REPLAYS, KERNEL_ROWS
 from ....base.torch_private import copy_each, shared_memory_of, vjp
-from ....history import Modes, ieee
+from ....history import Modes, Weighed, ieee
 from ...plan import Plan
 from ..base import Pull, Task, Totals
 from .prepare import prepared
@@ -126,8 +126,8 @@ class Launcher:
             if task.origin is not None:
                 found[task.origin] = 0.0
             pull.totals.add_locals(task.steps, found)
-        if isinstance(task.inner, Modes) and task.inner.grads is not None:
-            _pull_modes(task.inner, task.inner.grads, mu, slopes)
+        if isinstance(task.inner, Modes) and task.inner.weighed is not None:
+            _pull_modes(task.inner, task.inner.weighed, mu, slopes)
         return mu, slopes if pull.weigh else None
 
     def _gather(self, rows: Tensor, saved: Tensor, totals: Tensor) -> None:
@@ -171,8 +171,8 @@ def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     return table, count, *strides, table, table, 0
 
 
-def _pull_modes(modes: Modes, grads: tuple[Tensor, Tensor], mu: Tensor, slopes: Tensor) -> None:
-    """Add the gradients of lags and coefficients from all pairs of steps of a block."""
+def _pull_modes(modes: Modes, weighed: Weighed, mu: Tensor, slopes: Tensor) -> None:
+    """Add the gradients of lags and coefficients from all pairs of a step of a block with an earlier one."""
     import triton.language as tl
 
     from . import functions
@@ -184,13 +184,19 @@ def _pull_modes(modes: Modes, grads: tuple[Tensor, Tensor], mu: Tensor, slopes: 
     tiles = -(-row // KERNEL_PAIRS)
     pieces = max(1, min(count // lags, KERNEL_REPLAYS // (tiles * sums)))
     near, far = mu.new_empty(pieces, sums, lags, groups, width), mu.new_empty(sums, terms, groups, width)
+    sizes, power = (count, sums, row, width), _power(terms)
+    if tiles * sums < KERNEL_REPLAYS:
+        power = min(power, KERNEL_PAIRED)
     with torch.cuda.device_of(mu):
-        functions.near_pairs[(tiles, sums, pieces)](mu, slopes, near, count, sums, row, P=_power(lags), **options)
-        functions.far_pairs[(tiles, sums)](
-            mu, slopes, modes.losses, far, count, sums, row, terms, K=_power(terms), AHEAD=KERNEL_ROWS, **options
+        functions.near_pairs[(tiles, sums, pieces)](
+            mu, slopes, weighed.previous, near, *sizes, P=_power(lags), **options
         )
-    grads[0].add_(near.sum((0, -1)).transpose(1, 2))
-    grads[1].add_(far.sum(-1).transpose(1, 2))
+        functions.far_pairs[(tiles, sums, -(-terms // power))](
+            mu, slopes, weighed.previous, weighed.older, modes.losses, far, *sizes, terms,
+            K=power, AHEAD=KERNEL_ROWS, **options,
+        )  # fmt: skip
+    weighed.lags.add_(near.sum((0, -1)).transpose(1, 2))
+    weighed.coefficients.add_(far.sum(-1).transpose(1, 2))
 
 
 def _power(count: int) -> int:
