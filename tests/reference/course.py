@@ -51,13 +51,34 @@ class Course:
         lags: Sequence[Any] = (),
         matrix: Tensor | None = None,
     ) -> None:
-        self.func, self.z0, self.mesh, self.order, self.past = func, z0, mesh, order.reshape(1, -1), past
+        self.func, self.z0, self.order, self.past = func, z0, order.reshape(1, -1), past
         self.method, self.lags, self.matrix = method, lags, matrix
         self.jumps, self.values = jumps, [] if jumps is None or callable(jumps[1]) else list(jumps[1])
+        self.mesh = self._moving(mesh)
         self.states, self.slopes = [z0], [self._slope(0, z0)]
         weights = self._weights(even)
         for n in range(1, len(mesh)):
             self._step(n, weights.matrix, weights.stage)
+
+    def _moving(self, mesh: Tensor) -> Tensor:
+        """The mesh, of which the points where a jump comes back move with the lag."""
+        points = list(mesh)
+        for k, lag in self._echoes(mesh):
+            if isinstance(lag, Tensor):
+                points[k - 1 : k + 1] = [x + (lag - lag.detach()) for x in points[k - 1 : k + 1]]
+        return torch.stack(points)
+
+    def _echoes(self, mesh: Tensor) -> list[tuple[int, Any]]:
+        """Where jumps come back: the point behind a short step, and the lag."""
+        found: dict[int, Any] = {}
+        for lag in self.lags:
+            for at in self.jumps[0] if self.jumps is not None else ():
+                k = int((mesh - float(at) - float(torch.as_tensor(lag).detach())).abs().argmin())
+                short = k > 0 and mesh[k] - mesh[k - 1] < 1.5 * SHORT * mesh[-1]
+                exact = (mesh[k] - float(at) - float(torch.as_tensor(lag).detach())).abs() < 0.1 * SHORT
+                if short and exact and not any(float(mesh[k]) == float(x) for x in self.jumps[0]):
+                    found.setdefault(k, lag)
+        return list(found.items())
 
     def _weights(self, even: bool) -> Weights:
         times = self.mesh[:, None]
@@ -67,7 +88,7 @@ class Course:
 
     def _step(self, n: int, matrix: Tensor, stage: str) -> None:
         if self.jumps is not None and callable(self.jumps[1]):
-            reached = sum(t <= float(self.mesh[n]) for t in self.jumps[0])
+            reached = sum(t <= float(self.mesh[n].detach()) for t in self.jumps[0])
             if reached > len(self.values):
                 self.values.append(self.jumps[1](self._before(n)))
         c, *more = (self.base(self.mesh[n]) + weighted(row[n, :n], self.slopes) for row in matrix)
@@ -88,9 +109,10 @@ class Course:
     def _before(self, n: int) -> Tensor:
         """The state at a jump without it: of a solve that has no point just before."""
         assert self.jumps is not None
-        mesh, k = torch.cat([self.mesh[: n - 1], self.mesh[n : n + 1]]), len(self.values)
-        for at in self.jumps[0][:k]:  # the short step before a jump is a share of the interval
-            mesh[int((mesh == at).nonzero()) - 1] = at - SHORT * mesh[-1]
+        mesh, k = torch.cat([self.mesh[: n - 1], self.mesh[n : n + 1]]).detach(), len(self.values)
+        behind = [int((mesh == at).nonzero()) for at in self.jumps[0][:k]] + [j for j, _ in self._echoes(mesh)]
+        for j in behind:  # the short step before a jump is a share of the interval
+            mesh[j - 1] = mesh[j] - SHORT * mesh[-1]
         earlier = (self.jumps[0][:k], self.values) if k else None
         given = (self.func, self.z0, mesh, self.order, self.method, False)
         return Course(*given, earlier, self.past, self.lags, self.matrix).states[-1]
@@ -122,7 +144,10 @@ class Course:
                 found.append(states[0])
                 continue
             k = max(k for k in range(len(times) - 1) if k == 0 or times[k] <= t)
-            found.append(states[k] + (t - times[k]) / (times[k + 1] - times[k]) * (states[k + 1] - states[k]))
+            share = (t - times[k]) / (times[k + 1] - times[k])
+            if self.jumps is not None and times[k + 1] - times[k] < 1.5 * SHORT * self.mesh[-1]:
+                share = share.detach().round()  # before the jump or behind it
+            found.append(states[k] + share * (states[k + 1] - states[k]))
         return [found[0] if len(found) == 1 else tuple(found)]
 
     def base(self, t: Tensor) -> Tensor:
@@ -130,7 +155,7 @@ class Course:
         found = self.z0 if self.past is None else observed(self.order[0], *self.past, t)
         if self.jumps is None:
             return found
-        return found + sum(v for at, v in zip(self.jumps[0], self.values, strict=False) if at <= float(t))
+        return found + sum(v for at, v in zip(self.jumps[0], self.values, strict=False) if at <= float(t.detach()))
 
     def at(self, t: Tensor | float) -> Tensor:
         """The state at any time: the integral of the slope as the scheme has it; else on a line."""
@@ -138,7 +163,7 @@ class Course:
         n = min(int(torch.searchsorted(self.mesh.detach(), t.detach(), right=True)) - 1, len(self.mesh) - 2)
         share = (t - self.mesh[n]) / (self.mesh[n + 1] - self.mesh[n])
         for node, near in ((n, 0.0), (n + 1, 1.0)):
-            if abs(float(share) - near) < 1e-9:
+            if abs(float(share.detach()) - near) < 1e-9:
                 return self.states[node]
         left, right = self.states[n], self.states[n + 1]
         if self.method not in RULES:

@@ -47,9 +47,6 @@ PICARD_EXTRA = 16
 PICARD_STILL = 0.8
 #: A backward iteration that changes nothing by more than this many roundings, and no less than before, stands still.
 STANDSTILL = 256
-#: One that, going by how fast it shrinks, will change nothing by more than this many roundings any more has settled: in
-#: single precision it would turn to and fro for half as many iterations again. 64 networks 8-32-8 by vmap: 36, not 51.
-PICARD_LEFT = 32
 #: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,
 #: and numbers in the sums of a row from which on: 16 × 2 by abm take 45 ms in place of 63, 3 by predictor 52 for 45.
 PICARD_SAMPLE, PICARD_ROW = 4, 8

@@ -61,7 +61,7 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
         given = given._replace(params=[*given_params(given.params), *part.tensors])
     default = "trapezoid" if given.adaptive else "imex"
     scheme = read_scheme(given.method, given.solver, default)
-    uneven = given.grid is not None or given.grading != 1 or given.adaptive
+    uneven = given.grid is not None or given.grading != 1 or given.adaptive or given.jumps is not None
     if isinstance(scheme, IMEX):
         scheme = replace(scheme, part=held, uneven=uneven)
     elif isinstance(scheme, OneStage) and scheme.implicit and given.solver is None:

@@ -55,7 +55,7 @@ class _SuperLU(Factor):
 
     def __init__(self, matrix: SparseMatrix, linalg: Any) -> None:
         sparse, n = importlib.import_module("scipy.sparse"), matrix.n
-        values = matrix.values.detach().reshape(-1, len(matrix.rows))
+        values = matrix.values.detach().reshape(matrix.values.shape[:-1].numel(), len(matrix.rows))
         values = values.to(torch.promote_types(torch.float64, values.dtype))
         first, size = n * torch.arange(len(values))[:, None], n * len(values)
         places = ((matrix.rows + first).reshape(-1).numpy(), (matrix.columns + first).reshape(-1).numpy())

@@ -96,28 +96,29 @@ def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor, lags: tuple[Ten
         raise InputError("jumps= and times for each sample do not go together: give all times in one row, t.unique().")
     grid = wanted.grid
     whole = float(grid.elapsed[-1])
-    apart, own = 2 * JUMP_LENGTH * whole, torch.tensor(jumps.times, dtype=torch.float64)
-    moved = own if jumps.moving is None else jumps.moving
+    apart, times = 2 * JUMP_LENGTH * whole, list(jumps.times)
+    moved = torch.tensor(times, dtype=torch.float64) if jumps.moving is None else jumps.moving
     for lag in lags:
-        for echo in moved[: len(own)]:
-            here = float((echo + lag).detach())
-            if here < whole - apart and float((moved.detach() - here).abs().min()) > apart:
-                moved = torch.cat([moved, (echo + lag)[None]])
-    at = moved.detach()
+        for k in range(len(jumps.times)):
+            here = times[k] + float(lag.detach())
+            if here < whole - apart and min(abs(here - x) for x in times) > apart:
+                times.append(here)
+                moved = torch.cat([moved, (moved[k] + lag)[None]])
+    at = torch.tensor(times, dtype=torch.float64)
     near = (grid.elapsed[:, None] - at).abs().amin(1) <= apart
     near |= _crowded(grid.elapsed, at)
     near[0] = False
     fixed = grid.elapsed[~near]
     points, sources = torch.cat([fixed, at - JUMP_LENGTH * whole, at]).sort()
     moving = None
-    if moved.requires_grad:
+    if jumps.moving is not None or is_followed(moved):
         moving = torch.cat([fixed, moved - JUMP_LENGTH * whole, moved])[sources]
     mesh = Grid.through(grid.start, points, moving)
     asked, terminal = read_times(t)
     slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be in float32
     inner = [_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]]
     if moving is not None:  # a time that is asked for stays where it is: just before a point that moves with a lag
-        inner = [x - apart if x in at[len(own) :] else x for x in inner]
+        inner = [x - apart if x in times[len(jumps.times) :] else x for x in inner]
     positions = (0.0, *replace(mesh, start=0.0).positions(inner), float(mesh.steps))
     return Request(mesh, positions[-1:] if terminal else positions, terminal)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...base.policy import PICARD_BLIND, PICARD_LEFT, PICARD_STILL, STAGE_NEAR, STANDSTILL
+from ...base.policy import PICARD_BLIND, PICARD_STILL, STAGE_NEAR, STANDSTILL
 from ...base.torch_private import vjp
 from ...history import Block, ieee, reduced
 from ...schemes.stage_solvers import rounding_of
@@ -178,16 +178,14 @@ class BlockBackward:
     def solve(self, most: int) -> tuple[Tensor, Tensor] | None:
         """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle soon."""
         far, weights = self.system()
-        bars, before, last, eps = far, None, math.nan, torch.finfo(far.dtype).eps
+        bars, before, last, eps = far, None, math.inf, torch.finfo(far.dtype).eps
         product = precisely(torch.baddbmm, far)
         for k in range(most):
             mu, by_groups = self._pulled(bars)
             if before is not None and k > PICARD_BLIND and k % 2:
                 change = _change(before, by_groups)
-                shrink = math.sqrt(change / last)  # two iterations ago
                 # a small number beside large ones may go on changing by their rounding, and func may be rougher still
-                settled = shrink >= 1 or change * shrink / (1 - shrink) <= PICARD_LEFT * eps
-                done = change <= 4 * eps or (change <= STANDSTILL * eps and settled)
+                done = change <= 4 * eps or last <= change <= STANDSTILL * eps
                 near = change > PICARD_STILL * last and largest(by_groups - before) <= STAGE_NEAR * largest(by_groups)
                 if not done and near:
                     done = change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
