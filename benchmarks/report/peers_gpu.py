@@ -24,11 +24,16 @@ def seconds(row: Row | None) -> str:
     return f"{1e3 * row['seconds']:.3g} ms" if row["seconds"] < 0.9995 else f"{row['seconds']:.3g} s"
 
 
+def two_digits(x: float) -> str:
+    """Two digits of a number, written out."""
+    return f"{float(f'{x:.2g}'):g}"
+
+
 def off_by(row: Row) -> str:
     """The error of a gradient; in per cent where it can be seen."""
     if row.get("error") is None:
         return ""
-    return f"{100 * row['error']:.2g} %" if row["error"] > 1e-4 else f"{row['error']:.0e}"
+    return f"{two_digits(100 * row['error'])} %" if row["error"] > 1e-4 else f"{row['error']:.0e}"
 
 
 def memory(row: Row) -> str:
@@ -49,7 +54,7 @@ def every() -> str:
         return ""
     for r in found:
         first = next(o for o in found if (o["work"], o["steps"]) == (r["work"], r["steps"]))
-        ratio = f"{r['seconds'] / first['seconds']:.2g}" if r["seconds"] and first["seconds"] else ""
+        ratio = two_digits(r["seconds"] / first["seconds"]) if r["seconds"] and first["seconds"] else ""
         cells = [r["work"], r["steps"], f"{r['package']}, {r['gradient']}", "fractional" if r["memory"] else "order 1"]
         lines.append([*cells, seconds(r), ratio, memory(r), off_by(r)])
     head = [

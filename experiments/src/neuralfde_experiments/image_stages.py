@@ -162,17 +162,23 @@ def figure(rows: Sequence[Row]) -> Any:
     picture = Figure(figsize=(9.5, 3.8), layout="constrained")
     left, right = picture.subplots(1, 2)
     draw_accuracy(left, rows)
-    for k, r in enumerate({r["adjoint"]: r for r in reversed(rows) if r["adjoint"] != "direct"}.values()):
+    for r in {r["adjoint"]: r for r in reversed(rows) if r["adjoint"] != "direct"}.values():
         points = [c for c in r["curve"] if c.get("cosines")]
         for name, line in zip(points[0]["cosines"] if points else (), ("-", "--", "-.", ":", "-"), strict=False):
             epochs, values = [c["epoch"] for c in points], [c["cosines"][name] for c in points]
             label = f"{r['adjoint']}: {name}"
-            right.plot(epochs, values, line, color=f"C{1 - k}", label=label, marker=".", linewidth=1.2)
+            right.plot(epochs, values, line, color=colour_of(r), label=label, marker=".", linewidth=1.2)
     right.axhline(0, color="grey", linewidth=0.5)
-    right.set(xlabel="epoch", ylabel="cosine with the true gradient", ylim=(-0.55, 1.05))
+    right.set(xlabel="epoch", ylabel="cosine with the true gradient")
+    right.xaxis.get_major_locator().set_params(integer=True)
     right.legend(frameon=False, fontsize=7, ncols=2)
     picture.suptitle(f"Three fractional stages, {rows[0]['dataset']}, β = {rows[0]['order']:g}", fontsize=11)
     return picture
+
+
+def colour_of(row: Row) -> str:
+    """One colour for each adjoint."""
+    return f"C{('exact', 'paper', 'direct').index(row['adjoint'])}"
 
 
 def draw_accuracy(axis: Any, rows: Sequence[Row]) -> None:
@@ -180,7 +186,7 @@ def draw_accuracy(axis: Any, rows: Sequence[Row]) -> None:
     names = list(dict.fromkeys(r["adjoint"] for r in rows))
     labelled: set[str] = set()
     for r in rows:
-        name, colour = r["adjoint"], f"C{('exact', 'paper', 'direct').index(r['adjoint'])}"
+        name, colour = r["adjoint"], colour_of(r)
         told = [c for c in r["curve"] if "test_accuracy" in c]
         epochs, values = [c["epoch"] for c in told], [c["test_accuracy"] for c in told]
         first = name not in labelled
@@ -190,4 +196,5 @@ def draw_accuracy(axis: Any, rows: Sequence[Row]) -> None:
         if not r["finite"] and epochs:
             axis.plot(epochs[-1], values[-1], "x", color=colour)
     axis.set(xlabel="epoch", ylabel="test accuracy, %")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=9)
