@@ -69,8 +69,8 @@ NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 
 #: Steps from which, and numbers of the state up to which, ``auto`` takes a kernel for a training with exponentials and
 #: rows on the device: compiling takes seconds, then a training step of 2000 is 5 to 11 times faster than by CUDA graphs
-#: (H200, networks 32-64-32 with batches of 64 and 4096; 100,000 systems of two numbers too), at the price of what is kept
-#: for a block.
+#: (H200, networks 32-64-32 with batches of 64 and 4096; 100,000 systems of two numbers too), at the price of what is
+#: kept for a block.
 KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 18
 #: Samples of a program where features are single numbers, one a thread, and where they are tiles: of 32 samples tiles
 #: spill registers and are 10 to 50 times slower (H200, networks 32-64-32).
