@@ -105,11 +105,18 @@ class Systems:
 
     def is_large(self, w0: Tensor, like: Tensor) -> Tensor:
         """Whether ``w_0 A`` is large, for each sample: then ``(z - c) / w_0`` has more digits than ``A z``."""
-        if self._size is None or derivatives_are_watched():
-            with torch.no_grad():
-                rough = irregular(like.detach()) - 1.5
-                self._size = self.part.matvec(rough).norm(dim=-1, keepdim=True) / rough.norm(dim=-1, keepdim=True)
-        return w0.detach().abs() * self._size > LARGE_STEP
+        return w0.detach().abs() * self._size_for(like.detach()) > LARGE_STEP
+
+    def _size_for(self, like: Tensor) -> Tensor:
+        """How many times larger ``A`` makes a rough state of each sample; kept but for what must not outlive a call."""
+        if self._size is not None and self._size.shape[:-1] == like.shape[:-1]:
+            return self._size
+        with torch.no_grad():
+            rough = irregular(like) - 1.5
+            found = self.part.matvec(rough).norm(dim=-1, keepdim=True) / rough.norm(dim=-1, keepdim=True)
+        if not derivatives_are_watched() and not capturing():
+            self._size = found
+        return found
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
         """The factor for this weight."""
@@ -132,9 +139,7 @@ class Systems:
         """Where single precision cannot hold a state and ``w_0 A`` times it."""
         if torch.finfo(like.dtype).bits > 32 or self._warned:
             return
-        self.is_large(w0, like)
-        assert self._size is not None
-        largest = float(w0.detach().abs() * self._size.max())
+        largest = float(w0.detach().abs() * self._size_for(like.detach()).max())
         if largest * torch.finfo(like.dtype).eps > LOST_DIGITS:
             self._warned = True
             warnings.warn(
