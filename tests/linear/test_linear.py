@@ -325,23 +325,33 @@ def test_single_precision_keeps_its_digits_over_many_steps():
     assert relative(run(torch.float32), run(F64)) < 6e-7  # 1e-5 with slopes from differences of states
 
 
-@pytest.mark.parametrize("method", ["imex", "trapezoid", "bdf2", "l1"])
-@pytest.mark.parametrize("grading", [1.0, 1.5])
+def fourth_differences(scale, dtype, method, grading=1.0):
+    """Ten steps with fourth differences of 600 numbers, times ``scale``: one, or one for each sample."""
+    n, at = 600, torch.arange(600)
+    there = torch.cat([(at + o) % n for o in (-2, -1, 0, 1, 2)])
+    values = torch.tensor([-1.0, 4.0, -6.0, 4.0, -1.0], dtype=dtype).repeat_interleave(n)
+    part = linear.Sparse(at.repeat(5), there, torch.as_tensor(scale, dtype=dtype)[..., None] * values, n)
+    options = {"method": method, "steps": 10, "grading": grading, "linear": part}
+    z0 = numbers(n).to(dtype).expand(*torch.as_tensor(scale).shape, n)
+    return nf.fdeint(None, z0, 1.0, 0.7, **options).double()
+
+
+@pytest.mark.parametrize(
+    ("method", "grading"),
+    [("imex", 1.0), ("imex", 1.5), ("trapezoid", 1.0), ("trapezoid", 1.5), ("bdf2", 1.0), ("l1", 1.0), ("l1", 1.5)],
+)
 def test_single_precision_of_a_stiff_part_is_rough_or_said_to_be_none(method, grading):
-    if method == "bdf2" and grading != 1:
-        pytest.skip("defined on uniform grids")
-
-    def run(dtype, scale):
-        n, at = 600, torch.arange(600)
-        there = torch.cat([(at + o) % n for o in (-2, -1, 0, 1, 2)])
-        values = scale * torch.tensor([-1.0, 4.0, -6.0, 4.0, -1.0], dtype=dtype).repeat_interleave(n)
-        part = linear.Sparse(at.repeat(5), there, values, n)
-        options = {"method": method, "steps": 10, "grading": grading, "linear": part}
-        return nf.fdeint(None, numbers(n).to(dtype), 1.0, 0.7, **options).double()
-
-    assert relative(run(torch.float32, 1e4), run(F64, 1e4)) < 1e-2  # 1 and more where slopes were products with A
+    few, all_digits = (fourth_differences(1e4, dtype, method, grading) for dtype in (torch.float32, F64))
+    assert relative(few, all_digits) < 1e-2  # 1 and more where slopes were products with A
     with pytest.warns(UserWarning, match="too stiff for torch.float32.*Use float64"):
-        run(torch.float32, 1e6)
+        fourth_differences(1e6, torch.float32, method, grading)
+
+
+@pytest.mark.parametrize("method", ["imex", "trapezoid"])
+def test_a_stiff_sample_keeps_its_digits_beside_one_that_is_not(method):
+    both = fourth_differences([1e4, 0.1], torch.float32, method, 1.5)
+    for own, scale in zip(both, (1e4, 0.1), strict=True):
+        assert relative(own, fourth_differences(scale, F64, method, 1.5)) < 1e-2
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -62,6 +62,7 @@ class _Directly(Stages):
     def __init__(self, part: LinearPart, uneven: bool, second_order: bool) -> None:
         self.systems, self.other = Systems(part), NewtonStages(Newton())
         self.uneven, self.second_order = uneven, second_order
+        self.judged: tuple[Factor, Tensor | bool] | None = None  # the last factor, and whose slopes are differences
         self.source: tuple[Tensor, ...] | None = None  # empty where it is zero
 
     @property
@@ -85,21 +86,32 @@ class _Directly(Stages):
             return self.other.solve(f, c, w0, guess, where)
         self.systems.linear_solves += 1
         factor = self.systems.factor(w0, c)
-        if (self.uneven or c.dtype != torch.float64) and not self._by_differences(w0, c):
-            v = factor.solve(f(c))
+        enough_digits = c.dtype == torch.float64 and not self.uneven
+        differ = enough_digits or self._by_differences(factor, w0, c)
+        v = c if differ is True else factor.solve(f(c))
+        if differ is False:
             return torch.addcmul(c, w0, v), v
         if self.source is None:
             source = f(torch.zeros_like(c))
             self.source = (source,) if bool(source.any()) else ()
         z = factor.solve(torch.addcmul(c, w0, *self.source) if self.source else c)
-        return z, (z - c).div_(w0)
+        if differ is True:
+            return z, (z - c).div_(w0)
+        v = torch.where(differ, (z - c) / w0, v)
+        return torch.addcmul(c, w0, v), v
 
-    def _by_differences(self, w0: Tensor, c: Tensor) -> bool:
-        """Whether slopes are ``(z - c) / w_0``, which is rounding where a step is short, although digits are few.
+    def _by_differences(self, factor: Factor, w0: Tensor, c: Tensor) -> Tensor | bool:
+        """Whether slopes are ``(z - c) / w_0`` although digits are few: of all samples, of none, or of which.
 
-        A product with a large ``A`` is rounding as well, which rules of order 1 damp and those of order 2 add up.
+        That is rounding where a step is short. A product with a large ``A`` is rounding as well, which rules of order 1
+        damp and those of order 2 add up.
         """
-        return self.second_order and bool(self.systems.is_large(w0, c).all())
+        if not self.second_order:
+            return False
+        if self.judged is None or self.judged[0] is not factor:
+            large = self.systems.is_large(w0, c)
+            self.judged = factor, bool(large.all()) or (large if bool(large.any()) else False)
+        return self.judged[1]
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         """See :class:`Stages`."""
