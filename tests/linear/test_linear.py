@@ -283,6 +283,13 @@ def test_a_singular_matrix_is_named():
         base.Systems(part).factor(torch.tensor(0.5, dtype=F64), numbers(N))
 
 
+def on_a_ring(offsets, values, n=600):
+    """A sparse matrix with these values, (..., offsets), beside each of ``n`` numbers on a ring."""
+    at = torch.arange(n)
+    there = torch.cat([(at + o) % n for o in offsets])
+    return linear.Sparse(at.repeat(len(offsets)), there, values.repeat_interleave(n, -1), n)
+
+
 @pytest.mark.parametrize("dtype", [F64, torch.float32])
 @pytest.mark.parametrize(
     ("offsets", "values", "grows"),
@@ -296,9 +303,7 @@ def test_a_singular_matrix_is_named():
 )
 def test_growth_of_a_large_sparse_matrix_is_noticed(offsets, values, grows, dtype):
     """Its eigenvalues are not known, and its discs reach to the right."""
-    n, at = 600, torch.arange(600)
-    there = torch.cat([(at + o) % n for o in offsets])
-    part = linear.Sparse(at.repeat(len(offsets)), there, torch.tensor(values, dtype=dtype).repeat_interleave(n), n)
+    n, part = 600, on_a_ring(offsets, torch.tensor(values, dtype=dtype))
     options = {"steps": 10, "linear": part, "grading": 1.5}
     if grows:
         with pytest.raises(nf.ConvergenceError, match="indefinite"):
@@ -327,12 +332,10 @@ def test_single_precision_keeps_its_digits_over_many_steps():
 
 def fourth_differences(scale, dtype, method, grading=1.0):
     """Ten steps with fourth differences of 600 numbers, times ``scale``: one, or one for each sample."""
-    n, at = 600, torch.arange(600)
-    there = torch.cat([(at + o) % n for o in (-2, -1, 0, 1, 2)])
-    values = torch.tensor([-1.0, 4.0, -6.0, 4.0, -1.0], dtype=dtype).repeat_interleave(n)
-    part = linear.Sparse(at.repeat(5), there, torch.as_tensor(scale, dtype=dtype)[..., None] * values, n)
+    scale, values = torch.as_tensor(scale, dtype=dtype), torch.tensor([-1.0, 4.0, -6.0, 4.0, -1.0], dtype=dtype)
+    part = on_a_ring([-2, -1, 0, 1, 2], scale[..., None] * values)
     options = {"method": method, "steps": 10, "grading": grading, "linear": part}
-    z0 = numbers(n).to(dtype).expand(*torch.as_tensor(scale).shape, n)
+    z0 = numbers(600).to(dtype).expand(*scale.shape, 600)
     return nf.fdeint(None, z0, 1.0, 0.7, **options).double()
 
 
