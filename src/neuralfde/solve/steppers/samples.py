@@ -65,7 +65,7 @@ class WholeBlocks:
         func, size = plan.field.func, like.numel()
         if plan.stepper is not None or plan.scheme.implicit or like.is_cuda or plan.scheme.stages == 0:
             return None
-        if not run.vectorised or why_single(plan.field) or plan.steps * plan.scheme.stages < PICARD_FEWEST:
+        if not run.vectorised or why_single(plan.field) or plan.steps * plan.scheme.stages < PICARD_FEWEST[1]:
             return None
         held = sum(x.numel() for x in (func.parameters() if isinstance(func, nn.Module) else plan.leaves))
         jacobians = size <= SAMPLES_NUMBERS and size * held <= SAMPLES_WORK
