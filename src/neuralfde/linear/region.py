@@ -1,0 +1,56 @@
+"""Where the eigenvalues of a sparse matrix can be, from its numbers alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_RAYS = 180
+
+
+def enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor | None:
+    """The ends of rays from 0 to the edge of a region left of 0 that holds all eigenvalues, complex; None if none does.
+
+    It is what the discs of Gershgorin by rows, those by columns, and the strip of the numerical range leave: real parts
+    below those of the symmetric part's discs, imaginary ones within those of the other.
+    """
+    angles = torch.linspace(math.pi / 2, math.pi, _RAYS + 1, dtype=torch.float64, device=values.device)[1:]
+    own = rows == columns
+    centre = _sums(rows, torch.where(own, values, 0.0), n)
+    beside = torch.where(own, 0.0, values.abs())
+    ends = [_of_discs(centre, _sums(x, beside, n), angles) for x in (rows, columns)]
+    place, at = torch.cat([rows * n + columns, columns * n + rows]).unique(return_inverse=True)
+    first, both = place // n, ([values, values], [values, -values])
+    symmetric, turning = (_sums(at, torch.cat(x, -1) / 2, len(place)) for x in both)
+    reach = _sums(first, torch.where(first == place % n, 0.0, symmetric.abs()), n)
+    width = float(_sums(first, turning.abs(), n).max())
+    if _is_left(centre, reach):
+        ends.append(width / torch.sin(angles).clamp(min=1e-300))
+    known = [x for x in ends if x is not None]
+    if not known:
+        return None
+    largest = float((centre.abs() + torch.maximum(*(_sums(x, beside, n) for x in (rows, columns)))).max())
+    radius = torch.stack(known).amin(0).clamp(max=largest)
+    return torch.polar(radius, angles)
+
+
+def _of_discs(centre: Tensor, reach: Tensor, angles: Tensor) -> Tensor | None:
+    """How far the discs reach in these directions, all of which point left."""
+    if not _is_left(centre, reach):
+        return None
+    found = []
+    for angle in angles:  # one at a time: there may be many discs
+        inside = reach**2 - (centre * torch.sin(angle)) ** 2
+        end = centre * torch.cos(angle) + inside.clamp(min=0).sqrt()
+        found.append(torch.where(inside >= 0, end, 0.0).max().double())
+    return torch.stack(found)
+
+
+def _is_left(centre: Tensor, reach: Tensor) -> bool:
+    return bool((centre + reach <= 1e-12 * centre.abs().max()).all())
+
+
+def _sums(places: Tensor, values: Tensor, n: int) -> Tensor:
+    return values.new_zeros(*values.shape[:-1], n).index_add(-1, places, values)
