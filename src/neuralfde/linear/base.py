@@ -165,8 +165,8 @@ class Systems:
         if -math.inf < least <= 0:
             raise ConvergenceError(
                 f"the matrix I - w0 A of linear= is indefinite, with an eigenvalue near {least:.2g}: A grows faster "
-                f"than the step, for good or before it decays. Take a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large, or put "
-                "what grows into func."
+                "than the step, for good or before it decays. Take a smaller step h, with h^β at most "
+                f"{1 / (1 - least):.2g} times as large, or put what grows into func."
             )
 
 
