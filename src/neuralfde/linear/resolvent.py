@@ -26,10 +26,12 @@ from ..base.torch_private import derivatives_are_watched, value_of
 from ..errors import ConvergenceError, InputError
 from ..special import mittag_leffler_matrix
 from .arnoldi import TooManyVectors, by_arnoldi
+from .bands import Bands
 from .base import LinearPart, Systems
 from .chebyshev import by_polynomials
 from .contour import contour_for
 from .dense import Matrix
+from .region import nearly_enclosing
 from .sparse import Sparse
 
 
@@ -56,12 +58,17 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
     dtype, part = given.z0.dtype, given.part
     part = part.with_tensors([x.double() for x in part.tensors])
     given = given._replace(part=part, z0=given.z0.double(), b=None if given.b is None else given.b.double())
-    systems, known = part.systems(), part.with_tensors([value_of(x) for x in part.tensors]).spectrum()
+    known = _known(part)
+    if known is None and isinstance(part, Bands):
+        part = _as_sparse(part)
+        given, known = given._replace(part=part), _known(part)
+    systems, sure = part.systems(), known is not None and (isinstance(part, Sparse) or _is_easy(known, given, times))
+    if known is None and isinstance(part, Sparse):
+        known = nearly_enclosing(part.rows, part.columns, value_of(part.values), part.n)
     if known is None:
         raise InputError(
             "linear= without func and without steps needs to know where the eigenvalues of A are: those of a large "
-            "matrix are known where it is symmetric, tridiagonal or diagonal in a transform, or where the discs of "
-            "Gershgorin of a sparse one, or of its symmetric part, lie left of 0. Give steps= or rtol=."
+            "matrix are known where it is sparse, tridiagonal or diagonal in a transform. Give steps= or rtol=."
         )
     sparse, fewer = isinstance(part, Sparse) and part.n > DENSE_NUMBERS, None
     sums = _by_polynomials(given, known, times) if sparse and not known.is_complex() else None
@@ -71,7 +78,7 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
         states = _by_matrix(given, part, times)
     else:
         states = _integral(given, known, times, systems, 1.0)
-        if estimate or not (sparse or _is_easy(known, given, times)):
+        if estimate or not sure:
             with torch.no_grad():
                 fewer = _integral(given, known, times, systems, 0.8)
             if float((states.detach() - fewer).abs().max()) > 1e-6 * float(states.detach().abs().max()):
@@ -81,6 +88,18 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
                 )
     error = (states.detach() - fewer).abs().to(dtype) if estimate and fewer is not None else None
     return Found(states.to(dtype), error, systems)
+
+
+def _known(part: LinearPart) -> Tensor | None:
+    return part.with_tensors([value_of(x) for x in part.tensors]).spectrum()
+
+
+def _as_sparse(part: Bands) -> Sparse:
+    n, width = part.bands.shape[-2:]
+    rows = torch.arange(n, device=part.bands.device)[:, None].expand(n, width)
+    columns = rows + torch.arange(width, device=rows.device) - width // 2
+    inside = (columns >= 0) & (columns < n)
+    return Sparse(rows[inside], columns[inside], part.bands[..., inside], n)
 
 
 def _by_polynomials(given: Equation, known: Tensor, times: list[float]) -> tuple[Tensor, Tensor] | None:
