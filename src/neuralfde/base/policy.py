@@ -133,6 +133,8 @@ CHEBYSHEV_ROUNDING = 1e-13
 CONTOUR_WINDOW, CONTOUR_DIGITS, CONTOUR_LOSS, CONTOUR_GROWTH, CONTOUR_MATRIX = 5.0, 34.0, 5.0, 20.0, 64
 #: Nodes of a contour, a system each; of eigenvalues left of 0 it takes 14 to 70.
 CONTOUR_NODES = 320
+#: A solution from fewer nodes may be off by this share, otherwise there is none: A is too far from normal.
+CONTOUR_OFF = 1e-6
 #: Vectors of the basis in which the numerical range of a sparse matrix is looked at, where its discs do not say.
 LANCZOS_PRODUCTS = 61
 #: Vectors of a basis for all of these systems with a sparse matrix, some three times the root of |λ| t^β, and the share

@@ -20,6 +20,7 @@ from ..base.policy import (
     CONTOUR_DIGITS,
     CONTOUR_GROWTH,
     CONTOUR_MATRIX,
+    CONTOUR_OFF,
     DENSE_NUMBERS,
 )
 from ..base.torch_private import derivatives_are_watched, value_of
@@ -57,12 +58,11 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
     """The solution at these positive times; with ``estimate`` an integral over fewer points is compared with it."""
     dtype, part = given.z0.dtype, given.part
     part = part.with_tensors([x.double() for x in part.tensors])
-    given = given._replace(part=part, z0=given.z0.double(), b=None if given.b is None else given.b.double())
-    known = _known(part)
-    if known is None and isinstance(part, Bands):
+    if isinstance(part, Bands) and _known(part) is None:
         part = _as_sparse(part)
-        given, known = given._replace(part=part), _known(part)
-    systems, sure = part.systems(), known is not None and (isinstance(part, Sparse) or _is_easy(known, given, times))
+    given = Equation(part, given.z0.double(), None if given.b is None else given.b.double(), *given[3:])
+    systems, known, large = part.systems(), _known(part), isinstance(part, Sparse) and part.n > DENSE_NUMBERS
+    sure = known is not None and (large or _is_easy(known, given, times))
     if known is None and isinstance(part, Sparse):
         known = nearly_enclosing(part.rows, part.columns, value_of(part.values), part.n)
     if known is None:
@@ -70,18 +70,17 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
             "linear= without func and without steps needs to know where the eigenvalues of A are: those of a large "
             "matrix are known where it is sparse, tridiagonal or diagonal in a transform. Give steps= or rtol=."
         )
-    sparse, fewer = isinstance(part, Sparse) and part.n > DENSE_NUMBERS, None
-    sums = _by_polynomials(given, known, times) if sparse and not known.is_complex() else None
+    sums = _by_polynomials(given, known, times) if large and not known.is_complex() else None
     if sums is not None:
         (states, fewer), systems.why = sums, "Chebyshev polynomials in a sparse matrix"
-    elif isinstance(part, Matrix) and part.matrix.shape[-1] <= CONTOUR_MATRIX and not _is_easy(known, given, times):
-        states = _by_matrix(given, part, times)
+    elif isinstance(part, Matrix) and part.matrix.shape[-1] <= CONTOUR_MATRIX and not sure:
+        states, fewer = _by_matrix(given, part, times), None
     else:
-        states = _integral(given, known, times, systems, 1.0)
-        if estimate or not sure:
+        states, fewer = _integral(given, known, times, systems, 1.0), None
+        if estimate or not (sure or derivatives_are_watched()):
             with torch.no_grad():
                 fewer = _integral(given, known, times, systems, 0.8)
-            if float((states.detach() - fewer).abs().max()) > 1e-6 * float(states.detach().abs().max()):
+            if not float((states.detach() - fewer).abs().max()) <= CONTOUR_OFF * float(states.detach().abs().max()):
                 raise ConvergenceError(
                     "linear= is too far from normal for a solution without steps: eigenvalues say too little of it. "
                     "Give steps= or rtol=."
