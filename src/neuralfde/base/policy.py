@@ -135,11 +135,14 @@ CONTOUR_WINDOW, CONTOUR_DIGITS, CONTOUR_LOSS, CONTOUR_GROWTH, CONTOUR_MATRIX = 5
 CONTOUR_NODES = 320
 #: A solution from fewer nodes may be off by this share, otherwise there is none: A is too far from normal.
 CONTOUR_OFF = 1e-6
-#: Vectors of the basis in which the numerical range of a sparse matrix is looked at, where its discs do not say.
-LANCZOS_PRODUCTS = 61
+#: Vectors of the basis in which the numerical range of a sparse matrix is looked at, where its discs do not say, and
+#: directions in a quarter of the plane in which its region is measured.
+LANCZOS_PRODUCTS, REGION_RAYS = 61, 180
 #: Vectors of a basis for all of these systems with a sparse matrix, some three times the root of |λ| t^β, and the share
 #: of the states that they may miss. Beyond them each system has a sparse LU, five times as long for 10,000 numbers.
 ARNOLDI_VECTORS, ARNOLDI_ROUNDING = 320, 1e-12
+#: Vectors between two looks at what they miss: a look takes as long as some ten products.
+ARNOLDI_LOOK = 16
 #: Numbers beyond which a norm of their sizes takes longer than two calls: on a CPU six times as long.
 NORM_NUMBERS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.

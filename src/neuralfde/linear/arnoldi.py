@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.policy import ARNOLDI_VECTORS
+from ..base.policy import ARNOLDI_LOOK, ARNOLDI_VECTORS
 from ..errors import ConvergenceError
 from ..schemes.sparse_systems import SparseMatrix
 from .sparse import Sparse
-
-_LOOK = 16  # vectors between two looks at the residual
 
 
 class TooManyVectors(ConvergenceError):
@@ -93,7 +91,7 @@ def _solved(matrix: SparseMatrix, r: Tensor, q: Tensor, gains: Tensor, tolerance
         length = new.norm(dim=1)
         hessenberg[:, k + 1, k] = length
         last = k + 1 == matrix.n
-        if last or (k + 1) % _LOOK == 0:
+        if last or (k + 1) % ARNOLDI_LOOK == 0:
             for some in ([hard], list(range(len(q)))):  # all of them where the hardest is solved
                 x = _small(hessenberg[:, : k + 1, : k + 1], q[some], norm)
                 off = (gains[:, some].abs() * (length[:, None] * x[..., -1].abs() / q[some].abs())[:, None]).sum(-1)

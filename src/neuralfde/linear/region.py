@@ -7,11 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..base.policy import LANCZOS_PRODUCTS
+from ..base.policy import LANCZOS_PRODUCTS, REGION_RAYS
 from ..schemes.krylov import gmres
 from ..schemes.sparse_systems import SparseMatrix
-
-_RAYS = 180
 
 
 def enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor | None:
@@ -20,7 +18,7 @@ def enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor |
     It is what the discs of Gershgorin by rows, those by columns, and the strip of the numerical range leave: real parts
     below those of the symmetric part's discs, imaginary ones within those of the other.
     """
-    angles = torch.linspace(math.pi / 2, math.pi, _RAYS + 1, dtype=torch.float64, device=values.device)[1:]
+    angles = torch.linspace(math.pi / 2, math.pi, REGION_RAYS + 1, dtype=torch.float64, device=values.device)[1:]
     own = rows == columns
     centre = _sums(rows, torch.where(own, values, 0.0), n)
     beside = torch.where(own, 0.0, values.abs())
@@ -46,7 +44,7 @@ def nearly_enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> T
     basis = gmres(symmetric, start.to(values), 0.0, LANCZOS_PRODUCTS)[2]
     found, vectors = torch.linalg.eigh(basis[:, :-1, :-1])
     top = float((found[:, -1] + basis[:, -1, -2].abs() * vectors[:, -1, -1].abs()).max())  # and its residual
-    angles = torch.linspace(0, math.pi, 2 * _RAYS + 1, dtype=torch.float64, device=values.device)
+    angles = torch.linspace(0, math.pi, 2 * REGION_RAYS + 1, dtype=torch.float64, device=values.device)
     straight = torch.cos(angles).clamp(min=1e-300)
     right = torch.where(angles < math.pi / 2, max(0.0, top) / straight, math.inf)
     radius = torch.minimum(right, _halves(rows, columns, values, n)[1] / torch.sin(angles).clamp(min=1e-300))
