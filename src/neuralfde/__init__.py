@@ -33,6 +33,7 @@ from .schemes import (
     Newton,
     Predictor,
     Sparse,
+    Spectral,
     Trapezoid,
 )
 from .solve.steppers import CudaGraph, Kernel, Picard, Single
@@ -86,6 +87,7 @@ __all__ = [
     "Single",
     "Solution",
     "Sparse",
+    "Spectral",
     "Stats",
     "Tempered",
     "Trapezoid",

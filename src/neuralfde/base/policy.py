@@ -128,9 +128,22 @@ GROWTH_PRODUCTS = 30
 CHEBYSHEV_TERMS = 1024
 #: Terms below this share of the largest value are left out of such a sum.
 CHEBYSHEV_ROUNDING = 1e-13
-#: Without steps: times of one parabola lie within this factor, what is below exp(-digits) is left out of its integral,
-#: and rounding grows by exp(growth) where A does. Beyond that, matrices up to this size have a function of their own.
-PARABOLA_WINDOW, PARABOLA_DIGITS, PARABOLA_GROWTH, PARABOLA_MATRIX = 5.0, 34.0, 20.0, 64
+#: Without steps: times of one contour lie within this factor, what is below exp(-digits) is left out of its integral,
+#: rounding grows by at most exp(loss), and by exp(growth) where A does. Beyond that, matrices up to this size have a
+#: function of their own.
+CONTOUR_WINDOW, CONTOUR_DIGITS, CONTOUR_LOSS, CONTOUR_GROWTH, CONTOUR_MATRIX = 5.0, 34.0, 5.0, 20.0, 64
+#: Nodes of a contour, a system each; of eigenvalues left of 0 it takes 14 to 70.
+CONTOUR_NODES = 320
+#: A solution from fewer nodes may be off by this share, otherwise there is none: A is too far from normal.
+CONTOUR_OFF = 1e-6
+#: Vectors of the basis in which the numerical range of a sparse matrix is looked at, where its discs do not say, and
+#: directions in a quarter of the plane in which its region is measured.
+LANCZOS_PRODUCTS, REGION_RAYS = 61, 180
+#: Vectors of a basis for all of these systems with a sparse matrix, some three times the root of |λ| t^β, and the share
+#: of the states that they may miss. Beyond them each system has a sparse LU, five times as long for 10,000 numbers.
+ARNOLDI_VECTORS, ARNOLDI_ROUNDING = 320, 1e-12
+#: Vectors between two looks at what they miss: a look takes as long as some ten products.
+ARNOLDI_LOOK = 16
 #: Numbers beyond which a norm of their sizes takes longer than two calls: on a CPU six times as long.
 NORM_NUMBERS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.

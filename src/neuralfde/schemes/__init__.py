@@ -12,6 +12,7 @@ from .newton import Newton
 from .one_stage import OneStage
 from .predictor import Predictor
 from .sparse import Sparse
+from .spectral import Spectral
 from .stage_solvers import FixedPoint, Stages, StageSolver
 from .trapezoid import ABM, Trapezoid
 
@@ -36,6 +37,7 @@ __all__ = [
     "Pulled",
     "Scheme",
     "Sparse",
+    "Spectral",
     "StageSolver",
     "Stages",
     "Trapezoid",
