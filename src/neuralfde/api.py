@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from .base.torch_private import pytree
 from .course import follow, needs_no_steps, solved_exactly, stats_of
 from .door.complex_numbers import again_complex, in_real_numbers
 from .door.cost import Prediction, predict
-from .door.migration import explained, refuse
+from .door.migration import refuse, refuse_call
 from .door.observed import initial_state
 from .door.output import in_rows
 from .door.resume import State
@@ -29,6 +30,26 @@ from .solve.steppers import Stepper
 from .solver import Stats, gain, refuse_estimate, run
 from .storage import Storage
 from .time import Event
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``call``, with help where its arguments do not fit."""
+
+    # solve and FDEBlock read the defaults from the function
+    @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
+    def checked(*args: _P.args, **given: _P.kwargs) -> _R:
+        try:
+            return call(*args, **given)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # from inside
+                raise
+        refuse_call(call, len(args), given)
+        return call(*args, **given)  # Python's own words
+
+    return checked
 
 
 @dataclass(frozen=True)
@@ -51,7 +72,7 @@ class Solution:
     event_times: Tensor | None = None
 
 
-@explained
+@_explained
 def fdeint(
     func: Callable[..., Any] | Tensor | None,
     z0: Any,
@@ -182,7 +203,7 @@ def fdeint(
     return again_complex(way(func, z0, t, order, given).ys)
 
 
-@explained
+@_explained
 def solve(
     func: Callable[..., Any] | Tensor | None,
     z0: Any,
@@ -249,7 +270,7 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
     return pytree.tree_map(lambda a, b: (a - b).detach().abs() / by, fine, coarse)
 
 
-@explained
+@_explained
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
     """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
     given = _options("plan", options)

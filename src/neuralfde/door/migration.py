@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from ..errors import InputTypeError, nearest
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 _BACKWARD = "The backward pass is the exact adjoint of the forward one and has no settings of its own; leave it out."
 #: what torchdiffeq and torchfde call an argument -> what to write here
@@ -34,33 +30,25 @@ def refuse(call: str, given: Iterable[str], known: Collection[str]) -> None:
             raise InputTypeError(f"{call} has no argument {name}=. {ARGUMENTS.get(name) or nearest(name, known)}")
 
 
-def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``call``, which is called as ``(func, z0, t, order, *, ...)``, with help where its arguments do not fit."""
+def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) -> None:
+    """Raise, where help is at hand, for a ``call(func, z0, t, order, *, ...)`` that does not take what it was given.
+
+    Args:
+        call: the function.
+        count: how many arguments it got by position.
+        given: the names of the others.
+    """
     parameters = inspect.signature(call).parameters.values()
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    known = {p.name for p in parameters}
     first = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    name = f"{getattr(call, '__name__', call)}()"
-
-    def check(count: int, given: dict[str, Any]) -> None:
-        if not open_ended:
-            refuse(name, given, known)
-        if count > len(first):
-            raise InputTypeError(
-                f"{name} takes {', '.join(first)} by position, all else by name, such as step=0.1, but got {count} "
-                "arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
-            )
-        missing = [x for x in first[count:] if x not in given]
-        if missing == ["order"]:
-            raise InputTypeError(
-                f"{name} needs the order of the derivative after t: order=0.7, a tensor, or an operator. "
-                "order=1.0 is an ordinary differential equation."
-            )
-
-    # solve and FDEBlock read the defaults from the function
-    @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
-    def checked(*args: _P.args, **given: _P.kwargs) -> _R:
-        check(len(args), given)
-        return call(*args, **given)
-
-    return checked
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        refuse(f"{call.__name__}()", given, {p.name for p in parameters})
+    if count > len(first):
+        raise InputTypeError(
+            f"{call.__name__}() takes {', '.join(first)} by position, all else by name, such as step=0.1, but got "
+            f"{count} arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+        )
+    if [x for x in first[count:] if x not in given] == ["order"]:
+        raise InputTypeError(
+            f"{call.__name__}() needs the order of the derivative after t: order=0.7, a tensor, or an operator. "
+            "order=1.0 is an ordinary differential equation."
+        )
