@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .adjoints import Adjoint
+from .base.checks import named
 from .base.structure import is_complex, structure_of, tensors_in
 from .base.torch_private import pytree
 from .course import follow, needs_no_steps, solved_exactly, stats_of
@@ -21,10 +22,11 @@ from .door.observed import initial_state
 from .door.output import in_rows
 from .door.resume import State
 from .door.semilinear import joined
-from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
+from .door.validation import Options, read
 from .errors import InputError, InputTypeError
 from .history import History
 from .orders import Operator
+from .rhs.first import read_args, read_params, refuse_surroundings
 from .schemes import Scheme, StageSolver
 from .solve.steppers import Stepper
 from .solver import Stats, gain, refuse_estimate, run
@@ -286,7 +288,6 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
         raise InputError("how many steps a tolerance takes is known afterwards: give plan() step=, steps= or grid=.")
     problem = read(structure_of(z0), t, order, given, train)
     read_args(given.args, problem.structure)
-    read_stepper(given.stepper, problem.adjoint)
     mesh = problem.mesh(given.velocity is not None, problem.request.grid)
     problem.operator.check(problem.known, problem.scheme, mesh)
     stages = getattr(problem.scheme, "corrections", 0) + 1

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .adjoints import Paper
 from .base.caches import capturing
 from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
@@ -19,32 +20,27 @@ from .door.cost import less_memory
 from .door.export import refuse_export
 from .door.lags import read_lags
 from .door.names import ADJOINTS
+from .door.observed import read_velocity
 from .door.output import assembled
+from .door.own_time import in_moving_time, in_own_time
+from .door.paper import paper_weights
 from .door.resume import State, settings_of, weights_of_past
 from .door.semilinear import joined, refuse_orders
 from .door.validation import (
     Options,
     Problem,
-    in_moving_time,
-    in_own_time,
-    read_args,
-    read_params,
-    read_stepper,
-    read_velocity,
-    refuse_surroundings,
 )
-from .door.weighing import Weights, paper_weights, weighed
+from .door.weighing import Weights, weighed
 from .errors import ConvergenceError, InputError, UnsupportedError
 from .history import History
 from .orders import Caputo, CustomKernel, read_order
 from .rhs.field import Field
-from .rhs.first import first_evaluation, refuse_state
+from .rhs.first import first_evaluation, read_args, read_params, refuse_state, refuse_surroundings
 from .rhs.purity import Called
 from .schemes import Scheme
 from .solve.delays import Delays
 from .solve.function import solved
 from .solve.plan import Plan, Run
-from .solve.steppers import Stepper
 from .storage import Storage
 from .weights.embedded import step_errors
 from .weights.kernel import Kernel
@@ -188,14 +184,13 @@ def _solve_once(
         func, args = in_moving_time(func, wanted.grid, row0, args)
     if delays is not None:
         delays = replace(delays, place=len(args) - count)
-    stepper = read_stepper(given.stepper, problem.adjoint)
     field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
         row0 = row0 if problem.observed is None else torch.cat([row0, problem.observed.rows[:-1]])
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), keep or embedded, delays)
+    plan = _plan(problem, weights, given, field, inputs, (*trained, *cut), keep or embedded, delays)
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
@@ -231,7 +226,6 @@ def _plan(
     weights: Weights,
     given: Options,
     field: Field,
-    stepper: Stepper | None,
     inputs: tuple[Tensor | None, ...],
     leaves: tuple[Tensor, ...],
     keep_slopes: bool,
@@ -240,7 +234,9 @@ def _plan(
     """What the loop is to do; ``leaves``: what ``func`` uses that may get a gradient."""
     train = torch.is_grad_enabled() and not derivatives_are_watched()
     train = train and any(x is not None and x.requires_grad for x in inputs)
-    structure, grid = problem.structure, problem.request.grid
+    structure, grid, reverse = problem.structure, problem.request.grid, None
+    if isinstance(problem.adjoint, Paper):
+        reverse = paper_weights(structure, problem.request, problem.known["order"], problem.history)
     return Plan(
         field=field,
         scheme=problem.scheme.bound(field.args) if field.args else problem.scheme,
@@ -254,10 +250,10 @@ def _plan(
         weigh=train and any(x is not None and x.requires_grad for x in weights.coefficients),
         callback=given.callback,
         check_finite=given.check_finite and not capturing(),
-        backward_weights=paper_weights(problem),
+        backward_weights=reverse,
         leaves=leaves,
         called=Called(field.func, leaves) if train else None,
-        stepper=stepper,
+        stepper=problem.stepper,
         known=weights.past_rows,
         advice=lambda: less_memory(
             problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph

@@ -1,4 +1,4 @@
-"""Arguments as other solvers name and order them: refused, with what to write here."""
+"""Arguments and methods as other solvers name them: refused, with what to write here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from ..errors import InputTypeError, nearest
+from ..errors import InputError, InputTypeError, nearest
 
 _BACKWARD = "The backward pass is the exact adjoint of the forward one and has no settings of its own; leave it out."
 #: what torchdiffeq and torchfde call an argument -> what to write here
@@ -20,6 +20,19 @@ ARGUMENTS: dict[str, str] = {
     "event_fn": "It is event= here, a function that ends the solve where it crosses zero, or an Event.",
     "y0": "The initial state is z0 here.",
     "beta": "The order of the derivative is order here.",
+}
+#: what solvers of ordinary equations call their methods, and what comes nearest here
+ORDINARY: dict[str, str] = {
+    "euler": "predictor",
+    **dict.fromkeys(("midpoint", "heun2", "heun3", "rk4", "bosh3", "dopri5", "dopri8", "explicit_adams"), "abm"),
+    **dict.fromkeys(("adaptive_heun", "fehlberg2"), "abm"),
+    **dict.fromkeys(("implicit_adams", "fixed_adams", "scipy_solver"), "trapezoid"),
+}
+#: torchfde's names that mean nothing here, or something else
+TORCHFDE: dict[str, str] = {
+    "corrector": "method='abm'",
+    "trap": "method='l1-explicit', or better 'trapezoid'",
+    "glmulti": "order=MultiTerm(orders, weights) with method='gl'",
 }
 
 
@@ -51,4 +64,20 @@ def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) ->
         raise InputTypeError(
             f"{call.__name__}() needs the order of the derivative after t: order=0.7, a tensor, or an operator. "
             "order=1.0 is an ordinary differential equation."
+        )
+
+
+def refuse_method(method: str, known: Collection[str]) -> None:
+    """Raise for a method of another solver, which is none of the ``known`` ones."""
+    if method in ORDINARY:
+        raise InputError(
+            f"method={method!r} is for ordinary equations; one with memory needs weights for its whole past. "
+            f"The nearest is method={ORDINARY[method]!r}. At order 1 'predictor' is Euler's method "
+            "and 'abm' is Heun's."
+        )
+    base = method.removesuffix("-f").removesuffix("-o")
+    if base in TORCHFDE or base in known:
+        raise InputError(
+            f"method={method!r} is torchfde's name; here it is {TORCHFDE.get(base, f'method={base!r}')}. "
+            "For code written for torchfde import fdeint from neuralfde.compat.torchfde."
         )

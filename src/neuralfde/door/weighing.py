@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..adjoints import Paper
 from ..base.caches import Cache, capturing, to_device
 from ..base.grid import Mesh
-from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, READING_NUMBERS
+from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
 from ..errors import InputError
@@ -21,11 +20,11 @@ from ..history import Block, Exponentials
 from ..orders import KNOWN, Caputo
 from ..schemes import SOLVERS
 from ..solve.plan import Coefficients
-from ..weights import uniform
 from ..weights.kernel import Kernel
+from .observed import read_velocity
 from .output import Output, output
-from .resume import settings_of, windowed_start
-from .validation import Options, Problem, read, read_velocity, refuse_resume
+from .resume import refuse_resume, settings_of, windowed_start
+from .validation import Options, Problem, is_small, read
 
 # Stage solvers that are known by their numbers alone.
 _SOLVERS = (type(None), str, *map(type, SOLVERS.values()))
@@ -87,23 +86,14 @@ def _typed(asked: tuple[Any, ...]) -> Hashable:
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    others = (
-        given.params,
-        given.callback,
-        given.velocity,
-        given.horizon,
-        given.grid,
-        given.jumps,
-        given.past,
-        given.lags,
-    )
-    if given.args != () or not all(x is None for x in others):
+    others = (given.callback, given.velocity, given.horizon, given.grid, given.jumps, given.past, given.lags)
+    if given.args != () or not (given.params is None and all(x is None for x in others)):
         return False
     numbers = type(t) is type(order) is float
     known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
     names = type(given.adjoint) is type(given.history) is type(given.storage) is type(given.stepper) is str
     names = names and type(given.solver) in _SOLVERS
-    small = type(given.steps) is int and given.steps * max(16, structure.numel) <= READING_NUMBERS
+    small = type(given.steps) is int and is_small(structure, given.steps)
     return numbers and small and known and names and structure.device.type == "cpu"
 
 
@@ -178,14 +168,3 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
         after = problem.jumps.steps(elapsed.detach())[..., None].expand(-1, -1, kernel.weights.shape[-1])
         base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
     return out.nodes, Coefficients(weights, kernel.local, start, out.dense, base)
-
-
-def paper_weights(problem: Problem) -> Tensor | None:
-    """The weights by which the paper's adjoint marches back; None with another adjoint."""
-    if not isinstance(problem.adjoint, Paper):
-        return None
-    grid = problem.request.grid
-    weights = uniform.rectangle(problem.known["order"].detach(), grid.step, grid.steps)
-    structure = problem.structure
-    like = torch.empty(0, dtype=structure.dtype, device=structure.device)
-    return to_device(problem.history.tabulate(weights[None]), like)
