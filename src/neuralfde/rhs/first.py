@@ -14,9 +14,9 @@ from ..base.checks import function
 from ..base.structure import Structure, tensors_in
 from ..base.torch_private import pytree, sequence_number, uncompiled, version_of
 from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
-from .field import DRAWS, GENERATORS, Field, describe
+from .field import Field, describe
 from .fingerprint import Watch
-from .purity import changed, held_by, marked
+from .purity import DRAWS, GENERATORS, changed, held_by, marked
 
 
 def refuse_surroundings(func: Callable[..., Any]) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConvergenceError
-from ...rhs.demand import derivative_only
+from ...rhs.field import derivative_only
 from ...schemes.base import Pulled, Scheme
 from ...schemes.one_stage import explicit_pull
 from ...schemes.stage_solvers import Stages
