@@ -13,7 +13,7 @@ from torch import Tensor
 from .adjoints import Adjoint
 from .base.checks import named
 from .base.structure import is_complex, structure_of, tensors_in
-from .base.torch_private import pytree
+from .base.torch_private import compiler_is_watching, pytree, without_compiler
 from .course import follow, needs_no_steps, solved_exactly, stats_of
 from .door.complex_numbers import again_complex, in_real_numbers
 from .door.cost import Prediction, predict
@@ -38,18 +38,22 @@ _R = TypeVar("_R")
 
 
 def _explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``call``, with help where its arguments do not fit."""
+    """``call`` with help where its arguments do not fit, outside of any graph that ``torch.compile`` is building."""
+
+    def attempt(*args: _P.args, **given: _P.kwargs) -> _R:
+        try:
+            return call(*args, **given)
+        except TypeError:
+            refuse_call(call, len(args), given)
+            raise
+
+    alone = without_compiler(attempt)
 
     # solve and FDEBlock read the defaults from the function
     @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
     def checked(*args: _P.args, **given: _P.kwargs) -> _R:
-        try:
-            return call(*args, **given)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # from inside
-                raise
-        refuse_call(call, len(args), given)
-        return call(*args, **given)  # Python's own words
+        aside = not torch.compiler.is_exporting() and compiler_is_watching()
+        return (alone if aside else attempt)(*args, **given)
 
     return checked
 

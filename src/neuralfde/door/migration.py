@@ -40,7 +40,8 @@ def refuse(call: str, given: Iterable[str], known: Collection[str]) -> None:
     """Raise for an argument that ``call`` does not have, saying what to write in its place."""
     for name in given:
         if name not in known:
-            raise InputTypeError(f"{call} has no argument {name}=. {ARGUMENTS.get(name) or nearest(name, known)}")
+            advice = ARGUMENTS.get(name) or nearest(name, known)
+            raise InputTypeError(f"{call} has no argument {name}=. {advice}") from None
 
 
 def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) -> None:
@@ -59,12 +60,12 @@ def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) ->
         raise InputTypeError(
             f"{call.__name__}() takes {', '.join(first)} by position, all else by name, such as step=0.1, but got "
             f"{count} arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
-        )
+        ) from None
     if [x for x in first[count:] if x not in given] == ["order"]:
         raise InputTypeError(
             f"{call.__name__}() needs the order of the derivative after t: order=0.7, a tensor, or an operator. "
             "order=1.0 is an ordinary differential equation."
-        )
+        ) from None
 
 
 def refuse_method(method: str, known: Collection[str]) -> None:
