@@ -6,7 +6,7 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
-from neuralfde.solve.steppers.samples import WholeBlocks
+from neuralfde.solve.steppers.whole_blocks import WholeBlocks
 from tests.stubs import F64, relative
 
 
