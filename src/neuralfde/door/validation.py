@@ -12,7 +12,7 @@ from torch import Tensor
 from ..adjoints import Adjoint, Direct, Exact, Paper
 from ..base.checks import function, named
 from ..base.grid import Grid, Mesh, Request, request
-from ..base.policy import MESH_STEPS, SMALL_NUMBERS, SMALL_STATE
+from ..base.policy import SMALL_NUMBERS, SMALL_STATE
 from ..base.structure import Structure, grouped
 from ..base.torch_private import is_constant, value_of
 from ..errors import InputError
@@ -21,10 +21,10 @@ from ..orders import Operator, read_order
 from ..schemes import Scheme, StageSolver
 from ..solve.delays import lags_of
 from ..solve.steppers import Single, Stepper
-from ..storage import Device, Host, Storage
+from ..storage import Device, Storage
 from ..time import Jumps, read_jumps, with_jumps
 from ..weights.fading import Rates
-from .cost import Size, choose, exponentials_for
+from .cost import Size, decided
 from .meshes import on_mesh, refuse_history, refuse_jumps, why_not_fading
 from .migration import refuse_method
 from .names import ADJOINTS, HISTORIES, METHODS, SOLVERS, STEPPERS, STORAGES
@@ -32,7 +32,7 @@ from .observed import Observed, read_past, refuse_past
 from .paper import refuse_paper
 from .resume import State
 
-_DEVICE, _HOST = Device(), Host()
+_DEVICE = Device()
 
 
 class Options(NamedTuple):
@@ -142,7 +142,12 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
     against = None if toeplitz else why_not_fading(operator, known, scheme)
     if wanted.grid.moving is not None:
         against = "jumps at times, or behind lags, that require grad need all weights"
-    past, kept, why = _memory(given, size, structure, how, toeplitz, against is None)
+    past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
+    if past is None and kept == _DEVICE and toeplitz and is_small(structure, size.steps):
+        past, why = Full(), f"exact sums: {size.steps * structure.numel} numbers are a small past; storage as given"
+    else:
+        fades = against is None and given.lags is None
+        past, kept, why = decided(past, kept, size, structure.device, isinstance(how, Direct), toeplitz, fades)
     if not toeplitz:
         refuse_history(past, operator, wanted, against)
     rates = None
@@ -150,7 +155,6 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
         past, rates = on_mesh(past, scheme, wanted, all(map(is_constant, known.values())))
     if isinstance(how, Paper):
         refuse_paper(operator, known, wanted, more=not (given.velocity is given.horizon is given.past is None))
-    _refuse_storage(how, past, kept)
     stepper = read_stepper(given.stepper, how)
     return Problem(
         structure, wanted, scheme, how, operator, known, past, kept, why, size, stepper, rates, jumps, known_past
@@ -167,35 +171,6 @@ def read_numbers(structure: Structure, operator: Operator, horizon: Any) -> tupl
     numbers = {**operator.numbers(), **({} if horizon is None else {"horizon": horizon})}
     structure = grouped(structure, numbers)
     return structure, {name: structure.spread(name, x) for name, x in numbers.items()}
-
-
-def _memory(
-    given: Options,
-    size: Size,
-    structure: Structure,
-    how: Adjoint,
-    toeplitz: bool,
-    fades: bool,
-) -> tuple[History, Storage, str]:
-    """History and storage as given or as chosen, and why.
-
-    Without Toeplitz weights every row and weight is needed, unless the far past ``fades`` as exponentials.
-    """
-    past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
-    if isinstance(how, Direct):  # which keeps graphs in place of rows
-        kept, size = kept or STORAGES["device"], replace(size, train=False)
-    left = past is None
-    if left and toeplitz and kept == _DEVICE and is_small(structure, size.steps):
-        return Full(), kept, f"exact sums: {size.steps * structure.numel} numbers are a small past; storage as given"
-    if not toeplitz and past is None:
-        long = size.steps >= MESH_STEPS or (kept is not None and kept.recomputes)
-        past = exponentials_for(size) if fades and long and given.lags is None else Full()
-    if isinstance(past, Full) and past.keeps_slopes and kept in ((_HOST, _DEVICE) if past.host else (_HOST,)):
-        past, kept = replace(past, host=True), _HOST
-    past, kept, why = choose(past, kept, size, structure.device)
-    if left and not toeplitz:
-        why = why.replace("history as given", f"{size.steps} steps whose weights depend on more than the lag")
-    return past, kept, why
 
 
 def read_scheme(method: str | Scheme | None, solver: str | StageSolver | None, default: str = "predictor") -> Scheme:
@@ -250,24 +225,3 @@ def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
             "Use adjoint='exact', or stepper='single'."
         )
     return found
-
-
-def _refuse_storage(how: Adjoint, past: History, kept: Storage) -> None:
-    name = type(kept).__name__
-    if isinstance(how, Direct) and kept != _DEVICE:
-        raise InputError(
-            f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
-            "Use adjoint='exact', or storage='device'."
-        )
-    if kept.recomputes and not past.keeps_slopes and not past.snapshots:
-        raise InputError(
-            f"storage={name} computes rows again from kept states of the history; history={type(past).__name__} has "
-            "no state that can be kept (snapshots = False). Use storage='device' or 'host', or history='exponentials'."
-        )
-    on_host = isinstance(past, Full) and past.host and kept == _HOST
-    if past.keeps_slopes and kept != _DEVICE and not on_host:
-        raise InputError(
-            f"history={type(past).__name__} holds every row in the dtype of the state, since each sum needs them all, "
-            f"and storage={kept} could not take them away. Use history='exponentials' (or a Window) with it, or "
-            "storage='device'; history='full' goes with storage='host' too."
-        )
