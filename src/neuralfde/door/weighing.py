@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -52,36 +51,18 @@ def weighed(
         keep: whether a later solve will go on from this one.
         every: whether the state is wanted at every step.
     """
-    asked = (structure, t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+    def made(tables: dict[Block, Tensor] | None = None) -> tuple[Problem, Weights]:
+        problem = read(structure, t, order, given, torch.is_grad_enabled())
+        return problem, _weights(problem, given, keep, every)._replace(tables=tables)
+
     if torch.compiler.is_exporting():
         with outside_of_programs():
-            return _weighed(*asked)
-    if keep or every or not _is_found_again(*asked[:4]):
-        return _weighed(*asked, keep, every)
-    return _READ.get(_typed(asked), lambda: _with_tables(*_weighed(*asked)))
-
-
-def _weighed(
-    structure: Structure,
-    t: Any,
-    order: Any,
-    given: Options,
-    modes: tuple[bool, bool],
-    keep: bool = False,
-    every: bool = False,
-) -> tuple[Problem, Weights]:
-    """What was asked for; ``modes``: with gradients, in inference mode, where tensors are of no use to training."""
-    problem = read(structure, t, order, given, modes[0])
-    return problem, _weights(problem, given, keep, every)
-
-
-def _with_tables(problem: Problem, weights: Weights) -> tuple[Problem, Weights]:
-    return problem, weights._replace(tables={})
-
-
-def _typed(asked: tuple[Any, ...]) -> Hashable:
-    """What was asked for as a key: 1 and 1.0 are equal, but not the same."""
-    return (asked, type(asked[1]), type(asked[2]), tuple(map(type, asked[3])))
+            return made()
+    if keep or every or not _is_found_again(structure, t, order, given):
+        return made()
+    kinds = type(t), type(order), *map(type, given)  # 1 and 1.0 are equal, but not the same
+    return _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made({}))
 
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
