@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...base.policy import (
+    KERNEL_AUTO_NUMBERS,
+    KERNEL_AUTO_STEPS,
     PICARD_BACKWARD,
     PICARD_FEWEST,
     PICARD_NUMBERS,
@@ -14,6 +16,8 @@ from ...base.policy import (
     SAMPLES_WORK,
 )
 from ...errors import InputError
+from ...history import Exponentials
+from ...storage import Device
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded, why_single
 from .cuda_graph import CudaGraph
@@ -78,7 +82,7 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
         against = against or picard.refusal(plan, like)
         return (Single(), against) if against else (picard, "a small state, whose steps cost as much as their calls")
     kernel, graph = Kernel(), CudaGraph(always=False)
-    if kernel.pays(plan, run, like):
+    if _worth_compiling(plan, like) and kernel.pays(plan, run, like):
         return kernel, "a small function: its steps are one launch"
     refusal = graph.refusal(plan, like)
     if refusal is None:
@@ -86,6 +90,12 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     if against is None and picard.refusal(plan, like) is None:
         return picard, f"{launches}, and many steps have as many as one"
     return Single(), refusal
+
+
+def _worth_compiling(plan: Plan, like: Tensor) -> bool:
+    """Whether a kernel takes less time than a CUDA graph by so much that it makes up for being compiled."""
+    small = like.numel() <= KERNEL_AUTO_NUMBERS and isinstance(plan.storage, Device)
+    return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
 
 
 def _large(plan: Plan, like: Tensor) -> str | None:
