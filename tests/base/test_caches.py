@@ -126,6 +126,8 @@ def test_clear_empties_all_of_them():
         lambda: nf.fdeint(relax, state(), 1.0, 0.6, steps=100, method="abm", history="exponentials"),
         lambda: nf.fdeint(relax, state(F32, 100), 1.0, torch.tensor(0.6), steps=1200, history="full"),
         lambda: nf.fdeint(relax, state(), 1.0, torch.tensor([0.6, 0.7]), steps=100, method="bdf2"),
+        lambda: nf.fdeint(relax, state(F32, 2000), 1.0, 0.6, steps=300),
+        lambda: nf.fdeint(relax, state(F32, 2000), 1.0, 0.6, steps=300, method="abm", storage="checkpoint"),
     ],
 )
 def test_a_second_solve_gives_the_very_numbers_of_the_first(run):

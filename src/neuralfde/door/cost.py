@@ -35,16 +35,12 @@ def decided(
     toeplitz: bool,
     fades: bool,
 ) -> tuple[History, Storage, str]:
-    """History and storage as given or as chosen (None), and why; raises where the two do not go together.
+    """History and storage as given, or as chosen where they are None, and why; raises where they do not go together.
 
     Args:
-        history: as given, or None.
-        storage: as given, or None.
-        size: of the problem.
-        device: that of the state.
         direct: graphs are kept in place of rows.
-        toeplitz: weights depend on the lag alone. Without that every row and weight is needed, unless
-        fades: the far past may be summed as exponentials.
+        toeplitz: weights depend on the lag alone; otherwise sums need all of them, and every row,
+        fades: unless the far past may be summed as exponentials.
     """
     left = history is None
     if direct:
