@@ -10,8 +10,8 @@ from torch._C._functorch import is_batchedtensor
 import neuralfde as nf
 from neuralfde.door.names import METHODS as NAMES
 from neuralfde.solve.steppers import whole_blocks
-from neuralfde.solve.steppers.whole_blocks import BlockBackward
 from neuralfde.solve.steppers.picard import PicardSteps
+from neuralfde.solve.steppers.whole_blocks import BlockBackward
 from tests.stubs import F64, TreeNet, flat, relative
 from tests.stubs import Net as TimeNet
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..base.caches import Cache, capturing, to_device
 from ..base.grid import Mesh
-from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS
+from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, PICARD_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
 from ..errors import InputError
@@ -62,7 +62,9 @@ def weighed(
     if keep or every or not _is_found_again(structure, t, order, given):
         return made()
     kinds = type(t), type(order), *map(type, given)  # 1 and 1.0 are equal, but not the same
-    return _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made({}))
+    # steps that are taken one by one want one table for all blocks, not one that was kept for the first
+    tables: dict[Block, Tensor] | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
+    return _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made(tables))
 
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
