@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -63,13 +64,7 @@ class Solved(NamedTuple):
 
 
 def run(
-    func: Any,
-    z0: Any,
-    t: float | Tensor,
-    order: Any,
-    given: Options,
-    resume: bool = False,
-    embedded: bool = False,
+    func: Any, z0: Any, t: float | Tensor, order: Any, given: Options, resume: bool = False, embedded: bool = False
 ) -> Solved:
     """Solve, with given steps or to a tolerance."""
     if torch.compiler.is_exporting():
@@ -102,13 +97,7 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
 
 
 def _solve_once(
-    func: Callable[..., Any],
-    z0: Any,
-    t: float | Tensor,
-    order: Any,
-    given: Options,
-    resume: bool = False,
-    embedded: bool = False,
+    func: Any, z0: Any, t: float | Tensor, order: Any, given: Options, resume: bool = False, embedded: bool = False
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before, semilinear = given.before, given.linear is not None
@@ -162,12 +151,10 @@ def _solve_once(
     if wanted.terminal:
         # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
         ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
-    error = None
+    error = state = None
     if embedded:
-        by = gain(problem.scheme, order)
-        errors = errors_of_steps(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
-        error = structure.unpack(in_order(errors, None))
-    state = None
+        rows = errors_of_steps(plan, went, problem, at_nodes, row0, given, gain(problem.scheme, order))
+        error = structure.unpack(in_order(rows, None))
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
     found = Solved(ys, problem, plan, went, state, error, at_nodes[-1])
@@ -189,7 +176,7 @@ def _plan(
     """What the loop is to do; ``leaves``: what ``func`` uses that may get a gradient."""
     train = torch.is_grad_enabled() and not derivatives_are_watched()
     train = train and any(x is not None and x.requires_grad for x in inputs)
-    structure, grid, reverse = problem.structure, problem.request.grid, None
+    structure, grid, reverse, keeps = problem.structure, problem.request.grid, None, problem.adjoint.stores_graph
     if isinstance(problem.adjoint, Paper):
         reverse = paper_weights(structure, problem.request, problem.known["order"], problem.history)
     return Plan(
@@ -210,9 +197,7 @@ def _plan(
         called=Called(field.func, leaves) if train else None,
         stepper=problem.stepper,
         known=weights.past_rows,
-        advice=lambda: less_memory(
-            problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph
-        ),
+        advice=partial(less_memory, problem.history, problem.storage, problem.size, structure.device, keeps),
         keep_slopes=keep_slopes,
         tables=weights.tables,
         order=problem.known.get("order"),

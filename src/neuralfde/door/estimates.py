@@ -45,6 +45,7 @@ def errors_of_steps(
     plan: Plan, went: Run, problem: Problem, rows: Tensor, row0: Tensor, given: Options, by: float
 ) -> Tensor:
     """The error of each step, from the sums with every other slope; ``by`` is the :func:`gain`."""
+    rows, row0 = rows.detach(), row0.detach()
     if isinstance(problem.operator, CustomKernel):
         raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
     mesh = replace(problem.mesh(given.velocity is not None, problem.request.grid), rates=None)
