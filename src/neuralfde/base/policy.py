@@ -37,8 +37,9 @@ PICARD_TOGETHER_GPU = 1 << 23
 PICARD_STIFF = 16.0
 #: Calls of func in an implicit step, about.
 IMPLICIT_CALLS = 8
-#: Calls that a set of steps must save for an iteration of some twenty to pay.
-PICARD_FEWEST = 40
+#: Calls that a set of steps must save for an iteration of some twenty to pay, and in a training, whose backward pass
+#: saves more: 20 steps of a network 8-32-8 by predictor take 1.4 ms for 1.0, with gradients 3.7 for 5.1.
+PICARD_FEWEST = 40, 15
 #: Iterations before one looks whether they have settled: looking costs as much as a small func.
 PICARD_BLIND = 4
 #: Iterations that may be made beside half of the calls that they replace.

@@ -112,7 +112,7 @@ def _backward_at_once(plan: Plan, run: Run, like: Tensor) -> Single:
     func, scheme, size = plan.field.func, plan.scheme, like.numel()
     if plan.stepper is not None or scheme.implicit or like.is_cuda or scheme.stages == 0:
         return Single()
-    if not run.vectorised or why_single(plan.field) or plan.steps * scheme.stages < PICARD_FEWEST:
+    if not run.vectorised or why_single(plan.field) or plan.steps * scheme.stages < PICARD_FEWEST[1]:
         return Single()
     held = sum(x.numel() for x in (func.parameters() if isinstance(func, nn.Module) else plan.leaves))
     several = hasattr(func, "over_times")

@@ -93,9 +93,9 @@ class PicardSteps(Steps):
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
         self.few = NEWTON_NUMBERS // like.shape[1]  # steps that Newton's method finds together
-        tiny = self.by_newton and not like.is_cuda and self.few * self.calls >= PICARD_FEWEST
+        tiny = self.by_newton and not like.is_cuda and self.few * self.calls >= PICARD_FEWEST[0]
         self.tried = not tiny  # or a tiny state is iterated plainly until that does not settle
-        self.fewest = 1 if always or like.is_cuda or tiny else PICARD_FEWEST
+        self.fewest = 1 if always or like.is_cuda or tiny else PICARD_FEWEST[plan.train]
         self.iterated = False
         self.large = like.is_cuda or like.numel() > PICARD_NUMBERS[1]
         self.settling = Settling(plan, like, self.tol)
