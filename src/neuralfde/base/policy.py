@@ -268,8 +268,9 @@ INSTANTS = 1024
 DENSE_CELLS = 128
 #: Small tables are compared by their contents; larger ones are made anew, which takes no longer than comparing.
 TABLE_NUMBERS = 1 << 14
-#: Numbers in all states of a solve whose reading is found again.
-READING_NUMBERS = 1 << 16
+#: Numbers in all states of a solve, those of a state counted as so many at least, up to which its past is held without
+#: asking how much memory is free (8 MiB in single precision) and its reading, of up to 4096 steps, is found again.
+SMALL_NUMBERS, SMALL_STATE = 1 << 21, 1 << 9
 #: From this many orders on their weights are computed on the GPU of the state, in float64, up to so many numbers
 #: (1 GiB, and several times that on the way): for 100,000 orders and 1000 steps that takes seconds on the host.
 DEVICE_ORDERS, DEVICE_WEIGHTS = 1 << 12, 1 << 27
