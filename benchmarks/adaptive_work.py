@@ -5,7 +5,7 @@
 Four problems with closed solutions on [0, 1000]. The error of a solver is the largest at its own grid points from
 t = 0.1 on, relative to ``1 + |z|``. Work are evaluations of ``func``, all of them: rejected steps, the march and the
 solve, corrections and iterations; ours are taken one by one for this (``stepper="single"``). Seconds are those of the
-processor, on one thread, with what a user gets by default, the least of three runs where they are short. pycaputo has
+processor, on one thread, with what a user gets by default, the least of several runs where they are short. pycaputo has
 three adaptive controllers; its methods for Caputo's derivative take one, after Jannelli, and refuse the others. Every
 solver may take the best of its methods at each error. A method that took more than ``LONGEST`` seconds is not run for
 smaller errors, and pycaputo is stopped after twice as long.
@@ -37,7 +37,7 @@ from torch import Tensor  # noqa: E402
 
 import neuralfde as nf  # noqa: E402
 
-END, FIRST, LONGEST, SHORT = 1000.0, 0.1, 2.5, 0.5
+END, FIRST, LONGEST, SHORT = 1000.0, 0.1, 2.5, 1.0
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 CHANGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # for pycaputo: how much a step may change the state, as it scales that
 UNIFORM = (1000, 4000, 16_000, 32_000)
@@ -173,7 +173,7 @@ def main() -> None:
                     row: Row = {"problem": case.name, "solver": solver, "method": method, "setting": setting}
                     try:
                         t, z, evaluations, seconds = run(case, setting)
-                        again = range(2 if seconds < SHORT else 0)
+                        again = range(min(9, int(SHORT / seconds)))
                         seconds = min([seconds, *(run(case, setting)[-1] for _ in again)])
                     except Exception as error:  # a peer's controller may fail in its own ways
                         rows.append({**row, "failed": f"{type(error).__name__}: {error}"[:120]})

@@ -42,7 +42,7 @@ class Tolerance:
         largest = states[0].abs()
         for z in states[1:]:
             largest = torch.maximum(largest, z.abs())
-        return self.share * (self.atol + self.rtol * largest)
+        return (self.share * self.rtol * largest).add_(self.share * self.atol)
 
 
 @dataclass
@@ -85,12 +85,3 @@ def slope_error(slopes: list[Tensor], lengths: list[float], linear: bool) -> Ten
         return change.abs() / 2
     before = lengths[-2]
     return (change - (slopes[-2] - slopes[-3]) * (h / before)).abs() * (h / (6 * (h + before)))
-
-
-def reach(time: float, order: Tensor, rate: Tensor) -> Tensor:
-    """What an error of all slopes so far makes of the state, where ``D^β e = rate · e`` lets it fade: (groups,).
-
-    ``t^β E_{β,β+1}(rate t^β)``, by its two ends: ``t^β/Γ(β+1)`` early, ``1/|rate|`` late.
-    """
-    power = time**order
-    return power / (torch.exp(torch.lgamma(order + 1)) - rate.clamp(max=0.0) * power)

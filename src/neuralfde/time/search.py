@@ -22,7 +22,7 @@ from ..base.policy import (
 )
 from ..errors import ConvergenceError
 from ..schemes import OneStage, Scheme, Stages
-from .controller import Tolerance, Trial, next_length, reach, slope_error
+from .controller import Tolerance, Trial, next_length, slope_error
 from .jumps import Jumps
 from .past import Past
 
@@ -154,12 +154,9 @@ def _tried(
     state, slope = z.view_as(sums[0]), v.view_as(sums[0])
     linear = scheme.cells[0] == "linear"
     scale = tolerance.scale(before, state)
-    rate, stiffness = _rates(seen, w0, scale.view(shape))
-    norm = torch.linalg.vector_norm
-    passes = length * float(norm(slope / scale)) / max(float(norm((slope - past.slopes[-1]) / scale)), 1e-300)
-    since = min(past.age + length, ADAPTIVE_PASSES * passes)
-    counts = reach(since, equation.order, rate * equation.gain) * equation.gain
-    error = slope_error([*past.slopes, slope], [past.length, length], linear) * counts.to(state)[:, None]
+    rate, stiffness, passes = _rates(seen, w0, v, past.slopes[-1].view(shape), scale.view(shape))
+    since = min(past.age + length, ADAPTIVE_PASSES * passes * length)
+    error = slope_error([*past.slopes, slope], [past.length, length], linear) * past.reach(since, rate).to(state)
     if linear and not scheme.implicit:
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
@@ -173,17 +170,23 @@ def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
     return replace(scheme, solver=replace(scheme.solver, tol=ADAPTIVE_STAGE * tolerance.rtol))
 
 
-def _rates(seen: list[tuple[Tensor, Tensor]], w0: Tensor, scale: Tensor) -> tuple[float, float]:
-    """How slopes change with the state in the direction between two evaluations, and how much, times w0, in all.
+def _rates(
+    seen: list[tuple[Tensor, Tensor]], w0: Tensor, slope: Tensor, last: Tensor, scale: Tensor
+) -> tuple[float, float, float]:
+    """How slopes change with the state in the direction between two evaluations, and how much, times w0, in all; both
+    are 0 where the two are the same but for rounding. And in how many steps like this one slopes change by their size.
 
-    0 where both are the same but for rounding.
+    All products at once: a device is looked at a single time.
     """
     (a, before), (b, after) = seen[0], seen[-1]
-    by, change, norm = (b - a) / scale, (after - before) / scale, torch.linalg.vector_norm
-    size = float(norm(by))
-    if not size > 1e3 * torch.finfo(by.dtype).eps * float(norm(b / scale)):
-        return 0.0, 0.0
-    return float(torch.sum(by / size * change)) / size, float(norm(w0 * change)) / size
+    change = after - before
+    rows = torch.stack([b - a, change, w0 * change, b, slope, slope - last]).div_(scale).flatten(1).double()
+    products = (rows @ rows.T).tolist()
+    by, _, weighed, size, now, turned = (math.sqrt(products[k][k]) for k in range(6))
+    passes = now / max(turned, 1e-300)
+    if not by > 1e3 * torch.finfo(b.dtype).eps * size:
+        return 0.0, 0.0, passes
+    return products[0][1] / by / by, weighed / by, passes
 
 
 def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
