@@ -46,7 +46,7 @@ def _ratios(found: list[Row], method: str) -> list[str]:
     told = [f"{sum('why' not in r for r in own)} inside"]
     for why, text in WHY.items():
         if some := [r["on the way"] for r in own if r.get("why") == why]:
-            way = "" if why == "exact" else f", {min(some):.2g} … {max(some):.2g} on the way"
+            way = "" if why == "exact" else f" from up to {max(some):.2g} on the way"
             told.append(f"{len(some)} {text}{way}")
     return [f"error at the end / tolerance, `{method}`, {len(own)} solves", "1/30 … 3", "; ".join(told)]
 

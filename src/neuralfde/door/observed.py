@@ -1,4 +1,9 @@
-"""A known past: a window of observed states that a solve goes on from."""
+"""A known past: a window of observed states that a solve goes on from.
+
+``past=`` takes a solve that stopped too (:mod:`.resume`). That has slopes, which every sum of a scheme weighs by
+itself, as its history does for one long solve; a window has states, whose weights are those of an integral and the same
+for all sums. So the two share the argument and the initial state, and nothing else.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,13 +29,17 @@ class Tolerance:
         atol = rtol if atol is None else atol
         real("rtol", rtol, above=0)
         real("atol", atol, above=0)
-        whole("max_steps", max_steps)
+        whole("max_steps", max_steps, least=2, hint="A step and its two halves are compared.")
         least = 64 * torch.finfo(dtype).eps
         if rtol < least:
             raise InputError(
                 f"rtol={rtol:g} is lost in the rounding of {dtype}; use at least {least:.0e}, or z0.double()."
             )
         return Tolerance(float(rtol), float(atol), max_steps)
+
+    def times(self, factor: float) -> Tolerance:
+        """A larger tolerance."""
+        return replace(self, rtol=factor * self.rtol, atol=factor * self.atol)
 
     def scale(self, *states: Tensor) -> Tensor:
         """The error that is allowed for each number."""

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ..base.policy import (
+    ADAPTIVE_COARSER,
     ADAPTIVE_FIRST,
     ADAPTIVE_FIRST_SHARE,
+    ADAPTIVE_FORESEEN,
     ADAPTIVE_KERNEL,
     ADAPTIVE_PASSES,
     ADAPTIVE_STAGE,
@@ -90,7 +92,7 @@ def find_mesh(
             k, stop = ahead.pop(0)
             jumped = jumped + jumps.by(k, state)
         length = stop - time if jumping else _fitting(min(length, longest), stop - time)
-        if 2 * len(times) > tolerance.max_steps + 1 or length <= 1e-15 * time or length < 1e-280:
+        if 2 * len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
         trial = _tried(equation, scheme, stages, past, time, length, state, tolerance)
@@ -111,6 +113,24 @@ def find_mesh(
         else:
             length = next_length(length, excess, power, 0.0 if trial is None else trial.stiffness, most)
     return Found(_halved(torch.frombuffer(times, dtype=torch.float64)), rejected, state)
+
+
+def refuse_hopeless(march: Callable[[Tolerance], Found], tolerance: Tolerance) -> None:
+    """Raise where a tolerance takes far more steps than are allowed, by how their number grows towards it.
+
+    A rule of second order over a change of size 1 takes about ``rtol^-½`` of them.
+    """
+    most, by = tolerance.max_steps, ADAPTIVE_COARSER
+    if most < ADAPTIVE_FORESEEN or tolerance.rtol * most**2 > 1:
+        return
+    few, more = (len(march(tolerance.times(by**k)).times) for k in (3, 2))
+    needed = more * (more / few) ** 2
+    if needed > 1.5 * most:  # what is foreseen is rather too few
+        met = tolerance.times(by ** (2 - math.log(most / more) / math.log(more / few)))
+        raise ConvergenceError(
+            f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g} would take about {needed:.1e} steps, and max_steps={most} "
+            f"meet about rtol={met.rtol:.0e}, atol={met.atol:.0e}. Use larger tolerances or max_steps=."
+        )
 
 
 def _halved(times: Tensor) -> Tensor:
