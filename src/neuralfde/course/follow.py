@@ -11,7 +11,7 @@ from torch import Tensor
 from ..base.grid import read_times, request
 from ..base.policy import JUMP_LENGTH
 from ..base.structure import structure_of
-from ..base.torch_private import pytree, without_compiler
+from ..base.torch_private import pytree
 from ..base.torch_transforms import is_followed
 from ..door.adaptive import Adapted, adapted
 from ..door.export import refuse_export
@@ -26,10 +26,6 @@ def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -
     """:func:`~neuralfde.solver.run`, as often as an eventful course takes."""
     if torch.compiler.is_exporting():
         refuse_export(t, order, given)
-    return (_uncompiled if torch.compiler.is_compiling() else _follow)(func, z0, t, order, given, *more)
-
-
-def _follow(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
     if given.event is not None:
         refuse_event(given, t)
     jumps = given.jumps
@@ -52,9 +48,6 @@ def _follow(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Option
     return to_tolerance(once)
 
 
-_uncompiled = without_compiler(_follow)
-
-
 def _jump_by_jump(
     solve: Callable[..., Solved], func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any
 ) -> Solved:
@@ -65,23 +58,21 @@ def _jump_by_jump(
     (times, value), structure = given.jumps, structure_of(z0)
     known, asked = read_jumps(given.jumps, structure, t), read_times(t)[0]
     values: list[Any] = []
-    points = None
+    elapsed = None
     if not given.adaptive:
         wanted = with_jumps(request(t, given.step, given.steps, given.grading, given.grid), known, t)
-        points = asked[0] + wanted.grid.elapsed
-        given = given._replace(step=None, steps=None, grading=1.0)
+        elapsed, given = wanted.grid.elapsed, given._replace(step=None, steps=None, grading=1.0)
     for k, at in enumerate(known.times):
         end = torch.tensor([asked[0] + at], dtype=torch.float64)
         part = given._replace(jumps=_stacked(times[:k], values), callback=None)
-        if points is not None:
-            before = points[points < end - 1.5 * JUMP_LENGTH * (asked[-1] - asked[0])]
-            part = part._replace(grid=torch.cat([before, end]))
-        found = solve(func, z0, torch.tensor([asked[0], *end.tolist()], dtype=torch.float64), order, part).ys
+        if elapsed is not None:
+            before = elapsed[elapsed < at - 1.5 * JUMP_LENGTH * (asked[-1] - asked[0])]
+            part = part._replace(grid=torch.cat([asked[0] + before, end]))
+        found = solve(func, z0, torch.tensor([asked[0], asked[0] + at], dtype=torch.float64), order, part).ys
         values.append(value_of_jump(value, pytree.tree_map(lambda x: x[-1], found), structure))
     given = given._replace(jumps=_stacked(times, values))
-    if points is not None:
-        points[-1] = asked[-1]
-        given = given._replace(grid=points)
+    if elapsed is not None:
+        given = given._replace(grid=torch.cat([asked[0] + elapsed[:-1], end.new_tensor(asked[-1:])]))
     return solve(func, z0, t, order, given, *more)
 
 

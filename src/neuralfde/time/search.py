@@ -128,7 +128,7 @@ def refuse_hopeless(march: Callable[[Tolerance], Found], tolerance: Tolerance) -
     if needed > 1.5 * most:  # what is foreseen is rather too few
         met = tolerance.times(by ** (2 - math.log(most / more) / math.log(more / few)))
         raise ConvergenceError(
-            f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g} would take about {needed:.1e} steps, and max_steps={most} "
+            f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g} would take about {needed:.0e} steps. max_steps={most} "
             f"meet about rtol={met.rtol:.0e}, atol={met.atol:.0e}. Use larger tolerances or max_steps=."
         )
 
