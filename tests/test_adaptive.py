@@ -102,13 +102,19 @@ def test_a_structure_in_float32_and_a_block():
             ["reached t=0.", "gives up with a step of", "number 1 of the state"],
         ),
         (decay, {"max_steps": 10}, ["gives up with 10 steps", "max_steps="]),
+        (decay, {"max_steps": 9}, ["gives up with 8 steps"]),
+        (
+            decay,
+            {"rtol": 1e-10, "max_steps": 10_000},
+            ["about 2e+04 steps", "meet about rtol=6e-10, atol=6e-10"],
+        ),
         (
             lambda t, z: torch.where(t < 1, -z, z / 0),
             {"method": "abm", "rtol": 0.1},
             ["reached t=1 ", "NaN or infinite"],
         ),
     ],
-    ids=["blow-up", "too many", "not finite"],
+    ids=["blow-up", "too many", "an odd number", "foreseen", "not finite"],
 )
 def test_a_tolerance_that_cannot_be_met_names_time_and_culprit(func, options, words):
     with pytest.raises(nf.ConvergenceError) as caught:
@@ -122,7 +128,7 @@ def test_a_tolerance_that_cannot_be_met_names_time_and_culprit(func, options, wo
     [
         ({"steps": 4, "rtol": 1e-3}, "choose the steps"),
         ({"rtol": -1.0}, "positive"),
-        ({"max_steps": 0}, "whole number"),
+        ({"max_steps": 1}, "whole number of at least 2"),
         ({"rtol": 1e-16}, "rounding of torch.float64"),
         ({"z0": torch.ones(1), "rtol": 1e-6}, "rounding of torch.float32"),
         ({"grading": 2.0}, "for steps that are given"),

@@ -186,6 +186,24 @@ def test_an_event_before_behind_and_at_a_jump():
     assert (across.event_times.item(), across.ys.item(), at.grad.item()) == (0.5, 1.5, 1)
 
 
+def test_jumps_by_a_function_know_what_events_have_done():
+    """Two samples, both halved: one that is reset before and after, one that never is."""
+
+    def loss(drive, event=EACH, **options):
+        found = nf.solve(charge, torch.zeros(2, 1, dtype=F64), T[:3], 0.7, args=(drive[:, None],), event=event,
+                         jumps=([0.6], lambda z: -0.5 * z), **{"steps": 12, "method": "abm", **options})  # fmt: skip
+        happened = torch.isfinite(found.event_times)
+        counts.append(happened.reshape(-1, 2).sum(0).tolist())
+        return found.event_times[happened].square().sum() + (found.ys[..., 0] * T[:3, None]).sum()
+
+    counts, drive = [], leaf(2.0, 0.6)
+    torch.testing.assert_close(gradients(loss, drive), differences(loss, drive), rtol=1e-6, atol=1e-6)
+    close = loss(drive, rtol=1e-3, steps=None, method=None)
+    torch.testing.assert_close(loss(drive, steps=96), close, rtol=0, atol=1e-2)
+    loss(drive, event=nf.Event(EACH.fn, direction=1))  # the first sample ends before its jump
+    assert counts == [[3, 0]] * 7 + [[1, 0]]
+
+
 def test_complex_states():
     z0 = torch.ones(1, dtype=torch.complex128)
     found = nf.solve(lambda t, z: 1j * z, z0, 4.0, 1.0, steps=400, method="trapezoid", event=lambda t, z: z.real[0])

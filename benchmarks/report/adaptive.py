@@ -9,6 +9,12 @@ from .record import Row, rows, run, runs
 from .work_precision import seconds_for
 
 LEVELS = (1e-2, 1e-3, 1e-4, 1e-5)
+#: Why an error at the end may be outside of 1/30 … 3, as benchmarks/adaptive.py decides.
+WHY = {
+    "exact": "exact by any rule",
+    "passes zero": "changing its sign where the solve ends",
+    "fades": "fading with the solution",
+}
 
 
 def summary() -> str:
@@ -35,18 +41,27 @@ def summary() -> str:
 
 
 def _ratios(found: list[Row], method: str) -> list[str]:
-    """Errors at the end of all solves by one method; largest errors on the way where those are outside."""
-    own = [r for r in found if r["method"] == method and r["problem"] != "power"]
-    inside = sum(1 / 30 <= r["ratio"] <= 3 for r in own)
-    told = f"{min(r['ratio'] for r in own):.2g} … {max(r['ratio'] for r in own):.2g}; {inside} inside"
-    if way := [r["on the way"] for r in own if "on the way" in r]:
-        told += f", the others are closer at the end than on the way, where it is at most {max(way):.2g}"
-    what = f"error at the end / tolerance, `{method}`, {len(own)} solves, `power` (any rule is exact) left out"
-    return [what, "1/30 … 3", told]
+    """Errors at the end of all solves by one method, and why some are outside."""
+    own = [r for r in found if r["method"] == method]
+    told = [f"{sum('why' not in r for r in own)} inside"]
+    for why, text in WHY.items():
+        if some := [r["on the way"] for r in own if r.get("why") == why]:
+            way = "" if why == "exact" else f" from up to {max(some):.2g} on the way"
+            told.append(f"{len(some)} {text}{way}")
+    return [f"error at the end / tolerance, `{method}`, {len(own)} solves", "1/30 … 3", "; ".join(told)]
+
+
+def outside() -> str:
+    """Every solve whose error is outside, and why."""
+    found, lines = [r for r in rows("adaptive", "tolerances") if r.get("why", "exact") != "exact"], []
+    for r in found:
+        errors = [f"{r[k]:.2g}" for k in ("rtol", "ratio", "on the way")]
+        lines.append([r["problem"], f"`{r['method']}`", *errors, WHY[r["why"]]])
+    return table(["problem", "method", "`rtol`", "at the end", "largest on the way", "the error"], lines)
 
 
 def _saved(found: list[Row]) -> list[list[str]]:
-    """Evaluations beside uniform grids at the smallest error, and beside pycaputo at all errors."""
+    """Evaluations beside uniform grids at the smallest error, and how often least beside both at all errors."""
     problems, saved, ahead = list(dict.fromkeys(r["problem"] for r in found)), [], {"evaluations": 0, "seconds": 0}
     for problem in problems:
         own = {
@@ -57,12 +72,13 @@ def _saved(found: list[Row]) -> list[list[str]]:
         most = max(r["evaluations"] for r in own["uniform"] if "error" in r)
         saved.append(f"{'' if math.isfinite(theirs) else '> '}{min(theirs, most) / ours:.0f}")
         for what in ahead:
-            ahead[what] += sum(least(own["tolerance"], x, what)[0] < least(own["pycaputo"], x, what)[0] for x in LEVELS)
+            others = [*own["uniform"], *own["pycaputo"]]
+            ahead[what] += sum(least(own["tolerance"], x, what)[0] < least(others, x, what)[0] for x in LEVELS)
     told, count = ", ".join(f"{n} of {len(problems) * len(LEVELS)} in {k}" for k, n in ahead.items()), len(problems)
     return [
         [f"evaluations for an error of {LEVELS[-1]:.0e} over four decades, uniform / tolerance, {count} problems",
          "≥ 20", ", ".join(saved)],
-        ["the same at four errors: ahead of pycaputo", "all", told],
+        ["the same at four errors: ahead of uniform grids and pycaputo", "all", told],
     ]  # fmt: skip
 
 
@@ -147,5 +163,6 @@ PLACES = {
     "adaptive-doses": doses,
     "adaptive": summary,
     "adaptive-tolerances": tolerances,
+    "adaptive-outside": outside,
     "adaptive-work": work,
 }

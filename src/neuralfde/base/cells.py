@@ -23,12 +23,13 @@ def _means(x: Tensor) -> tuple[Tensor, Tensor]:
 
     By parts, ``m = e^{-x} + x l``; where that cancels, l is a series.
     """
-    small, near = x < 0.05, torch.full_like(x, _SERIES[-1])
-    for c in _SERIES[-2::-1]:
-        near = torch.rsub(near.mul_(x), c)
+    c, square = _SERIES, x * x
+    near, *pairs = [torch.rsub(x, c[k], alpha=c[k + 1]) for k in range(len(c) - 2, -1, -2)]  # by two: fewer operations
+    for pair in pairs:
+        near = torch.addcmul(pair, near, square)
     down = -x.clamp(min=1e-300)  # m is 1 to rounding from here on
     mean = torch.expm1(down) / down
-    return mean, torch.where(small, near, (torch.exp(down) - mean) / down)
+    return mean, torch.where(x < 0.05, near, (torch.exp(down) - mean) / down)
 
 
 #: Those of l in powers of -x.

@@ -29,7 +29,6 @@ class Watched:
     """One equation and its event; ``own``: each sample has one of its own."""
 
     def __init__(self, func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options) -> None:
-        _refuse(given, t)
         self.event = given.event if isinstance(given.event, Event) else Event(given.event)
         self.ends = self.event.reset is None and self.event.terminal
         self.func, self.z0, self.order, self.given = func, z0, order, given._replace(event=None, jumps=None)
@@ -47,12 +46,8 @@ class Watched:
         if given.jumps is None:
             return []
         known = read_jumps(given.jumps, self.structure, t)
-        if not isinstance(known.values, Tensor):
-            raise InputError(
-                "event= takes jumps= with values, not a function of the state: solve up to each jump, and give that."
-            )
         times = torch.tensor(known.times, dtype=torch.float64) if known.moving is None else known.moving
-        return [Moment(self.asked[0] + x, self.structure.unpack(v)) for x, v in zip(times, known.values, strict=True)]
+        return [Moment(self.asked[0] + x, self.structure.unpack(v)) for x, v in zip(times, known.rows, strict=True)]
 
     def _value(self, time: float, z: Any) -> Tensor:
         return self.event.value(self.like.new_tensor(time), z, self.args, self.structure)
@@ -236,7 +231,7 @@ def _ended(watched: Watched, ys: Any, happened: list[list[Moment]]) -> Any:
     return pytree.tree_map(lambda *x: torch.cat(x, dim=1), *parts) if watched.own else parts[0]
 
 
-def _refuse(given: Options, t: Any) -> None:
+def refuse_event(given: Options, t: Any) -> None:
     """Raise where an event cannot be."""
     if derivatives_are_watched():
         raise UnsupportedError(

@@ -21,7 +21,7 @@ from ..rhs.field import Field
 from ..rhs.first import first_evaluation, read_args
 from ..schemes import IMEX, Trapezoid
 from ..solve.delays import lags_of
-from ..time import Equation, Found, Tolerance, find_mesh, read_jumps
+from ..time import Equation, Found, Tolerance, find_mesh, read_jumps, refuse_hopeless
 from .lags import delays_of
 from .meshes import refuse_jumps, why_not_fading
 from .observed import Observed, read_past, refuse_past
@@ -116,8 +116,10 @@ def adapted(
     before = None if window is None else partial(window.at, beta)
     equation = Equation(slope, field.shape, beta, horizon**beta, row0, before)
     try:
-        longest = math.inf if marched is None else marched.longest
-        found = find_mesh(equation, marching, times[-1] - times[0], tolerance, jumps, ended, longest)
+        march = partial(find_mesh, equation, marching, times[-1] - times[0], jumps=jumps)
+        if marched is None and until is None:
+            refuse_hopeless(march, tolerance)
+        found = march(tolerance, until=ended, longest=math.inf if marched is None else marched.longest)
     except RuntimeError as error:
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise

@@ -1,4 +1,9 @@
-"""What a solve begins with beside a state: a window of observed ones, or a velocity."""
+"""What a solve begins with beside a state: a window of observed ones, or a velocity.
+
+``past=`` takes a solve that stopped too (:mod:`.resume`). That has slopes, which every sum of a scheme weighs by
+itself, as its history does for one long solve; a window has states, whose weights are those of an integral and the same
+for all sums. So the two share the argument and the initial state, and nothing else.
+"""
 
 from __future__ import annotations
 

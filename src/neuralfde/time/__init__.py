@@ -3,7 +3,7 @@
 from .controller import Tolerance
 from .events import Cell, Event, Moment, root, samples_of, support, times_of
 from .jumps import Jumps, read_jumps, value_of_jump, with_jumps
-from .search import Equation, Found, find_mesh
+from .search import Equation, Found, find_mesh, refuse_hopeless
 
 __all__ = [
     "Cell",
@@ -15,6 +15,7 @@ __all__ = [
     "Tolerance",
     "find_mesh",
     "read_jumps",
+    "refuse_hopeless",
     "root",
     "samples_of",
     "support",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ class Tolerance:
         atol = rtol if atol is None else atol
         real("rtol", rtol, above=0)
         real("atol", atol, above=0)
-        whole("max_steps", max_steps)
+        whole("max_steps", max_steps, least=2, hint="A step and its two halves are compared.")
         least = 64 * torch.finfo(dtype).eps
         if rtol < least:
             raise InputError(
@@ -37,12 +37,16 @@ class Tolerance:
             )
         return Tolerance(float(rtol), float(atol), max_steps)
 
+    def times(self, factor: float) -> Tolerance:
+        """A larger tolerance."""
+        return replace(self, rtol=factor * self.rtol, atol=factor * self.atol)
+
     def scale(self, *states: Tensor) -> Tensor:
         """The error that is allowed for each number."""
         largest = states[0].abs()
         for z in states[1:]:
             largest = torch.maximum(largest, z.abs())
-        return self.share * (self.atol + self.rtol * largest)
+        return (self.share * self.rtol * largest).add_(self.share * self.atol)
 
 
 @dataclass
@@ -85,12 +89,3 @@ def slope_error(slopes: list[Tensor], lengths: list[float], linear: bool) -> Ten
         return change.abs() / 2
     before = lengths[-2]
     return (change - (slopes[-2] - slopes[-3]) * (h / before)).abs() * (h / (6 * (h + before)))
-
-
-def reach(time: float, order: Tensor, rate: Tensor) -> Tensor:
-    """What an error of all slopes so far makes of the state, where ``D^β e = rate · e`` lets it fade: (groups,).
-
-    ``t^β E_{β,β+1}(rate t^β)``, by its two ends: ``t^β/Γ(β+1)`` early, ``1/|rate|`` late.
-    """
-    power = time**order
-    return power / (torch.exp(torch.lgamma(order + 1)) - rate.clamp(max=0.0) * power)

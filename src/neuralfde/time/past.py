@@ -11,7 +11,7 @@ from ..weights.meshes import share_ahead
 
 
 class Past:
-    """``Y_i = ∫ e^{-s_i (t - τ)} v(τ) dτ`` for each rule, at the time that has been reached.
+    """``Y_i = ∫ e^{-s_i (t - τ)} v(τ) dτ`` for each rule of the cells, at the time that has been reached.
 
     Args:
         cells: the rule of each sum.
@@ -34,11 +34,15 @@ class Past:
         initial: Tensor,
     ) -> None:
         self.cells, self.order, self.gain, self.tol, self.longest = cells, order, gain, tol, longest
+        kept = ["linear" if c == "ahead" else c for c in cells]  # but for the newest cell they are the same
+        self.rules = tuple(dict.fromkeys(kept))
+        self.places = [self.rules.index(rule) for rule in kept]
         self.initial, self.length, self.age = initial, 0.0, 0.0  # the newest cell, and all since the last jump
-        self.sums = initial.new_zeros(initial.shape[0], len(cells), 0, initial.shape[1])
+        self.sums = initial.new_zeros(initial.shape[0], len(self.rules), 0, initial.shape[1])
         self.slopes: list[Tensor] = []
         self.column = order[:, None].to(initial.device)
-        self.over = (gain * torch.exp(-torch.lgamma(order + 2)))[:, None].to(initial.device)
+        self.whole = (gain * torch.exp(-torch.lgamma(order + 1)))[:, None].to(initial.device)
+        self.over = self.whole / (1 + self.column)
         self._take(shortest)
 
     def begin(self, slope: Tensor) -> None:
@@ -51,16 +55,25 @@ class Past:
             self._extend(length)
         like = self.initial
         self.fade = torch.exp(self.rates * -length)
-        far = (self.coefficients * self.fade).to(like) @ self.sums  # (groups, sums, 1, width)
+        far = (self.coefficients * self.fade).to(like) @ self.sums  # (groups, rules, 1, width)
         end, share = self.over * length**self.column, share_ahead(length, self.length)
-        weights = [[w.to(like) for w in by_rule(c, self.column, end, share)] for c in self.cells]
+        weights = [by_rule(c, self.column, end, share) for c in self.cells]
         found = []
-        for k, (_, *lags) in enumerate(weights):
+        for k, cell, (_, *lags) in zip(self.places, self.cells, weights, strict=True):
             total = self.initial + far[:, k, 0]
-            for w, v in zip(lags, reversed(self.slopes), strict=False):
-                total = torch.addcmul(total, w, v)
+            for w, v in zip(lags[: 1 + (cell == "ahead")], reversed(self.slopes), strict=False):
+                total = torch.addcmul(total, w.to(like), v)
             found.append(total)
-        return found, weights[0][0][:, 0]
+        return found, weights[0][0][:, 0].to(like)
+
+    def reach(self, time: float, rate: float) -> Tensor:
+        """What an error of all slopes over this time makes of the state, (groups, 1), where ``D^β e = rate · e`` lets
+        it fade.
+
+        ``t^β E_{β,β+1}(rate t^β)``, by its two ends: ``t^β/Γ(β+1)`` early, ``1/|rate|`` late.
+        """
+        early = self.whole * time**self.column
+        return early / (1 - min(rate, 0.0) * early)
 
     def accept(self, length: float, slope: Tensor) -> None:
         """The step that was tried last is taken: its cell is folded in."""
@@ -71,8 +84,8 @@ class Past:
 
     def _cell(self, length: float, like: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """What the integral over a cell gives the slopes at its ends, for the exponentials from ``first`` on."""
-        p, q = cell_integrals(self.cells, length, self.rates[first:])
-        return p[..., None].to(like), q[..., None].to(like)  # (sums, K, 1)
+        p, q = cell_integrals(self.rules, length, self.rates[first:])
+        return p[..., None].to(like), q[..., None].to(like)  # (rules, K, 1)
 
     def _take(self, shortest: float) -> None:
         """Exponentials for lags down to this one; those that are there already stay."""

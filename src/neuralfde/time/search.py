@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ..base.policy import (
+    ADAPTIVE_COARSER,
     ADAPTIVE_FIRST,
     ADAPTIVE_FIRST_SHARE,
+    ADAPTIVE_FORESEEN,
     ADAPTIVE_KERNEL,
     ADAPTIVE_PASSES,
     ADAPTIVE_STAGE,
@@ -22,7 +24,7 @@ from ..base.policy import (
 )
 from ..errors import ConvergenceError
 from ..schemes import OneStage, Scheme, Stages
-from .controller import Tolerance, Trial, next_length, reach, slope_error
+from .controller import Tolerance, Trial, next_length, slope_error
 from .jumps import Jumps
 from .past import Past
 
@@ -90,7 +92,7 @@ def find_mesh(
             k, stop = ahead.pop(0)
             jumped = jumped + jumps.by(k, state)
         length = stop - time if jumping else _fitting(min(length, longest), stop - time)
-        if 2 * len(times) > tolerance.max_steps + 1 or length <= 1e-15 * time or length < 1e-280:
+        if 2 * len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
         trial = _tried(equation, scheme, stages, past, time, length, state, tolerance)
@@ -111,6 +113,24 @@ def find_mesh(
         else:
             length = next_length(length, excess, power, 0.0 if trial is None else trial.stiffness, most)
     return Found(_halved(torch.frombuffer(times, dtype=torch.float64)), rejected, state)
+
+
+def refuse_hopeless(march: Callable[[Tolerance], Found], tolerance: Tolerance) -> None:
+    """Raise where a tolerance takes far more steps than are allowed, by how their number grows towards it.
+
+    A rule of second order over a change of size 1 takes about ``rtol^-½`` of them.
+    """
+    most, by = tolerance.max_steps, ADAPTIVE_COARSER
+    if most < ADAPTIVE_FORESEEN or tolerance.rtol * most**2 > 1:
+        return
+    few, more = (len(march(tolerance.times(by**k)).times) for k in (3, 2))
+    needed = more * (more / few) ** 2
+    if needed > 1.5 * most:  # what is foreseen is rather too few
+        met = tolerance.times(by ** (2 - math.log(most / more) / math.log(more / few)))
+        raise ConvergenceError(
+            f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g} would take about {needed:.0e} steps. max_steps={most} "
+            f"meet about rtol={met.rtol:.0e}, atol={met.atol:.0e}. Use larger tolerances or max_steps=."
+        )
 
 
 def _halved(times: Tensor) -> Tensor:
@@ -154,12 +174,9 @@ def _tried(
     state, slope = z.view_as(sums[0]), v.view_as(sums[0])
     linear = scheme.cells[0] == "linear"
     scale = tolerance.scale(before, state)
-    rate, stiffness = _rates(seen, w0, scale.view(shape))
-    norm = torch.linalg.vector_norm
-    passes = length * float(norm(slope / scale)) / max(float(norm((slope - past.slopes[-1]) / scale)), 1e-300)
-    since = min(past.age + length, ADAPTIVE_PASSES * passes)
-    counts = reach(since, equation.order, rate * equation.gain) * equation.gain
-    error = slope_error([*past.slopes, slope], [past.length, length], linear) * counts.to(state)[:, None]
+    rate, stiffness, passes = _rates(seen, w0, v, past.slopes[-1].view(shape), scale.view(shape))
+    since = min(past.age + length, ADAPTIVE_PASSES * passes * length)
+    error = slope_error([*past.slopes, slope], [past.length, length], linear) * past.reach(since, rate).to(state)
     if linear and not scheme.implicit:
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
@@ -173,17 +190,23 @@ def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
     return replace(scheme, solver=replace(scheme.solver, tol=ADAPTIVE_STAGE * tolerance.rtol))
 
 
-def _rates(seen: list[tuple[Tensor, Tensor]], w0: Tensor, scale: Tensor) -> tuple[float, float]:
-    """How slopes change with the state in the direction between two evaluations, and how much, times w0, in all.
+def _rates(
+    seen: list[tuple[Tensor, Tensor]], w0: Tensor, slope: Tensor, last: Tensor, scale: Tensor
+) -> tuple[float, float, float]:
+    """How slopes change with the state in the direction between two evaluations, and how much, times w0, in all; both
+    are 0 where the two are the same but for rounding. And in how many steps like this one slopes change by their size.
 
-    0 where both are the same but for rounding.
+    All products at once: a device is looked at a single time.
     """
     (a, before), (b, after) = seen[0], seen[-1]
-    by, change, norm = (b - a) / scale, (after - before) / scale, torch.linalg.vector_norm
-    size = float(norm(by))
-    if not size > 1e3 * torch.finfo(by.dtype).eps * float(norm(b / scale)):
-        return 0.0, 0.0
-    return float(torch.sum(by / size * change)) / size, float(norm(w0 * change)) / size
+    change = after - before
+    rows = torch.stack([b - a, change, w0 * change, b, slope, slope - last]).div_(scale).flatten(1).double()
+    products = (rows @ rows.T).tolist()
+    by, _, weighed, size, now, turned = (math.sqrt(products[k][k]) for k in range(6))
+    passes = now / max(turned, 1e-300)
+    if not by > 1e3 * torch.finfo(b.dtype).eps * size:
+        return 0.0, 0.0, passes
+    return products[0][1] / by / by, weighed / by, passes
 
 
 def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:

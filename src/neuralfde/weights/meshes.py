@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,13 +23,14 @@ _POINTS = 10
 
 def kernel_on(cells: tuple[str, ...], order: Tensor, times: Tensor) -> Kernel:
     """A kernel of full matrices, one for each sum; with continuous output where one order holds for all rows."""
-    rules: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "linear": trapezoid,
-        "ahead": ahead,
-        "left": partial(rectangle, implicit=False),
-        "right": partial(rectangle, implicit=True),
+    linear = cache(partial(trapezoid, order, times))
+    rules: dict[str, Callable[[], Tensor]] = {
+        "linear": linear,
+        "ahead": lambda: ahead(linear(), times),
+        "left": partial(rectangle, order, times, implicit=False),
+        "right": partial(rectangle, order, times, implicit=True),
     }
-    matrices = [rules[cell](order, times) for cell in cells]
+    matrices = [rules[cell]() for cell in cells]
     dense = between(cells[0], order[0], times) if order.shape[0] == 1 else None
     return kernel_of(*matrices, first=int(cells[0] == "right"), dense=dense)
 
@@ -56,7 +57,7 @@ def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Tensor], Tenso
         past = (j < newest) | ((j == newest) & (share > 0))
         length = torch.where(j < newest, times[1:] - times[:-1], (here - start)[:, None])
         gap = here[:, None] - times
-        whole, left = _integrals(order[None], past, gap[:, :-1], gap[:, 1:].clamp(min=0), length)
+        whole, left = _integrals(order, past, gap[:, :-1], gap[:, 1:].clamp(min=0), length)
         empty = torch.zeros_like(whole[:, :1])
         if cell == "linear":
             # the part of the last cell sees the slope at its right end from its share of the way
@@ -74,9 +75,9 @@ def one_cell(order: Tensor, here: Tensor, start: Tensor, end: Tensor) -> tuple[T
     start: (times, groups) each, for one cell of each time."""
     near, far = (here - end).clamp(min=0)[:, None], (here - start)[:, None]
     length = torch.minimum(end, here)[:, None] - start[:, None]
-    whole, left = _integrals(order[None], (length > 0)[:, None], far[:, None], near[:, None], length[:, None])
+    whole, left = _integrals(order, length > 0, far, near, length)
     gain = torch.exp(-torch.lgamma(order + 1))
-    return gain * whole[:, 0], gain * left[:, 0]
+    return gain * whole, gain * left
 
 
 def rectangle(order: Tensor, times: Tensor, implicit: bool) -> Tensor:
@@ -94,9 +95,10 @@ def trapezoid(order: Tensor, times: Tensor) -> Tensor:
     return gain * (torch.cat([left, empty], dim=1) + torch.cat([empty, whole - left], dim=1))
 
 
-def ahead(order: Tensor, times: Tensor) -> Tensor:
-    """The trapezoid rule with a row's own slope on the straight line through the two before, or equal to the first."""
-    matrix, length = trapezoid(order, times), times[1:] - times[:-1]
+def ahead(matrix: Tensor, times: Tensor) -> Tensor:
+    """From the trapezoid rule that with a row's own slope on the straight line through the two before, or equal to the
+    first."""
+    length = times[1:] - times[:-1]
     own = matrix.diagonal(dim1=0, dim2=1).T[1:]
     share = torch.cat([torch.zeros_like(length[:1]), share_ahead(length[1:], length[:-1])])
     last, before = ((1 + share) * own).T, (-share * own).T[:, 1:]
@@ -135,14 +137,18 @@ def l1(order: Tensor, times: Tensor) -> Tensor:
 
 
 def _on_points(power: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`_integrals` over the cells before each point."""
-    n = torch.arange(times.shape[0])
-    gap = times[:, None] - times[None]
+    """:func:`_integrals` over the cells before each point, zero elsewhere."""
+    points = times.shape[0]
+    n, j = torch.tril_indices(points, points - 1, -1)
+    here, start, end = times[n], times[j], times[j + 1]
     # not the difference of the ends: a tiny first cell would vanish
-    return _integrals(power, (n[:, None] > n[:-1])[..., None], gap[:, :-1], gap[:, 1:], times[1:] - times[:-1])
+    q = power if len(power) == 1 else power[n]
+    found = _integrals(q, torch.tensor(True), here - start, here - end, end - start)
+    whole, left = (x.new_zeros(points, points - 1, *x.shape[1:]).index_put((n, j), x) for x in found)
+    return whole, left
 
 
-def _integrals(power: Tensor, past: Tensor, far_end: Tensor, near_end: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+def _integrals(q: Tensor, past: Tensor, far_end: Tensor, near_end: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """``q ∫ x^{q-1} dx`` and ``q ∫ x^{q-1} (x-B)/(A-B) dx`` over [B, A] = [near_end, far_end], zero unless ``past``.
 
     Next to the row the powers are subtracted as they stand; farther away that would cancel, and the integrand is so
@@ -150,7 +156,6 @@ def _integrals(power: Tensor, past: Tensor, far_end: Tensor, near_end: Tensor, l
     """
     far_end, near_end = torch.where(past, far_end, 2.0), torch.where(past, near_end, 1.0)
     length = torch.where(past, length, 1.0)
-    q = power[:, None]
     close = near_end < length
     low = torch.where(close, near_end, 0.0)
     high = torch.where(close, far_end, 1.0)

@@ -35,6 +35,7 @@ from ...base.policy import (
     PICARD_STILL,
     PICARD_TOGETHER,
     PICARD_TOGETHER_GPU,
+    PICARD_UNEVEN,
     STAGE_NEAR,
 )
 from ...errors import InputError
@@ -123,6 +124,8 @@ class PicardSteps(Steps):
         if task.origin is not None:
             self.settling.scale = block.begin(self.plan.field.initial).abs()
             k = 1
+            if not self.tried and bool((task.local[-1] > PICARD_UNEVEN * task.local[:2][-1]).any()):
+                self._by_newton()
         else:  # or the first guess would be whatever lay in memory
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
         while k < count:
@@ -133,8 +136,7 @@ class PicardSteps(Steps):
             self.iterated = True
             done = self._iterate(block, k, k + size)
             if done < size and not self.tried:
-                self.tried, self.longest = True, self.few
-                self.most, self.alone = self.longest if self.run.vectorised else 0, 0
+                self._by_newton()
             elif done < size and self.most and not self.alone:
                 self.most = size // 2
                 if self.scheme.implicit and self.most * self.calls < self.fewest:
@@ -142,6 +144,11 @@ class PicardSteps(Steps):
             k += done
         self.latest = block.latest.clone()
         return block.filled()
+
+    def _by_newton(self) -> None:
+        """Take as many steps of a tiny state at once as Newton's method finds: they do not settle by themselves."""
+        self.tried, self.longest = True, self.few
+        self.most, self.alone = self.longest if self.run.vectorised else 0, 0
 
     def _next(self, left: int) -> int:
         """How many of the steps that are left are taken at once: as many as may be, in parts of nearly one size."""
