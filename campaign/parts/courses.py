@@ -84,9 +84,8 @@ def matrix_of(case: Case, names: Names) -> Tensor | None:
     return torch.stack([a, 0.7 * a]) if case["linear"] == "batch" else 0.5 * a if case["linear"] == "function" else a
 
 
-def expected(case: Case, names: Names, grid: Tensor, times: Tensor | None) -> list[Tensor]:
+def expected(case: Case, names: Names, course: Course) -> list[Tensor]:
     """States at the times asked for, and the times of the event."""
-    course = course_of(case, names, grid, times)
     asked = names["t"] if isinstance(names["t"], Tensor) else torch.tensor([names["t"]], dtype=torch.float64)
     if case["times"] == "own":
         ends = [row[~row.isnan()][-1] for row in asked]
@@ -116,17 +115,35 @@ def _with_event(case: Case, course: Course, asked: Tensor, value: Any) -> list[T
 
 
 def result(case: Case, parts: list[Tensor], names: Names) -> Result:
-    """All numbers in one row, and the gradient of a loss that weighs them differently."""
-    wide = torch.float64 if parts[0].real.dtype == torch.float64 else torch.float32
-    flat = [torch.view_as_real(x).reshape(-1) if x.is_complex() else x.reshape(-1).to(wide) for x in parts]
-    ys = torch.cat(flat)
+    """All numbers in one row, and the gradients of their loss."""
+    ys = in_one_row(parts)
     leaves = {k: x for k, x in names["leaves"].items() if x.requires_grad}
     if not leaves or case["event"] == "reset":
         return Result(ys.detach()[None], {})
-    weigh = torch.cos(torch.arange(1, ys.numel() + 1, dtype=torch.float64)).to(ys)
-    grads = torch.autograd.grad((weigh * ys + 0.5 * ys.square()).sum(), list(leaves.values()), allow_unused=True)
+    grads = torch.autograd.grad(loss(ys), list(leaves.values()), allow_unused=True)
     real = [None if g is None else torch.view_as_real(g) if g.is_complex() else g for g in grads]
     return Result(ys.detach()[None], dict(zip(leaves, real, strict=True)))
+
+
+def in_one_row(parts: list[Tensor]) -> Tensor:
+    wide = torch.float64 if parts[0].real.dtype == torch.float64 else torch.float32
+    flat = [torch.view_as_real(x).reshape(-1) if x.is_complex() else x.reshape(-1).to(wide) for x in parts]
+    return torch.cat(flat)
+
+
+def loss(ys: Tensor) -> Tensor:
+    """One that weighs all numbers differently."""
+    weigh = torch.cos(torch.arange(1, ys.numel() + 1, dtype=torch.float64)).to(ys)
+    return (weigh * ys + 0.5 * ys.square()).sum()
+
+
+def cancellation(case: Case, names: Names, course: Course) -> float:
+    """How much larger the terms of the gradient of a lag are than it is, those of the points that move with it."""
+    if not any(x.requires_grad for x in course.moves):
+        return 1.0
+    ys = in_one_row(expected(case, names, course))
+    whole, *terms = torch.autograd.grad(loss(ys), [names["lag"], *course.moves])
+    return max(1.0, float(sum(x.abs() for x in terms) / whole.abs()))
 
 
 def check(case: Case) -> float:
@@ -142,13 +159,15 @@ def check(case: Case) -> float:
 
     def right(nudge: float = 0.0) -> Result:
         names = namespace(case, True, nudge)
-        return result(case, expected(case, names, grid, times), names)
+        return result(case, expected(case, names, course_of(case, names, grid, times)), names)
 
     exact = right()
     tolerance = allowed(getattr(torch, case["dtype"]), len(grid), courses.implicit(case)) + _more(case) * len(grid)
 
     def conditioning() -> float:
-        return max(1.0, *(x / 1e-7 for x in distances(right(1e-7), exact).values()))
+        names = namespace(case, True)
+        terms = cancellation(case, names, course_of(case, names, grid, times))
+        return terms * max(1.0, *(x / 1e-7 for x in distances(right(1e-7), exact).values()))
 
     return demand_equal(found, exact, tolerance, conditioning)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .base.caches import capturing
 from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
-from .base.torch_private import derivatives_are_watched, pytree, without_compiler
+from .base.torch_private import derivatives_are_watched, pytree
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.export import refuse_export
@@ -102,16 +102,8 @@ class Solved(NamedTuple):
         return replace(found, evaluations=found.evaluations + self.spent) if self.spent else found
 
 
-def run(*given: Any, **more: Any) -> Solved:
-    """:func:`_solve` outside of any graph that torch.compile is building: the solver runs as it is."""
-    if torch.compiler.is_exporting():
-        refuse_export(*given[2:5])
-        return _solve(*given, **more)
-    return (_uncompiled if torch.compiler.is_compiling() else _solve)(*given, **more)
-
-
-def _solve(
-    func: Callable[..., Any],
+def run(
+    func: Any,
     z0: Any,
     t: float | Tensor,
     order: Any,
@@ -120,6 +112,8 @@ def _solve(
     embedded: bool = False,
 ) -> Solved:
     """Solve, with given steps or to a tolerance."""
+    if torch.compiler.is_exporting():
+        refuse_export(t, order, given)
     if not given.adaptive:
         return _solve_once(func, z0, t, order, given, resume, embedded)
 
@@ -221,9 +215,6 @@ def _solve_once(
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("solved: %s", found.stats)
     return found
-
-
-_uncompiled = without_compiler(_solve)
 
 
 def _plan(

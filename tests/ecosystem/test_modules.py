@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import neuralfde
 from neuralfde import FDEBlock, UnsupportedError, fdeint, progress
-from neuralfde.base.torch_private import with_parameters
+from neuralfde.base.torch_private import compiler_is_watching, with_parameters
 
 ADJOINTS = ["exact", "direct", "paper"]
 # torch.compile looks at .grad of every tensor it meets and hides the warning only if warnings are no errors
@@ -132,6 +132,26 @@ def test_compile_breaks_only_at_the_solver(options):
         assert_close(grads(compiled(z).square().sum(), list(model.parameters())), want)
         assert len(graphs) == 2 + bool(options.get("learn_order"))  # the order is a graph of its own
     torch._dynamo.reset()
+
+
+@compiles
+@pytest.mark.parametrize("call", [fdeint, lambda *given, **more: neuralfde.solve(*given, **more).ys])
+def test_a_solve_is_not_compiled_in_a_frame_that_the_compiler_gave_up_on(call):
+    watched = []
+
+    def func(t, z):
+        watched.append(compiler_is_watching())
+        return -z
+
+    def skipped(z):
+        return call(func, z, 1.0, 0.5, steps=3)
+
+    z = torch.ones(3, dtype=torch.float64)
+    torch._dynamo.reset()
+    around = torch.compile(lambda z: torch._dynamo.decorators.skip(skipped)(z) + 1, backend="eager")
+    assert_close(around(z), skipped(z) + 1)
+    assert watched
+    assert not any(watched)
 
 
 @compiles

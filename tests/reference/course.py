@@ -61,11 +61,12 @@ class Course:
             self._step(n, weights.matrix, weights.stage)
 
     def _moving(self, mesh: Tensor) -> Tensor:
-        """The mesh, of which the points where a jump comes back move with the lag."""
+        """The mesh, of which the points where a jump comes back move with the lag, each by one of ``moves``."""
         points = list(mesh)
-        for k, lag in self._echoes(mesh):
-            if isinstance(lag, Tensor):
-                points[k - 1 : k + 1] = [x + (lag - lag.detach()) for x in points[k - 1 : k + 1]]
+        moved = [(j, lag) for k, lag in self._echoes(mesh) if isinstance(lag, Tensor) for j in (k - 1, k)]
+        self.moves = [lag - lag.detach() for _, lag in moved]
+        for (j, _), move in zip(moved, self.moves, strict=True):
+            points[j] = points[j] + move
         return torch.stack(points)
 
     def _echoes(self, mesh: Tensor) -> list[tuple[int, Any]]:

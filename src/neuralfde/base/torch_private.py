@@ -30,6 +30,7 @@ __all__ = [
     "Recording",
     "add_each",
     "are_batched",
+    "compiler_is_watching",
     "copy_each",
     "derivatives_are_watched",
     "hooks_at_rest",
@@ -61,6 +62,15 @@ _stance: Any = None  # how many threads run compiled functions as they were writ
 #: Decorator: run this outside of any graph that torch.compile is building. ``torch.compiler.disable`` would import the
 #: compiler together with the package.
 without_compiler = _disable_dynamo
+
+
+def compiler_is_watching() -> bool:
+    """Whether ``torch.compile`` follows this call, or would follow the functions that are called in it: a frame that it
+    gave up on runs as it is, and those inside are tried again.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return True
+    return "torch._dynamo" in sys.modules and torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
 
 
 class Recording(TorchDispatchMode):

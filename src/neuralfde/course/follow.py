@@ -11,7 +11,7 @@ from torch import Tensor
 from ..base.grid import read_times, request
 from ..base.policy import JUMP_LENGTH
 from ..base.structure import structure_of
-from ..base.torch_private import pytree, without_compiler
+from ..base.torch_private import pytree
 from ..base.torch_transforms import is_followed
 from ..door.adaptive import Adapted, adapted
 from ..door.export import refuse_export
@@ -26,16 +26,9 @@ def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -
     """:func:`~neuralfde.solver.run`, as often as an eventful course takes."""
     if torch.compiler.is_exporting():
         refuse_export(t, order, given)
-    return (_uncompiled if torch.compiler.is_compiling() else _follow)(func, z0, t, order, given, *more)
-
-
-def _follow(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
     if given.event is not None:
         return run_with_event(func, z0, t, order, given)
     return _jumping(func, z0, t, order, given, *more)
-
-
-_uncompiled = without_compiler(_follow)
 
 
 def _jumping(func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:

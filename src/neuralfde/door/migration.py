@@ -7,6 +7,9 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
+from ..base.torch_private import compiler_is_watching, without_compiler
 from ..errors import InputTypeError, nearest
 
 _P = ParamSpec("_P")
@@ -35,7 +38,10 @@ def refuse(call: str, given: Iterable[str], known: Collection[str]) -> None:
 
 
 def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``call``, which is called as ``(func, z0, t, order, *, ...)``, with help where its arguments do not fit."""
+    """``call``, which is called as ``(func, z0, t, order, *, ...)``, with help where its arguments do not fit.
+
+    It runs outside of any graph that ``torch.compile`` is building, as it is.
+    """
     parameters = inspect.signature(call).parameters.values()
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     known = {p.name for p in parameters}
@@ -57,10 +63,13 @@ def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
                 "order=1.0 is an ordinary differential equation."
             )
 
+    alone = without_compiler(call)
+
     # solve and FDEBlock read the defaults from the function
     @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
     def checked(*args: _P.args, **given: _P.kwargs) -> _R:
         check(len(args), given)
-        return call(*args, **given)
+        aside = not torch.compiler.is_exporting() and compiler_is_watching()
+        return (alone if aside else call)(*args, **given)
 
     return checked

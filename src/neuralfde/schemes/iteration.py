@@ -67,6 +67,7 @@ class Iteration(Stages):
         self.factor: Factor | None = None
         self.reached = math.inf
         self.made: tuple[Tensor | None, float] = None, 0.0  # the last w0, and the size of that of the matrix
+        self.weight: tuple[Tensor | None, float, float] = None, 0.0, 0.0  # the last w0, its size, the largest so far
         self.coupled = False  # whether samples were seen to act on each other
         self.plain: Factor | None = None  # where there is no structure
         self.wait, self.pause = 0, 1  # stages to be solved before it is tried again, now and after it has failed again
@@ -87,7 +88,8 @@ class Iteration(Stages):
         """
         tol = self.solver.tolerance(x)
         if self.solver.tol is None:
-            tol /= 16 if transposed else 256  # the errors of slopes may all point one way, and add up
+            # the errors of slopes may all point one way, and add up
+            tol *= 1 / 16 if transposed else self._share(w0) / 256
         if self.plain is not None:
             self.factor, self.wait = (self.factor, self.wait - 1) if self.wait else (self.plain, 0)
         start, fresh, left = (x, at), False, float(self.solver.max_iter)
@@ -197,6 +199,13 @@ class Iteration(Stages):
         else:
             self.factorisations += found.reusable
         return found
+
+    def _share(self, w0: Tensor) -> float:
+        """This weight as a share of the largest so far: the slope of a short step counts in longer ones."""
+        if self.weight[0] is not w0:
+            size = float(w0.max())
+            self.weight = w0, size, max(size, self.weight[2])
+        return self.weight[1] / (self.weight[2] or 1.0) or 1.0
 
     def _serves(self, w0: Tensor) -> bool:
         """Whether the factor is one for this weight, or that of a step which is not far longer: its errors would be

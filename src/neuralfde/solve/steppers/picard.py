@@ -101,10 +101,10 @@ class PicardSteps(Steps):
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
-        few = NEWTON_NUMBERS // like.shape[1]  # steps that Newton's method finds together, where those are worth it
-        tiny = self.by_newton and not like.is_cuda and few * self.calls >= PICARD_FEWEST
-        self.together = few if tiny else self.longest
-        self.fewest = 1 if always or like.is_cuda else PICARD_FEWEST
+        self.few = NEWTON_NUMBERS // like.shape[1]  # steps that Newton's method finds together
+        tiny = self.by_newton and not like.is_cuda and self.few * self.calls >= PICARD_FEWEST
+        self.tried = not tiny  # or a tiny state is iterated plainly until that does not settle
+        self.fewest = 1 if always or like.is_cuda or tiny else PICARD_FEWEST
         self.iterated = False
         self.large = like.is_cuda or like.numel() > PICARD_NUMBERS[1]
         self.settling = Settling(plan, like, self.tol)
@@ -135,19 +135,26 @@ class PicardSteps(Steps):
         else:  # or the first guess would be whatever lay in memory
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
         while k < count:
-            size = min(self.most, count - k, self.together)
+            size = self._next(count - k)
             if self.alone or size * self.calls < self.fewest:
                 k += self._singly(block, k, min(self.alone or count, count - k))
                 continue
             self.iterated = True
             done = self._iterate(block, k, k + size)
-            if done < size and self.most and not self.alone:
+            if done < size and not self.tried:
+                self.tried, self.longest = True, self.few
+                self.most, self.alone = self.longest if self.run.vectorised else 0, 0
+            elif done < size and self.most and not self.alone:
                 self.most = size // 2
                 if self.scheme.implicit and self.most * self.calls < self.fewest:
                     self._later()
             k += done
         self.latest = block.latest.clone()
         return block.filled()
+
+    def _next(self, left: int) -> int:
+        """How many of the steps that are left are taken at once: as many as may be, in parts of nearly one size."""
+        return math.ceil(left / math.ceil(left / self.most)) if self.most else 0
 
     def _singly(self, block: BlockOfSteps, a: int, count: int) -> int:
         """So many steps from ``a`` on, step by step."""
@@ -169,7 +176,7 @@ class PicardSteps(Steps):
         slopes = block.latest.expand(scheme.stages, *block.lead, b - a, -1)
         states = before = slopes[-1]
         moved = change = math.inf
-        for k in range(self.most_iterations(b - a)):
+        for k in range(self.most_iterations(b - a) if self.tried else 2 * PICARD_EXTRA):
             sums = block.by_sums(block.product(base, weights, slopes[-1]))
             stages = scheme.relax(sums, slopes, w0)
             try:
@@ -228,7 +235,7 @@ class PicardSteps(Steps):
 
     def _stiff(self, growth: float) -> int:
         """Take further steps one by one: a stage by itself does not contract; later ones may, where it nearly does."""
-        if growth < PICARD_STIFF:
+        if growth < PICARD_STIFF or not self.tried:
             self._later()
             return 0
         self.most = 0
