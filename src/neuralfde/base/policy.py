@@ -82,9 +82,12 @@ KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 18
 KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, 16
 #: Numbers of a sample up to which it fits into one program.
 KERNEL_FEATURES = 512
-#: Warps of a program: with four the passes of such a network spill registers, with eight they do not (compiled for an
-#: H200, 32 exponentials).
-KERNEL_WARPS, KERNEL_TILE_WARPS = 4, 8
+#: Warps of a program of single numbers, and of one of tiles, few or many. With four, two programs share a
+#: multiprocessor: 4096 samples take 4.8 ms forward, not 6.1, and 3.6 to be replayed, not 4.6; 64 take the same, and 256
+#: of a narrow state more. With four the backward pass spills registers and takes 1.6 to 2.2 of the time (H200).
+KERNEL_WARPS, KERNEL_TILE_WARPS = 4, (4, 8)
+#: Bytes of exact lags and exponentials of a program up to which four warps hold them in registers.
+KERNEL_TILE_HELD = 80 << 10
 #: Features in a tile, and operations on single numbers and on tiles up to which a function becomes a kernel.
 KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
 #: Programs that compute what a backward pass takes of its rows.
@@ -97,8 +100,11 @@ KERNEL_ROWS, KERNEL_PAIRS, KERNEL_PAIRED = 8, 32, 8
 #: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
 KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps, and numbers in its rows and in what matrices take and give
-#: (1 GiB in float32); inner products of all its pairs of rows are kept too.
-KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 28
+#: (2 GiB in float32: with half of that a training step of 4096 samples takes 43 ms instead of 36).
+KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 2048, 1 << 29
+#: A kernel has room for a multiple of so many exponentials: each is held and computed (22 to 34 for 2000 to a million
+#: steps), and each multiple is compiled.
+KERNEL_MODES = 8
 #: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
 HELD_LAGS = 32
 #: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
