@@ -320,3 +320,22 @@ def test_an_exception_in_the_middle_gives_the_graphs_back(func):
         gradients(func, "auto", callback=stop)
     assert not any(x.busy for x in graph_cache._CACHE[func].values() if isinstance(x, Static))
     assert worst(gradients(func, "cuda-graph"), expected) < 1e-11
+
+
+@pytest.mark.parametrize("values", [[1.6, -2.1, 0.4], [1.0, -2.0, 1.0], [-0.1, 0.3, -0.1]])
+def test_a_large_sparse_matrix_without_steps(values):
+    """By products: Arnoldi's basis, Chebyshev's polynomials, and where no disc says where eigenvalues are."""
+    at, n = torch.arange(3000), 3000
+    rows, columns, z0 = (
+        at.repeat(3),
+        torch.cat([(at + o) % n for o in (-1, 0, 1)]),
+        torch.rand(2, n, dtype=torch.float64),
+    )
+    found = []
+    for device in ("cpu", "cuda"):
+        numbers = torch.tensor(values, dtype=torch.float64, device=device, requires_grad=True)
+        part = nf.linear.Sparse(rows.to(device), columns.to(device), numbers.repeat_interleave(n), n)
+        y = nf.fdeint(z0.to(device), z0.to(device), 2.0, 0.8, linear=part)
+        found.append((y.detach().cpu(), torch.autograd.grad(y.square().sum(), numbers)[0].cpu()))
+    for got, want in zip(*found, strict=True):
+        assert relative(got, want) < 1e-9

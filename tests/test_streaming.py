@@ -123,7 +123,8 @@ def test_auto_says_what_it_chose_and_why(monkeypatch):
     stats = nf.solve(Net(), Z0, 1.0, 0.6, steps=10).stats
     assert isinstance(stats.history, nf.Full)
     assert stats.storage == nf.Device()
-    assert "within half of the free" in stats.why
+    assert "exact sums: 60 numbers" in stats.why
+    assert "within half of the free" in nf.solve(Net(), Z0, 1.0, 0.6, steps=4100).stats.why
     size, cpu = Size(20_000, 1 << 20, 1, True, False), torch.device("cpu")
     for free, history, storage in (
         (1 << 40, nf.FFT, nf.Device),
@@ -140,7 +141,7 @@ def test_auto_says_what_it_chose_and_why(monkeypatch):
 
 def test_rows_stay_on_the_device_unless_asked_and_the_reason_says_what_else_there_is(monkeypatch):
     assert nf.fdeint.__kwdefaults__["storage"] == "device"
-    z0 = torch.ones(1000, requires_grad=True)
+    z0 = torch.ones(10_000, requires_grad=True)
     for free, advised in ((1 << 30, False), (1 << 20, True)):
         monkeypatch.setattr("neuralfde.door.cost._host_free", lambda free=free: free)
         found = nf.plan(lambda t, z: -z, z0, 1.0, 0.5, steps=1000)

@@ -4,7 +4,7 @@ import logging
 
 from . import linear, operators
 from .adjoints import Direct, Exact, Paper
-from .api import Solution, Stats, fdeint, plan, solve
+from .api import Solution, Stats, fdeint, solve
 from .errors import (
     CapturedTensorError,
     ChangedFunctionError,
@@ -14,7 +14,7 @@ from .errors import (
     NonFiniteError,
     UnsupportedError,
 )
-from .estimate import suggest_step
+from .estimate import plan, suggest_step
 from .fitting import Fit, fit
 from .history import FFT, Exponentials, Full, Window
 from .nn import FDEBlock, FDECell
@@ -33,6 +33,7 @@ from .schemes import (
     Newton,
     Predictor,
     Sparse,
+    Spectral,
     Trapezoid,
 )
 from .solve.steppers import CudaGraph, Kernel, Picard, Single
@@ -86,6 +87,7 @@ __all__ = [
     "Single",
     "Solution",
     "Sparse",
+    "Spectral",
     "Stats",
     "Tempered",
     "Trapezoid",

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from .adjoints import Adjoint
-from .base.structure import is_complex, structure_of, tensors_in
-from .base.torch_private import pytree
+from .base.checks import named
+from .base.structure import is_complex
+from .base.torch_private import compiler_is_watching, pytree, without_compiler
 from .course import follow, needs_no_steps, solved_exactly, stats_of
 from .door.complex_numbers import again_complex, in_real_numbers
-from .door.cost import Prediction, predict
-from .door.migration import explained, refuse
+from .door.estimates import difference, gain, refuse_estimate
+from .door.migration import refuse, refuse_call
 from .door.observed import initial_state
 from .door.output import in_rows
 from .door.resume import State
-from .door.semilinear import joined
-from .door.validation import Options, named, read, read_args, read_params, read_stepper, refuse_surroundings
+from .door.stats import Stats
+from .door.validation import Options
 from .errors import InputError, InputTypeError
 from .history import History
 from .orders import Operator
 from .schemes import Scheme, StageSolver
 from .solve.steppers import Stepper
-from .solver import Stats, gain, refuse_estimate, run
+from .solver import run
 from .storage import Storage
 from .time import Event
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``call`` with help where its arguments do not fit, outside of any graph that ``torch.compile`` is building."""
+
+    def attempt(*args: _P.args, **given: _P.kwargs) -> _R:
+        try:
+            return call(*args, **given)
+        except TypeError:
+            refuse_call(call, len(args), given)
+            raise
+
+    alone = without_compiler(attempt)
+
+    # solve and FDEBlock read the defaults from the function
+    @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
+    def checked(*args: _P.args, **given: _P.kwargs) -> _R:
+        aside = not torch.compiler.is_exporting() and compiler_is_watching()
+        return (alone if aside else attempt)(*args, **given)
+
+    return checked
 
 
 @dataclass(frozen=True)
@@ -171,7 +197,7 @@ def fdeint(
         method, step, steps, adjoint, history, storage, params, args, solver, callback, check_finite, velocity,
         horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags, linear,
     )  # fmt: skip
-    z0, t = _asked(z0, t, past)
+    z0, t = asked(z0, t, past)
     if linear is not None and needs_no_steps(func, given):
         _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
         return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
@@ -205,10 +231,10 @@ def solve(
             from there on. Both take an even number of steps.
         resume: True keeps what a later solve needs to go on (N rows), which gets it as ``past=found.state``.
     """
-    given = _options("solve", options)
+    given = options_of("solve", options)
     if not isinstance(resume, bool):
         raise InputTypeError("resume must be True or False; a solve goes on from the .state of a solution as past=.")
-    z0, t = _asked(z0, t, given.past)
+    z0, t = asked(z0, t, given.past)
     if given.linear is not None and needs_no_steps(func, given) and not resume:
         instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
         some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
@@ -244,40 +270,13 @@ def solve(
     return Solution(ts, ys, stats, error, solved.state, wanted.grid.start + wanted.grid.elapsed, solved.event_times)
 
 
-def difference(fine: Any, coarse: Any, by: float) -> Any:
-    """``|fine - coarse| / by`` in the structure of the states, without gradients."""
-    return pytree.tree_map(lambda a, b: (a - b).detach().abs() / by, fine, coarse)
-
-
-@explained
-def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
-    """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
-    given = _options("plan", options)
-    z0, t = _asked(z0, t, given.past)
-    if is_complex(z0):
-        func, z0, order, given = in_real_numbers(func, z0, order, given)
-    if given.linear is not None:
-        func, given = joined(func, z0, given)
-    trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
-    train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
-    refuse_surroundings(func)
-    if given.adaptive:
-        raise InputError("how many steps a tolerance takes is known afterwards: give plan() step=, steps= or grid=.")
-    problem = read(structure_of(z0), t, order, given, train)
-    read_args(given.args, problem.structure)
-    read_stepper(given.stepper, problem.adjoint)
-    mesh = problem.mesh(given.velocity is not None, problem.request.grid)
-    problem.operator.check(problem.known, problem.scheme, mesh)
-    stages = getattr(problem.scheme, "corrections", 0) + 1
-    return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)
-
-
-def _asked(z0: Any, t: Any, past: Any) -> tuple[Any, Any]:
+def asked(z0: Any, t: Any, past: Any) -> tuple[Any, Any]:
     """The initial state, which an observed past may hold, and the times, those of samples in rows."""
     return z0 if past is None else initial_state(z0, past), t if isinstance(t, float) else in_rows(t)
 
 
-def _options(name: str, options: dict[str, Any]) -> Options:
+def options_of(name: str, options: dict[str, Any]) -> Options:
+    """The options of a call with the defaults of ``fdeint``."""
     known = fdeint.__kwdefaults__ or {}
     refuse(f"{name}()", options, known)
     return Options(**{**known, **options})

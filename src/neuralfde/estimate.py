@@ -1,4 +1,4 @@
-"""How far off a solution is, as far as its own steps can tell, and the step that a tolerance asks for."""
+"""Before a solve: what it will take, and the step that a tolerance asks for."""
 
 from __future__ import annotations
 
@@ -8,15 +8,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .api import difference, fdeint
+from .api import asked, explained, fdeint, options_of
 from .base.checks import real, whole
 from .base.grid import request
 from .base.policy import COMPARED_TIMES
+from .base.structure import is_complex, structure_of, tensors_in
 from .base.torch_private import pytree
-from .door.validation import read_scheme
-from .errors import ConvergenceError, InputTypeError
+from .door.complex_numbers import in_real_numbers
+from .door.cost import Prediction, predict
+from .door.estimates import difference, gain
+from .door.semilinear import joined
+from .door.validation import read, read_scheme
+from .errors import ConvergenceError, InputError, InputTypeError
+from .rhs.first import read_args, read_params, refuse_surroundings
 from .schemes import Scheme
-from .solver import gain
+
+
+@explained
+def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
+    """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
+    given = options_of("plan", options)
+    z0, t = asked(z0, t, given.past)
+    if is_complex(z0):
+        func, z0, order, given = in_real_numbers(func, z0, order, given)
+    if given.linear is not None:
+        func, given = joined(func, z0, given)
+    trained = [*read_params(func, given.params), *tensors_in(z0), *tensors_in(order), *tensors_in(given.args)]
+    train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
+    refuse_surroundings(func)
+    if given.adaptive:
+        raise InputError("how many steps a tolerance takes is known afterwards: give plan() step=, steps= or grid=.")
+    problem = read(structure_of(z0), t, order, given, train)
+    read_args(given.args, problem.structure)
+    mesh = problem.mesh(given.velocity is not None, problem.request.grid)
+    problem.operator.check(problem.known, problem.scheme, mesh)
+    stages = getattr(problem.scheme, "corrections", 0) + 1
+    return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)
 
 
 def suggest_step(

@@ -4,81 +4,42 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from .adjoints import Paper
 from .base.caches import capturing
 from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
-from .base.torch_private import derivatives_are_watched, pytree
+from .base.torch_private import derivatives_are_watched
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
+from .door.estimates import errors_of_steps, gain, refuse_estimate
 from .door.export import refuse_export
 from .door.lags import read_lags
-from .door.names import ADJOINTS
+from .door.observed import read_velocity
 from .door.output import assembled
+from .door.own_time import in_moving_time, in_own_time
+from .door.paper import paper_weights
 from .door.resume import State, settings_of, weights_of_past
 from .door.semilinear import joined, refuse_orders
-from .door.validation import (
-    Options,
-    Problem,
-    in_moving_time,
-    in_own_time,
-    read_args,
-    read_params,
-    read_stepper,
-    read_velocity,
-    refuse_surroundings,
-)
-from .door.weighing import Weights, paper_weights, weighed
+from .door.stats import Stats, stats_of
+from .door.validation import Options, Problem
+from .door.weighing import Weights, weighed
 from .errors import ConvergenceError, InputError, UnsupportedError
-from .history import History
-from .orders import Caputo, CustomKernel, read_order
 from .rhs.field import Field
-from .rhs.first import first_evaluation, refuse_state
+from .rhs.first import first_evaluation, read_args, read_params, refuse_state, refuse_surroundings
 from .rhs.purity import Called
-from .schemes import Scheme
 from .solve.delays import Delays
 from .solve.function import solved
 from .solve.plan import Plan, Run
-from .solve.steppers import Stepper
-from .storage import Storage
-from .weights.embedded import step_errors
 from .weights.kernel import Kernel
 
 _log = logging.getLogger("neuralfde")
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What a solve cost and how it was done; ``why`` says what was left to ``auto`` and how that was decided.
-
-    ``factorisations`` and ``linear_solves`` are those of implicit stages that were solved one by one.
-    """
-
-    steps: int
-    step: float
-    evaluations: int
-    history_bytes: int
-    method: Scheme
-    adjoint: str
-    history: History
-    storage: Storage
-    stepper: str = "single"
-    why: str = ""
-    factorisations: int = 0
-    linear_solves: int = 0
-    rejected: int = 0
-    smallest_step: float = 0.0
-    largest_step: float = 0.0
-
-    @property
-    def accepted(self) -> int:
-        """Steps that were accepted: all that the solve consists of."""
-        return self.steps
 
 
 class Solved(NamedTuple):
@@ -98,18 +59,12 @@ class Solved(NamedTuple):
     @property
     def stats(self) -> Stats:
         """What the solve cost and how it was done; ``spent`` evaluations were made before, to find an event."""
-        found = _stats(self.plan, self.run, self.problem, self.march)
+        found = stats_of(self.plan, self.run, self.problem, self.march)
         return replace(found, evaluations=found.evaluations + self.spent) if self.spent else found
 
 
 def run(
-    func: Any,
-    z0: Any,
-    t: float | Tensor,
-    order: Any,
-    given: Options,
-    resume: bool = False,
-    embedded: bool = False,
+    func: Any, z0: Any, t: float | Tensor, order: Any, given: Options, resume: bool = False, embedded: bool = False
 ) -> Solved:
     """Solve, with given steps or to a tolerance."""
     if torch.compiler.is_exporting():
@@ -142,13 +97,7 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
 
 
 def _solve_once(
-    func: Callable[..., Any],
-    z0: Any,
-    t: float | Tensor,
-    order: Any,
-    given: Options,
-    resume: bool = False,
-    embedded: bool = False,
+    func: Any, z0: Any, t: float | Tensor, order: Any, given: Options, resume: bool = False, embedded: bool = False
 ) -> Solved:
     """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
     before, semilinear = given.before, given.linear is not None
@@ -182,14 +131,13 @@ def _solve_once(
         func, args = in_moving_time(func, wanted.grid, row0, args)
     if delays is not None:
         delays = replace(delays, place=len(args) - count)
-    stepper = read_stepper(given.stepper, problem.adjoint)
     field, cut = _field(func, problem, weights.times, row0, trained, args)
     if weights.coefficients.base is not None:
         row0 = torch.stack([row0, *([] if given.velocity is None else [read_velocity(given.velocity, structure)])])
         row0 = row0 if problem.observed is None else torch.cat([row0, problem.observed.rows[:-1]])
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
-    plan = _plan(problem, weights, given, field, stepper, inputs, (*trained, *cut), keep or embedded, delays)
+    plan = _plan(problem, weights, given, field, inputs, (*trained, *cut), keep or embedded, delays)
     went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
@@ -203,12 +151,10 @@ def _solve_once(
     if wanted.terminal:
         # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
         ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
-    error = None
+    error = state = None
     if embedded:
-        by = gain(problem.scheme, order)
-        errors = _step_errors(plan, went, problem, at_nodes.detach(), row0.detach(), given, by)
-        error = structure.unpack(in_order(errors, None))
-    state = None
+        rows = errors_of_steps(plan, went, problem, at_nodes, row0, given, gain(problem.scheme, order))
+        error = structure.unpack(in_order(rows, None))
     if weights.kernel is not None:
         state = _state(plan, went, problem, before, row0, at_nodes, weights.kernel)
     found = Solved(ys, problem, plan, went, state, error, at_nodes[-1])
@@ -222,7 +168,6 @@ def _plan(
     weights: Weights,
     given: Options,
     field: Field,
-    stepper: Stepper | None,
     inputs: tuple[Tensor | None, ...],
     leaves: tuple[Tensor, ...],
     keep_slopes: bool,
@@ -231,7 +176,9 @@ def _plan(
     """What the loop is to do; ``leaves``: what ``func`` uses that may get a gradient."""
     train = torch.is_grad_enabled() and not derivatives_are_watched()
     train = train and any(x is not None and x.requires_grad for x in inputs)
-    structure, grid = problem.structure, problem.request.grid
+    structure, grid, reverse, keeps = problem.structure, problem.request.grid, None, problem.adjoint.stores_graph
+    if isinstance(problem.adjoint, Paper):
+        reverse = paper_weights(structure, problem.request, problem.known["order"], problem.history)
     return Plan(
         field=field,
         scheme=problem.scheme.bound(field.args) if field.args else problem.scheme,
@@ -245,14 +192,12 @@ def _plan(
         weigh=train and any(x is not None and x.requires_grad for x in weights.coefficients),
         callback=given.callback,
         check_finite=given.check_finite and not capturing(),
-        backward_weights=paper_weights(problem),
+        backward_weights=reverse,
         leaves=leaves,
         called=Called(field.func, leaves) if train else None,
-        stepper=stepper,
+        stepper=problem.stepper,
         known=weights.past_rows,
-        advice=lambda: less_memory(
-            problem.history, problem.storage, problem.size, structure.device, problem.adjoint.stores_graph
-        ),
+        advice=partial(less_memory, problem.history, problem.storage, problem.size, structure.device, keeps),
         keep_slopes=keep_slopes,
         tables=weights.tables,
         order=problem.known.get("order"),
@@ -281,29 +226,6 @@ def _field(
     return field, cut
 
 
-def _stats(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
-    grid, adjoint, stages = problem.request.grid, problem.adjoint, went.stages
-    solver = f"; solver: {stages.why}" if stages is not None and stages.why else ""
-    shortest, longest = grid.extremes
-    return Stats(
-        steps=grid.steps,
-        step=grid.step,
-        evaluations=plan.field.evaluations + (0 if march is None else march.evaluations),
-        history_bytes=went.history_bytes,
-        method=problem.scheme,
-        adjoint=next((k for k, v in ADJOINTS.items() if v == adjoint), type(adjoint).__name__),
-        history=problem.history,
-        storage=problem.storage,
-        stepper=went.stepper,
-        why=f"{problem.why}; stepper={went.stepper}: {went.why}{went.instead}{solver}",
-        factorisations=0 if stages is None else stages.factorisations,
-        linear_solves=0 if stages is None else stages.linear_solves,
-        rejected=0 if march is None else march.found.rejected,
-        smallest_step=shortest,
-        largest_step=longest,
-    )
-
-
 def _state(
     plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor, kernel: Kernel
 ) -> State:
@@ -316,39 +238,3 @@ def _state(
             weights_of_past(kernel, 0),
         )  # fmt: skip
     return before.extended(went.slopes, at_nodes.detach()[-1].clone(), kernel)
-
-
-def _step_errors(
-    plan: Plan, went: Run, problem: Problem, rows: Tensor, row0: Tensor, given: Options, by: float
-) -> Tensor:
-    if isinstance(problem.operator, CustomKernel):
-        raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
-    mesh = replace(problem.mesh(given.velocity is not None, problem.request.grid), rates=None)
-
-    def kernel(stride: int) -> Kernel:
-        part = replace(mesh, steps=mesh.steps // stride, elapsed=mesh.elapsed[::stride])
-        return problem.operator.kernel(problem.known, plan.scheme, part)
-
-    initial = row0 if row0.ndim > rows.ndim - 1 else row0[None]
-    with torch.no_grad():
-        last = plan.field(plan.steps, rows[-1].view(plan.field.shape)).view_as(rows[-1])
-        slopes = torch.cat([*went.slopes, last[None]])
-        return step_errors(kernel, rows, slopes, initial, by)
-
-
-def refuse_estimate(count: int) -> None:
-    """Raise where no solve with steps of twice the length exists."""
-    if count % 2:
-        raise InputError(
-            f"estimate_error= compares with steps of twice the length, but there are {count}. Use an even number of "
-            f"them, such as steps={count + 1}."
-        )
-
-
-def gain(scheme: Scheme, order: Any) -> float:
-    """``2^p - 1``, p the order for a solution that is not smooth: how much more (h, 2h) differ than h is off."""
-    operator = read_order(order)
-    if not isinstance(operator, Caputo):
-        return 1.0
-    values = [float(torch.as_tensor(x).detach().min()) for x in pytree.tree_leaves(operator.order)]
-    return max(1.0, 2.0 ** scheme.expected_order(min(values), smooth=False) - 1)

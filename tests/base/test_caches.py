@@ -18,7 +18,7 @@ from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.door import weighing
 from neuralfde.history import exponentials, long_blocks, panels
 from neuralfde.orders import caputo
-from neuralfde.rhs import field
+from neuralfde.rhs import purity
 from neuralfde.solve.steppers import graph_cache, newton_block
 from neuralfde.solve.steppers.kernel import prepare
 from tests.caching import counted
@@ -126,6 +126,8 @@ def test_clear_empties_all_of_them():
         lambda: nf.fdeint(relax, state(), 1.0, 0.6, steps=100, method="abm", history="exponentials"),
         lambda: nf.fdeint(relax, state(F32, 100), 1.0, torch.tensor(0.6), steps=1200, history="full"),
         lambda: nf.fdeint(relax, state(), 1.0, torch.tensor([0.6, 0.7]), steps=100, method="bdf2"),
+        lambda: nf.fdeint(relax, state(F32, 2000), 1.0, 0.6, steps=300),
+        lambda: nf.fdeint(relax, state(F32, 2000), 1.0, 0.6, steps=300, method="abm", storage="checkpoint"),
     ],
 )
 def test_a_second_solve_gives_the_very_numbers_of_the_first(run):
@@ -492,7 +494,7 @@ def test_what_is_kept_beside_goes_with_its_object():
     nf.fdeint(func, state(), 1.0, order, steps=20)
     del func, order
     gc.collect()
-    assert not [f for f in field.DRAWS if isinstance(f, Switched)]
+    assert not [f for f in purity.DRAWS if isinstance(f, Switched)]
     assert not [f for f in graph_cache._CACHE if isinstance(f, Switched)]
 
 

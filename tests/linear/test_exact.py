@@ -1,5 +1,6 @@
 """``linear=`` without func and steps: the Mittag-Leffler function of the operator, with gradients of everything."""
 
+import math
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from neuralfde import linear
 from neuralfde.special import mittag_leffler, mittag_leffler_matrix
 from tests.stubs import F64, relative
 
-from .test_linear import BATCH, KINDS, N, dense, leaf, numbers
+from .test_linear import BATCH, KINDS, N, dense, leaf, numbers, on_a_ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 TIMES = torch.tensor([0.0, 0.01, 0.5, 1.0, 40.0], dtype=F64)
@@ -81,10 +82,8 @@ def test_steps_come_to_the_same():
 
 
 def test_what_is_refused():
-    one = torch.arange(600)
-    part = linear.Sparse(one, (one + 1) % 600, torch.ones(600, dtype=F64), 600)  # no symmetric matrix, and large
-    with pytest.raises(nf.InputError, match="eigenvalues of A are real"):
-        nf.fdeint(None, torch.ones(600, dtype=F64), 1.0, 0.7, linear=part)
+    with pytest.raises(nf.InputError, match="where the eigenvalues of A are"):  # of a large dense matrix
+        nf.fdeint(None, torch.ones(600, dtype=F64), 1.0, 0.7, linear=-torch.eye(600, dtype=F64))
     with pytest.raises(nf.InputError, match="func is missing"):
         nf.fdeint(None, torch.ones(2), 1.0, 0.7, steps=10)
     with pytest.raises(nf.InputError, match="constant source"):
@@ -113,3 +112,70 @@ def test_large_sparse_matrices_by_polynomials(monkeypatch, scipy):
     by = numbers(3, n, seed=3)
     for got, exact in zip(*(torch.autograd.grad(y, (k, z0, b, order), by) for y in (told.ys, want)), strict=True):
         assert relative(got, exact) < 1e-9
+
+
+def ring_by_transform(values, z0, b, order, time):
+    """The same with -1, 0 and 1 as offsets: the matrix is diagonal in a Fourier transform."""
+    turn = torch.exp(2j * math.pi * torch.arange(600, dtype=F64) / 600)
+    rates = (values[..., :1] / turn + values[..., 1:2] + values[..., 2:] * turn) * time**order
+    e0, e1 = mittag_leffler(rates, order), mittag_leffler(rates, order, order + 1)
+    return torch.fft.ifft(e0 * torch.fft.fft(z0) + time**order * e1 * torch.fft.fft(b)).real
+
+
+@pytest.mark.parametrize(
+    ("values", "order", "way"),
+    [
+        ([1.6, -2.1, 0.4], 0.8, "Arnoldi"),  # diffusion and transport
+        ([1.0, 0.0, -1.0], 0.6, "Arnoldi"),  # transport alone: all eigenvalues are imaginary
+        ([0.3, 0.1, 0.2], 0.8, "Arnoldi"),  # a state that grows
+        ([0.1, 0.1, 0.1], 0.6, "Arnoldi"),
+        ([[1.6, -2.1, 0.4], [0.3, -2.3, 0.1]], 0.8, "Arnoldi"),  # a matrix for each sample
+        ([3e4, -4e4, 1e4], 0.7, "LU"),  # too stiff for a basis
+    ],
+)
+def test_large_sparse_matrices_that_are_not_symmetric(values, order, way):
+    leaves = [leaf(torch.tensor(x, dtype=F64)) for x in (values, order, 1.5)]
+    z0, b = leaf(numbers(2, 600, seed=1)), leaf(numbers(2, 600, seed=2))
+    values, order, horizon = leaves
+    part, times = on_a_ring([-1, 0, 1], values), torch.tensor([0.0, 2.0, 8.0], dtype=F64)
+    told = nf.solve(b, z0, times, order, linear=part, horizon=horizon, estimate_error=True)
+    assert way in told.stats.why
+    want = torch.stack([ring_by_transform(values, z0, b, order, horizon * t) for t in times[1:]])
+    assert relative(told.ys[1:].detach(), want.detach()) < 1e-10
+    assert told.error.max() < 1e-10 * want.detach().abs().max()
+    by, inputs = numbers(2, 2, 600, seed=3), (*leaves, z0, b)
+    for got, exact in zip(*(torch.autograd.grad(y, inputs, by) for y in (told.ys[1:], want)), strict=True):
+        assert relative(got, exact) < 1e-8
+
+
+def test_many_bands_without_steps_are_a_sparse_matrix():
+    """Upwind differences of second order in a line, to which transport alone gives five diagonals."""
+    bands = leaf(torch.tensor([-0.5, 2.0, -2.1, 0.6, 0.0], dtype=F64).expand(600, 5) * 0.3)
+    z0, given = numbers(600), []
+    for options in ({}, {"steps": 400}):
+        y = nf.fdeint(None, z0, 1.0, 0.7, linear=linear.Bands(bands), **options)
+        given.append((y.detach(), torch.autograd.grad(y.sum(), bands)[0]))
+    for got, near in zip(*given, strict=True):
+        assert relative(got, near) < 1e-5
+
+
+def test_second_derivatives_of_a_basis_are_those_of_systems():
+    values, z0 = leaf(torch.tensor([1.6, -2.1, 0.4], dtype=F64)), numbers(600)
+    order, zero = torch.tensor(0.8, dtype=F64), torch.zeros(600, dtype=F64)
+    seconds = []
+    for y in (
+        nf.fdeint(None, z0, 2.0, order, linear=on_a_ring([-1, 0, 1], values)),
+        ring_by_transform(values, z0, zero, order, 2.0),
+    ):
+        (first,) = torch.autograd.grad(y.square().sum(), values, create_graph=True)
+        seconds.append(torch.autograd.grad(first.sum(), values)[0])
+    assert relative(*seconds) < 1e-9
+
+
+def test_no_wrong_number_where_a_basis_does_not_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.sparse.linalg", None)
+    z0, stiff = numbers(2100), on_a_ring([-1, 0, 1], torch.tensor([3e4, -4e4, 1e4], dtype=F64), 2100)
+    with pytest.raises(nf.InputError, match="need scipy"):
+        nf.fdeint(None, z0, 2.0, 0.8, linear=stiff)
+    with pytest.raises(nf.InputError, match="turns and grows"):
+        nf.fdeint(None, z0, 2.0, 1.0, linear=stiff)

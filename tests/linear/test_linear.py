@@ -382,3 +382,20 @@ def test_imex_steps_on_the_mesh_of_a_tolerance():
     (by_mesh,), (by_tolerance,) = (torch.autograd.grad(y.sum(), k) for y in (mesh, found.ys))
     assert torch.equal(mesh, found.ys[-1])
     assert torch.equal(by_mesh, by_tolerance)
+
+
+@pytest.mark.parametrize("order", [0.3, 0.45, 0.8])
+def test_a_rough_start_keeps_order_two_with_grading(order):
+    """And a reaction that is not linear; on steps of one length the order is 1 + 2β for β below a half."""
+    part = linear.diffusion(torch.full((21,), 0.1, dtype=F64), 1 / 21)
+    z0 = torch.sin(0.15 * torch.arange(1, 21, dtype=F64))
+
+    def observed(grading):
+        a, b, c = (
+            nf.fdeint(lambda t, z: 3 * z * (1 - z) * (z - 0.2), z0, 1.0, order, steps=n, linear=part, grading=grading)
+            for n in (64, 128, 256)
+        )
+        return float(((a - b).norm() / (b - c).norm()).log2())
+
+    assert observed(2.0) > 1.9
+    assert abs(observed(1.0) - min(2, 1 + 2 * order)) < 0.25  # from below, slowly

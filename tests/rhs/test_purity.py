@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import neuralfde as nf
-from neuralfde.rhs.purity import changed, reachable
+from neuralfde.rhs.purity import changed, held_by, marked
 from tests.stubs import F64, relative
 
 COUNT = 0
@@ -413,9 +413,9 @@ def globals_as_they_were():
 
 
 def noticed(func):
-    before = reachable(func)
+    before = marked(held_by(func))
     func(T, Z)
-    return changed(before, reachable(func))
+    return changed(before, marked(held_by(func)))
 
 
 @pytest.mark.parametrize("kind", IMPURE)
@@ -581,5 +581,5 @@ def test_looking_costs_no_copy_of_what_is_held():
         def forward(self, t, z):
             return -z
 
-    marks = reachable(Large())
+    marks = marked(held_by(Large()))
     assert sum(len(repr(x)) for x in marks.values()) < 10_000

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import neuralfde as nf
-from neuralfde import Banded, Dense, Given, InputError, Krylov, Newton, Sparse, linear
+from neuralfde import Banded, Dense, Given, InputError, Krylov, Newton, Sparse, Spectral, linear
 from neuralfde.errors import ConvergenceError
 from neuralfde.schemes import Jacobian
 from neuralfde.schemes import sparse as module
@@ -62,6 +62,8 @@ SOLVERS = {
     "sparse": Sparse(),
     "sparse, given": Sparse(STENCIL),
     "transform": Given(spectral, spectral),
+    "spectral, nearly": Spectral("dst", axes=2, nearly=True),
+    "krylov, spectral": Krylov(preconditioner=Spectral("dst", axes=2, nearly=True)),
     "krylov": Krylov(),
     "krylov, transform": Krylov(preconditioner=Given(spectral, spectral)),
     "krylov, sparse": Krylov(preconditioner=Sparse(STENCIL.double().to_sparse())),
@@ -136,3 +138,31 @@ def test_what_is_not_sparse_is_refused():
         nf.fdeint(func, z0, 1.0, 0.7, solver=Newton(linear=Sparse(torch.eye(5))), **options)
     with pytest.raises(InputError, match="square matrix"):
         Sparse(torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", ["fft", "dct", "dst"])
+def test_a_jacobian_that_is_diagonal_in_a_transform(kind):
+    """One product finds its eigenvalues, of each sample its own; transport makes those of a ring complex."""
+    k = torch.tensor([[[30.0]], [[5.0]]], dtype=F64, requires_grad=True)
+    z0 = (1 + torch.rand(2, 6, 7, dtype=F64, generator=torch.Generator().manual_seed(0))).requires_grad_()
+
+    def func(t, z, k):
+        part = linear.laplacian((6, 7), 0.7, k, {"fft": "periodic", "dct": "no-flux", "dst": "zero"}[kind])
+        wind = 9 * (z.roll(1, -1) - z) if kind == "fft" else 0.0
+        return part.matvec(z) - 2 * z + wind + torch.cos(t)
+
+    options = {"steps": 6, "method": "trapezoid", "args": (k,), "stepper": "single"}
+    found = nf.solve(func, z0, 1.0, 0.7, solver=Newton(linear=Spectral(kind, axes=2)), **options)
+    assert "diagonal in a transform" in found.stats.why
+    assert found.stats.factorisations == 1
+    want = nf.fdeint(func, z0, 1.0, 0.7, solver="dense", **options)
+    for got, exact in zip(gradients(found.ys[-1], (z0, k)), gradients(want, (z0, k)), strict=True):
+        assert relative(got, exact) < 1e-11
+
+
+def test_what_is_not_diagonal_in_a_transform_is_refused():
+    solver = Newton(linear=Spectral("dct"))
+    with pytest.raises(nf.ConvergenceError, match="has not the structure that Spectral"):
+        nf.fdeint(lambda t, z: -(z**3), 1 + NUMBERS.double(), 1.0, 0.7, steps=3, method="l1", solver=solver)
+    with pytest.raises(InputError, match="must be one of"):
+        Spectral("wavelet")

@@ -206,6 +206,17 @@ def test_histories_and_storages(history, storage, method, monkeypatch):
 
 
 @by_kernels
+def test_a_kernel_has_room_for_more_exponentials(monkeypatch):
+    monkeypatch.setattr(kernel, "KERNEL_BLOCK", 6)
+    prepare._PREPARED.clear()
+    for terms in (3, 4):  # as an order that is learned may take more of them
+        history = nf.Exponentials(block=2, terms=terms, tol=0.9)
+        compare(Net(3, 20), draw(3, 3), history=history, steps=9)
+    (found,) = prepare._PREPARED.entries.values()
+    assert list(found.variants) == [8]
+
+
+@by_kernels
 def test_single_precision_is_as_near_to_double():
     exact = gradients(Net(3, 20), draw(5, 3), "single", method="abm")[0]
     net = Net(3, 20).float()

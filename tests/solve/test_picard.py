@@ -9,9 +9,9 @@ from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
 from neuralfde.door.names import METHODS as NAMES
-from neuralfde.solve.steppers import samples
-from neuralfde.solve.steppers.block import BlockBackward
+from neuralfde.solve.steppers import whole_blocks
 from neuralfde.solve.steppers.picard import PicardSteps
+from neuralfde.solve.steppers.whole_blocks import BlockBackward
 from tests.stubs import F64, TreeNet, flat, relative
 from tests.stubs import Net as TimeNet
 
@@ -41,7 +41,7 @@ def together(monkeypatch):
 @pytest.fixture
 def pulled(monkeypatch):
     """How many steps each block that was solved backward had."""
-    seen, solve, by_samples = [], BlockBackward.solve, samples.by_samples
+    seen, solve, by_samples = [], BlockBackward.solve, whole_blocks.by_samples
 
     def watched(self, most):
         found = solve(self, most)
@@ -53,7 +53,7 @@ def pulled(monkeypatch):
         return by_samples(block, m)
 
     monkeypatch.setattr(BlockBackward, "solve", watched)
-    monkeypatch.setattr(samples, "by_samples", sampled)
+    monkeypatch.setattr(whole_blocks, "by_samples", sampled)
     return seen
 
 
@@ -565,8 +565,8 @@ def test_steps_that_are_stiff_at_first_are_taken_together_later(together):
 @pytest.mark.parametrize("stepper", ["picard", "auto"])
 @pytest.mark.parametrize("method", ["predictor", "abm", nf.ABM(corrections=2)])
 def test_samples_of_few_numbers_are_pulled_back_by_their_jacobians(monkeypatch, method, stepper):
-    seen, by_samples, order = [], samples.by_samples, torch.tensor(0.7, dtype=F64, requires_grad=True)
-    monkeypatch.setattr(samples, "by_samples", lambda block, m: seen.append(m) or by_samples(block, m))
+    seen, by_samples, order = [], whole_blocks.by_samples, torch.tensor(0.7, dtype=F64, requires_grad=True)
+    monkeypatch.setattr(whole_blocks, "by_samples", lambda block, m: seen.append(m) or by_samples(block, m))
     count = 6 if stepper == "picard" else 60  # too many to be iterated
     z0 = (start() * torch.linspace(0.9, 1.1, count, dtype=F64)[:, None]).requires_grad_()
     rate = torch.tensor(1.1, dtype=F64, requires_grad=True)

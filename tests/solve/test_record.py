@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from neuralfde import fdeint
-from neuralfde.rhs.demand import value_wanted
+from neuralfde.rhs.field import value_wanted
 
 
 class Linear(torch.nn.Module):

@@ -6,7 +6,7 @@ from torch import nn
 
 import neuralfde as nf
 from neuralfde.door.names import ADJOINTS, METHODS, STEPPERS
-from neuralfde.rhs.demand import value_wanted
+from neuralfde.rhs.field import value_wanted
 from tests.stubs import F64, Net, relative
 
 Z = torch.tensor([1.2, 2.7], dtype=F64)

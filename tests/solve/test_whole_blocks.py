@@ -6,7 +6,7 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
-from neuralfde.solve.steppers.samples import WholeBlocks
+from neuralfde.solve.steppers.whole_blocks import WholeBlocks
 from tests.stubs import F64, relative
 
 
@@ -111,7 +111,7 @@ def test_a_func_that_counts_its_calls_is_pulled_step_by_step(used):
     assert not used
 
 
-@pytest.mark.parametrize("options", [{"steps": 30}, {"stepper": "single"}], ids=str)
+@pytest.mark.parametrize("options", [{"steps": 10}, {"stepper": "single"}], ids=str)
 def test_few_steps_and_those_that_are_asked_for_are_pulled_step_by_step(used, options):
     gradients(Net(), "exact", **options)
     assert not used

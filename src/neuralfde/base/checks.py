@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError, InputTypeError
+from ..errors import InputError, InputTypeError, nearest
+
+_T = TypeVar("_T")
 
 
 def whole(name: str, value: Any, least: int = 1, most: float = math.inf, hint: str = "") -> int:
@@ -34,6 +37,17 @@ def real(name: str, value: Any, above: float = -math.inf, below: float = math.in
 
 def _refused(name: str, value: Any, rule: str, hint: str, kind: bool) -> Exception:
     return (InputError if kind else InputTypeError)(f"{name}={value!r:.60} must be {rule}. {hint}".rstrip())
+
+
+def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
+    """An object from its name; an object of the right kind is passed through."""
+    if isinstance(given, kinds):
+        return given  # type: ignore[no-any-return]
+    if isinstance(given, str):
+        if given in table:
+            return table[given]
+        raise InputError(f"unknown {kind} {given!r}. {nearest(given, table)}")
+    raise InputTypeError(f"{kind} must be a name or an object, got {type(given).__name__}. {nearest('', table)}")
 
 
 def function(name: str, value: Any, call: str) -> None:

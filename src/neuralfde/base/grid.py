@@ -15,7 +15,7 @@ from ..errors import InputError, InputTypeError
 from .caches import to_device
 from .checks import installed_memory, real, reals, whole
 from .policy import WHOLE_SLACK
-from .torch_transforms import is_followed
+from .times import ends_of_series, increasing, times_of_series
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,7 @@ def request(
         count = _count(start, end, step, steps)
         grid = Grid(start, (end - start) / count, count, _grading(grading, step))
     if isinstance(t, Tensor) and t.ndim == 2:
-        own = t.detach().double().cpu().T
-        own = torch.where(own.isnan(), own.nan_to_num(-math.inf).cummax(0).values, own)
+        own = times_of_series(t)
         places = torch.tensor(grid.positions(own.flatten().tolist()), dtype=torch.float64)
         return Request(grid, (), False, places.clamp(0, grid.steps).view(own.shape))
     dtype = t.dtype if isinstance(t, Tensor) and t.is_floating_point() else torch.float64
@@ -222,7 +221,7 @@ def mesh_of(mesh: Tensor | Sequence[float], start: float, end: float) -> Grid:
     """The grid with these points, which begin and end with the times asked for."""
     if not isinstance(mesh, Tensor | Sequence) or isinstance(mesh, str):
         raise InputTypeError(f"grid must be a 1-D tensor of increasing times, got {type(mesh).__name__}.")
-    points = _times(reals("grid", mesh) if isinstance(mesh, Sequence) else mesh, "grid")
+    points = increasing(reals("grid", mesh) if isinstance(mesh, Sequence) else mesh, "grid")
     if points.ndim == 0:
         raise InputError("grid must be a 1-D tensor of increasing times, got one number; a number of steps is steps=.")
     for name, mine, theirs in (("begins", float(points[0]), start), ("ends", float(points[-1]), end)):
@@ -252,10 +251,9 @@ def _grading(grading: float, step: float | None) -> float:
 def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
     """The times that are asked for, the initial one first, and whether only the last one's state is."""
     if isinstance(t, Tensor) and t.ndim == 2 and name == "t":
-        _refuse_times(t, name)
-        return _ends_of_series(t.detach().double().cpu()), False
+        return ends_of_series(t), False
     if isinstance(t, Tensor):
-        times = _times(t, name)
+        times = increasing(t, name)
         if times.ndim > 0:
             return times.tolist(), False
         t = float(times)
@@ -271,59 +269,6 @@ def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
             "To start elsewhere pass torch.tensor([start, ..., end])."
         )
     return [0.0, float(t)], True
-
-
-def _times(t: Tensor, name: str) -> Tensor:
-    """Increasing times, or a single one, 0-d: float64, on the CPU."""
-    _refuse_times(t, name)
-    if t.ndim > 1:
-        raise InputError(
-            f"{name} must be a number, a 1-D tensor of times or (batch, times), got a tensor of shape {tuple(t.shape)}."
-        )
-    times = t.detach().double().cpu()
-    if not bool(torch.isfinite(times).all()):
-        raise InputError(f"{name} contains NaN or infinity; every time must be finite.")
-    if times.ndim > 0 and times.shape[0] < 2:
-        raise InputError(
-            f"{name} needs at least two times, the initial one and one more; a single end time is a number."
-        )
-    if times.ndim > 0 and not bool((late := times[1:] > times[:-1]).all()):
-        k = int((~late).nonzero()[0])
-        raise InputError(
-            f"{name} must increase, but {name}[{k + 1}]={times[k + 1]:g} comes after {name}[{k}]={times[k]:g}. "
-            "Sort the times and drop repeats; a Caputo equation runs forward from its initial time."
-        )
-    return times
-
-
-def _refuse_times(t: Tensor, name: str) -> None:
-    """Raise where times are no constant real numbers."""
-    if is_followed(t):
-        raise InputError(
-            f"{name} requires grad, or a transform follows it, but the times define the grid and get no gradient. "
-            "Learn a time scale instead: D^β z = T^β f on [0, 1] has the same solution at T. Pass t.detach()."
-        )
-    if t.is_complex() or t.dtype == torch.bool:
-        raise InputTypeError(f"{name} must be real, got a tensor of dtype {t.dtype}.")
-
-
-def _ends_of_series(t: Tensor) -> list[float]:
-    """The initial time and the last one, where each row of (batch, times) has the times of a sample."""
-    gone, rows = t.isnan(), t.nan_to_num(math.inf)
-    if t.shape[1] < 2 or bool((rows[:, 1:] < rows[:, :-1]).any()) or bool(gone[:, 0].any() | t.isinf().any()):
-        raise InputError(
-            "each row of t (batch, times) must have at least the initial time and one more, must not decrease, and "
-            "must be finite: NaN fills the rows of shorter series at their ends."
-        )
-    if not bool((t[:, 0] == t[0, 0]).all()):
-        raise InputError(
-            "all rows of t (batch, times) begin with the same initial time, that of z0, since the equation remembers "
-            "its past from there on; shift the times of each sample, or put the initial time before them."
-        )
-    start, end = float(t[0, 0]), float(t[~gone].max())
-    if end <= start:
-        raise InputError(f"t (batch, times) ends at its initial time {start:g}; at least one sample needs a later one.")
-    return [start, end]
 
 
 def _count(start: float, end: float, step: float | None, steps: int | None) -> int:

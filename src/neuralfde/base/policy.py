@@ -37,8 +37,9 @@ PICARD_TOGETHER_GPU = 1 << 23
 PICARD_STIFF = 16.0
 #: Calls of func in an implicit step, about.
 IMPLICIT_CALLS = 8
-#: Calls that a set of steps must save for an iteration of some twenty to pay.
-PICARD_FEWEST = 40
+#: Calls that a set of steps must save for an iteration of some twenty to pay, and in a training, whose backward pass
+#: saves more: 20 steps of a network 8-32-8 by predictor take 1.4 ms for 1.0, with gradients 3.7 for 5.1.
+PICARD_FEWEST = 40, 15
 #: Iterations before one looks whether they have settled: looking costs as much as a small func.
 PICARD_BLIND = 4
 #: Iterations that may be made beside half of the calls that they replace.
@@ -81,9 +82,12 @@ KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 18
 KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, 16
 #: Numbers of a sample up to which it fits into one program.
 KERNEL_FEATURES = 512
-#: Warps of a program: with four the passes of such a network spill registers, with eight they do not (compiled for an
-#: H200, 32 exponentials).
-KERNEL_WARPS, KERNEL_TILE_WARPS = 4, 8
+#: Warps of a program of single numbers, and of one of tiles, few or many. With four, two programs share a
+#: multiprocessor: 4096 samples take 4.8 ms forward, not 6.1, and 3.6 to be replayed, not 4.6; 64 take the same, and 256
+#: of a narrow state more. With four the backward pass spills registers and takes 1.6 to 2.2 of the time (H200).
+KERNEL_WARPS, KERNEL_TILE_WARPS = 4, (4, 8)
+#: Bytes of exact lags and exponentials of a program up to which four warps hold them in registers.
+KERNEL_TILE_HELD = 80 << 10
 #: Features in a tile, and operations on single numbers and on tiles up to which a function becomes a kernel.
 KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
 #: Programs that compute what a backward pass takes of its rows.
@@ -96,8 +100,11 @@ KERNEL_ROWS, KERNEL_PAIRS, KERNEL_PAIRED = 8, 32, 8
 #: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
 KERNEL_LONGER = 2
 #: With exponentials a block has up to this many steps, and numbers in its rows and in what matrices take and give
-#: (1 GiB in float32); inner products of all its pairs of rows are kept too.
-KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 4096, 1 << 28
+#: (2 GiB in float32: with half of that a training step of 4096 samples takes 43 ms instead of 36).
+KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 2048, 1 << 29
+#: A kernel has room for a multiple of so many exponentials: each is held and computed (22 to 34 for 2000 to a million
+#: steps), and each multiple is compiled.
+KERNEL_MODES = 8
 #: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
 HELD_LAGS = 32
 #: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
@@ -130,9 +137,22 @@ GROWTH_PRODUCTS = 30
 CHEBYSHEV_TERMS = 1024
 #: Terms below this share of the largest value are left out of such a sum.
 CHEBYSHEV_ROUNDING = 1e-13
-#: Without steps: times of one parabola lie within this factor, what is below exp(-digits) is left out of its integral,
-#: and rounding grows by exp(growth) where A does. Beyond that, matrices up to this size have a function of their own.
-PARABOLA_WINDOW, PARABOLA_DIGITS, PARABOLA_GROWTH, PARABOLA_MATRIX = 5.0, 34.0, 20.0, 64
+#: Without steps: times of one contour lie within this factor, what is below exp(-digits) is left out of its integral,
+#: rounding grows by at most exp(loss), and by exp(growth) where A does. Beyond that, matrices up to this size have a
+#: function of their own.
+CONTOUR_WINDOW, CONTOUR_DIGITS, CONTOUR_LOSS, CONTOUR_GROWTH, CONTOUR_MATRIX = 5.0, 34.0, 5.0, 20.0, 64
+#: Nodes of a contour, a system each; of eigenvalues left of 0 it takes 14 to 70.
+CONTOUR_NODES = 320
+#: A solution from fewer nodes may be off by this share, otherwise there is none: A is too far from normal.
+CONTOUR_OFF = 1e-6
+#: Vectors of the basis in which the numerical range of a sparse matrix is looked at, where its discs do not say, and
+#: directions in a quarter of the plane in which its region is measured.
+LANCZOS_PRODUCTS, REGION_RAYS = 61, 180
+#: Vectors of a basis for all of these systems with a sparse matrix, some three times the root of |λ| t^β, and the share
+#: of the states that they may miss. Beyond them each system has a sparse LU, five times as long for 10,000 numbers.
+ARNOLDI_VECTORS, ARNOLDI_ROUNDING = 320, 1e-12
+#: Vectors between two looks at what they miss: a look takes as long as some ten products.
+ARNOLDI_LOOK = 16
 #: Numbers beyond which a norm of their sizes takes longer than two calls: on a CPU six times as long.
 NORM_NUMBERS = 1024
 #: Updates that shrink by less than this factor ask for a new matrix.
@@ -260,8 +280,9 @@ INSTANTS = 1024
 DENSE_CELLS = 128
 #: Small tables are compared by their contents; larger ones are made anew, which takes no longer than comparing.
 TABLE_NUMBERS = 1 << 14
-#: Numbers in all states of a solve whose reading is found again.
-READING_NUMBERS = 1 << 16
+#: Numbers in all states of a solve, those of a state counted as so many at least, up to which its past is held without
+#: asking how much memory is free (8 MiB in single precision) and its reading, of up to 4096 steps, is found again.
+SMALL_NUMBERS, SMALL_STATE = 1 << 21, 1 << 9
 #: From this many orders on their weights are computed on the GPU of the state, in float64, up to so many numbers
 #: (1 GiB, and several times that on the way): for 100,000 orders and 1000 steps that takes seconds on the host.
 DEVICE_ORDERS, DEVICE_WEIGHTS = 1 << 12, 1 << 27

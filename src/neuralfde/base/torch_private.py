@@ -237,6 +237,11 @@ def shared_memory_of(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
+def multiprocessors_of(device: torch.device) -> int:
+    """How many multiprocessors a GPU has; any other device counts as one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
 def version_of(x: Tensor) -> int:
     """How often a tensor has been written to; one made in inference mode does not say."""
     return 0 if x.is_inference() else x._version

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from ..base.grid import read_times
 from ..base.structure import structure_of
+from ..base.torch_private import value_of
 from ..base.torch_transforms import refuse_mapped
 from ..door.validation import Options
 from ..errors import InputError
 from ..history import Full
 from ..linear import read_linear
-from ..linear.resolvent import Found, without_steps
+from ..linear.resolvent import Equation, Found, without_steps
 from ..orders import Caputo, read_order
 from ..orders.caputo import check_order
 from ..schemes import IMEX
@@ -24,9 +25,12 @@ from ..storage import Device
 
 def needs_no_steps(func: Any, given: Options) -> bool:
     """Whether the equation is linear with a constant source, and no steps are asked for in any way."""
-    asked = (given.method, given.rtol, given.atol, given.horizon, given.velocity, given.solver)
+    asked = (given.method, given.rtol, given.atol, given.velocity, given.solver)
     course = (given.jumps, given.event, given.past, given.lags)
-    return (func is None or isinstance(func, Tensor)) and given.adaptive and all(x is None for x in (*asked, *course))
+    own = given.horizon
+    one_horizon = own.numel() == 1 if isinstance(own, Tensor) else own is None or isinstance(own, int | float)
+    constant = func is None or isinstance(func, Tensor)
+    return constant and one_horizon and given.adaptive and all(x is None for x in (*asked, *course))
 
 
 def solved_exactly(
@@ -41,9 +45,15 @@ def solved_exactly(
         raise InputError("a tensor as func is a constant source and must have the shape, dtype and device of z0.")
     beta = torch.as_tensor(operator.order, dtype=torch.float64, device=z0.device).reshape(())
     check_order(beta.reshape(1), IMEX(), velocity=False)
+    horizon = torch.as_tensor(1.0 if given.horizon is None else given.horizon, dtype=torch.float64, device=z0.device)
     refuse_mapped("the order of a solve without steps", beta)
+    refuse_mapped("the horizon of a solve without steps", horizon)
+    if not float(value_of(horizon)) > 0:
+        raise InputError(f"horizon={float(value_of(horizon)):g} must be positive: it is a factor of time.")
     times, _ = read_times(t)
-    found = without_steps(part, z0, source, beta, [x - times[0] for x in times[1:]], estimate)
+    found = without_steps(
+        Equation(part, z0, source, beta, horizon.reshape(())), [x - times[0] for x in times[1:]], estimate
+    )
     states = torch.cat([z0[None], found.states])
     error = None if found.error is None else torch.cat([torch.zeros_like(z0)[None], found.error])
     return times, found._replace(states=states, error=error)

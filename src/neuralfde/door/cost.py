@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from ..base.policy import EXPONENTIALS_GUESS, FFT_STEPS
+from ..base.policy import EXPONENTIALS_GUESS, FFT_STEPS, MESH_STEPS
+from ..errors import InputError
 from ..history import FFT, Exponentials, Full, History, Window
 from ..storage import Checkpoint, Device, Host, Sizes, Storage
 
-_DEVICE = Device()
+_DEVICE, _HOST = Device(), Host()
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,60 @@ class Size:
     sums: int
     train: bool
     double: bool
+
+
+def decided(
+    history: History | None,
+    storage: Storage | None,
+    size: Size,
+    device: torch.device,
+    direct: bool,
+    toeplitz: bool,
+    fades: bool,
+) -> tuple[History, Storage, str]:
+    """History and storage as given, or as chosen where they are None, and why; raises where they do not go together.
+
+    Args:
+        direct: graphs are kept in place of rows.
+        toeplitz: weights depend on the lag alone; otherwise sums need all of them, and every row,
+        fades: unless the far past may be summed as exponentials.
+    """
+    left = history is None
+    if direct:
+        storage, size = storage or _DEVICE, replace(size, train=False)
+    if not toeplitz and history is None:
+        long = size.steps >= MESH_STEPS or (storage is not None and storage.recomputes)
+        history = exponentials_for(size) if fades and long else Full()
+    on_host = (_HOST, _DEVICE) if isinstance(history, Full) and history.host else (_HOST,)
+    if isinstance(history, Full) and history.keeps_slopes and storage in on_host:
+        history, storage = replace(history, host=True), _HOST
+    history, storage, why = choose(history, storage, size, device)
+    if left and not toeplitz:
+        why = why.replace("history as given", f"{size.steps} steps whose weights depend on more than the lag")
+    _refuse(history, storage, direct)
+    return history, storage, why
+
+
+def _refuse(past: History, kept: Storage, direct: bool) -> None:
+    """Raise where a history and a storage do not go together, naming the alternative."""
+    name = type(kept).__name__
+    if direct and kept != _DEVICE:
+        raise InputError(
+            f"adjoint='direct' keeps the graph of every step on the device, storage={name} would store nothing. "
+            "Use adjoint='exact', or storage='device'."
+        )
+    if kept.recomputes and not past.keeps_slopes and not past.snapshots:
+        raise InputError(
+            f"storage={name} computes rows again from kept states of the history; history={type(past).__name__} has "
+            "no state that can be kept (snapshots = False). Use storage='device' or 'host', or history='exponentials'."
+        )
+    on_host = isinstance(past, Full) and past.host and kept == _HOST
+    if past.keeps_slopes and kept != _DEVICE and not on_host:
+        raise InputError(
+            f"history={type(past).__name__} holds every row in the dtype of the state, since each sum needs them all, "
+            f"and storage={kept} could not take them away. Use history='exponentials' (or a Window) with it, or "
+            "storage='device'; history='full' goes with storage='host' too."
+        )
 
 
 def choose(

@@ -1,19 +1,12 @@
-"""Arguments as other solvers name and order them: refused, with what to write here."""
+"""Arguments and methods as other solvers name them: refused, with what to write here."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import torch
-
-from ..base.torch_private import compiler_is_watching, without_compiler
-from ..errors import InputTypeError, nearest
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+from ..errors import InputError, InputTypeError, nearest
 
 _BACKWARD = "The backward pass is the exact adjoint of the forward one and has no settings of its own; leave it out."
 #: what torchdiffeq and torchfde call an argument -> what to write here
@@ -28,48 +21,64 @@ ARGUMENTS: dict[str, str] = {
     "y0": "The initial state is z0 here.",
     "beta": "The order of the derivative is order here.",
 }
+#: what solvers of ordinary equations call their methods, and what comes nearest here
+ORDINARY: dict[str, str] = {
+    "euler": "predictor",
+    **dict.fromkeys(("midpoint", "heun2", "heun3", "rk4", "bosh3", "dopri5", "dopri8", "explicit_adams"), "abm"),
+    **dict.fromkeys(("adaptive_heun", "fehlberg2"), "abm"),
+    **dict.fromkeys(("implicit_adams", "fixed_adams", "scipy_solver"), "trapezoid"),
+}
+#: torchfde's names that mean nothing here, or something else
+TORCHFDE: dict[str, str] = {
+    "corrector": "method='abm'",
+    "trap": "method='l1-explicit', or better 'trapezoid'",
+    "glmulti": "order=MultiTerm(orders, weights) with method='gl'",
+}
 
 
 def refuse(call: str, given: Iterable[str], known: Collection[str]) -> None:
     """Raise for an argument that ``call`` does not have, saying what to write in its place."""
     for name in given:
         if name not in known:
-            raise InputTypeError(f"{call} has no argument {name}=. {ARGUMENTS.get(name) or nearest(name, known)}")
+            advice = ARGUMENTS.get(name) or nearest(name, known)
+            raise InputTypeError(f"{call} has no argument {name}=. {advice}") from None
 
 
-def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``call``, which is called as ``(func, z0, t, order, *, ...)``, with help where its arguments do not fit.
+def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) -> None:
+    """Raise, where help is at hand, for a ``call(func, z0, t, order, *, ...)`` that does not take what it was given.
 
-    It runs outside of any graph that ``torch.compile`` is building, as it is.
+    Args:
+        call: the function.
+        count: how many arguments it got by position.
+        given: the names of the others.
     """
     parameters = inspect.signature(call).parameters.values()
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    known = {p.name for p in parameters}
     first = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    name = f"{getattr(call, '__name__', call)}()"
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        refuse(f"{call.__name__}()", given, {p.name for p in parameters})
+    if count > len(first):
+        raise InputTypeError(
+            f"{call.__name__}() takes {', '.join(first)} by position, all else by name, such as step=0.1, but got "
+            f"{count} arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+        ) from None
+    if [x for x in first[count:] if x not in given] == ["order"]:
+        raise InputTypeError(
+            f"{call.__name__}() needs the order of the derivative after t: order=0.7, a tensor, or an operator. "
+            "order=1.0 is an ordinary differential equation."
+        ) from None
 
-    def check(count: int, given: dict[str, Any]) -> None:
-        if not open_ended:
-            refuse(name, given, known)
-        if count > len(first):
-            raise InputTypeError(
-                f"{name} takes {', '.join(first)} by position, all else by name, such as step=0.1, but got {count} "
-                "arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
-            )
-        missing = [x for x in first[count:] if x not in given]
-        if missing == ["order"]:
-            raise InputTypeError(
-                f"{name} needs the order of the derivative after t: order=0.7, a tensor, or an operator. "
-                "order=1.0 is an ordinary differential equation."
-            )
 
-    alone = without_compiler(call)
-
-    # solve and FDEBlock read the defaults from the function
-    @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
-    def checked(*args: _P.args, **given: _P.kwargs) -> _R:
-        check(len(args), given)
-        aside = not torch.compiler.is_exporting() and compiler_is_watching()
-        return (alone if aside else call)(*args, **given)
-
-    return checked
+def refuse_method(method: str, known: Collection[str]) -> None:
+    """Raise for a method of another solver, which is none of the ``known`` ones."""
+    if method in ORDINARY:
+        raise InputError(
+            f"method={method!r} is for ordinary equations; one with memory needs weights for its whole past. "
+            f"The nearest is method={ORDINARY[method]!r}. At order 1 'predictor' is Euler's method "
+            "and 'abm' is Heun's."
+        )
+    base = method.removesuffix("-f").removesuffix("-o")
+    if base in TORCHFDE or base in known:
+        raise InputError(
+            f"method={method!r} is torchfde's name; here it is {TORCHFDE.get(base, f'method={base!r}')}. "
+            "For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+        )

@@ -8,7 +8,7 @@ from ..schemes import ABM, IMEX, L1, SOLVERS, GrunwaldLetnikov, Multistep, Predi
 from ..solve.steppers import STEPPERS
 from ..storage import Checkpoint, Device, Host, Storage
 
-__all__ = ["ADJOINTS", "HISTORIES", "METHODS", "ORDINARY", "SOLVERS", "STEPPERS", "STORAGES", "TORCHFDE"]
+__all__ = ["ADJOINTS", "HISTORIES", "METHODS", "SOLVERS", "STEPPERS", "STORAGES"]
 
 METHODS: dict[str, Scheme] = {
     "predictor": Predictor(),
@@ -22,19 +22,6 @@ METHODS: dict[str, Scheme] = {
     "bdf2": Multistep(),
     "flmm-trapezoid": Multistep(rule="trapezoid"),
     "imex": IMEX(),
-}
-#: what solvers of ordinary equations call their methods, and what comes nearest here
-ORDINARY: dict[str, str] = {
-    "euler": "predictor",
-    **dict.fromkeys(("midpoint", "heun2", "heun3", "rk4", "bosh3", "dopri5", "dopri8", "explicit_adams"), "abm"),
-    **dict.fromkeys(("adaptive_heun", "fehlberg2"), "abm"),
-    **dict.fromkeys(("implicit_adams", "fixed_adams", "scipy_solver"), "trapezoid"),
-}
-#: torchfde's names that mean nothing here, or something else
-TORCHFDE: dict[str, str] = {
-    "corrector": "method='abm'",
-    "trap": "method='l1-explicit', or better 'trapezoid'",
-    "glmulti": "order=MultiTerm(orders, weights) with method='gl'",
 }
 ADJOINTS: dict[str, Adjoint] = {"exact": Exact(), "direct": Direct(), "paper": Paper()}
 HISTORIES: dict[str, History | None] = {

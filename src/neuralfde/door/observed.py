@@ -1,4 +1,4 @@
-"""A known past: a window of observed states that a solve goes on from.
+"""What a solve begins with beside a state: a window of observed ones, or a velocity.
 
 ``past=`` takes a solve that stopped too (:mod:`.resume`). That has slopes, which every sum of a scheme weighs by
 itself, as its history does for one long solve; a window has states, whose weights are those of an integral and the same
@@ -7,6 +7,7 @@ for all sums. So the two share the argument and the initial state, and nothing e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from ..base.checks import reals
 from ..base.grid import read_times
 from ..base.policy import WHOLE_SLACK
-from ..base.structure import Structure, all_finite
+from ..base.structure import Structure, all_finite, structure_of
 from ..base.torch_private import pytree, value_of
 from ..errors import InputError, InputTypeError
 from ..history import History, Window
@@ -98,3 +99,13 @@ def refuse_past(operator: Operator, numbers: dict[str, Tensor], more: bool, hist
         raise InputError("past= says how a solve begins: leave velocity= out.")
     if isinstance(history, Window):
         raise InputError("past= is remembered for good, and a Window forgets. Use another history.")
+
+
+def read_velocity(velocity: Any, structure: Structure) -> Tensor:
+    """``z'(0)`` as a row."""
+    given = structure_of(velocity, "velocity")
+    if replace(given, spans=structure.spans) != structure:
+        raise InputTypeError(
+            "velocity must have the structure, shapes, dtype and device of z0: it is z'(0), one number for each of z0."
+        )
+    return structure.pack(velocity)

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..adjoints import Adjoint, Paper
 from ..base.grid import Grid, Request, request
 from ..base.structure import Structure
 from ..base.torch_private import pytree
 from ..errors import InputError
 from ..history import FFT, Exponentials, Full, History, Window
+from ..schemes import Scheme
 from ..weights.kernel import Kernel
 
 
@@ -185,3 +187,17 @@ def windowed_start(start: Tensor, history: History) -> Tensor:
 
 def _looks(structure: Structure) -> str:
     return f"{[tuple(s) for s in structure.shapes]}, {structure.dtype} on {structure.device}"
+
+
+def refuse_resume(how: Adjoint, wanted: Request, scheme: Scheme) -> None:
+    """Raise where a solve cannot be gone on with."""
+    if not scheme.slopes_are_at_states:
+        raise InputError(
+            f"{type(scheme).__name__} evaluates func beside its states, and a solve goes on from states: it cannot be "
+            "resumed. Solve in one piece, or use an implicit method."
+        )
+    if isinstance(how, Paper) or len(wanted.between) or not wanted.grid.uniform:
+        raise InputError(
+            "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "
+            f"(step {wanted.grid.step:g}); solve in one piece otherwise."
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,10 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..adjoints import Paper
 from ..base.caches import Cache, capturing, to_device
 from ..base.grid import Mesh
-from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, READING_NUMBERS
+from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, PICARD_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
 from ..errors import InputError
@@ -21,11 +19,11 @@ from ..history import Block, Exponentials
 from ..orders import KNOWN, Caputo
 from ..schemes import SOLVERS
 from ..solve.plan import Coefficients
-from ..weights import uniform
 from ..weights.kernel import Kernel
+from .observed import read_velocity
 from .output import Output, output
-from .resume import settings_of, windowed_start
-from .validation import Options, Problem, read, read_velocity, refuse_resume
+from .resume import refuse_resume, settings_of, windowed_start
+from .validation import Options, Problem, is_small, read
 
 # Stage solvers that are known by their numbers alone.
 _SOLVERS = (type(None), str, *map(type, SOLVERS.values()))
@@ -53,57 +51,32 @@ def weighed(
         keep: whether a later solve will go on from this one.
         every: whether the state is wanted at every step.
     """
-    asked = (structure, t, order, given, (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+
+    def made(tables: dict[Block, Tensor] | None = None) -> tuple[Problem, Weights]:
+        problem = read(structure, t, order, given, torch.is_grad_enabled())
+        return problem, _weights(problem, given, keep, every)._replace(tables=tables)
+
     if torch.compiler.is_exporting():
         with outside_of_programs():
-            return _weighed(*asked)
-    if keep or every or not _is_found_again(*asked[:4]):
-        return _weighed(*asked, keep, every)
-    return _READ.get(_typed(asked), lambda: _with_tables(*_weighed(*asked)))
-
-
-def _weighed(
-    structure: Structure,
-    t: Any,
-    order: Any,
-    given: Options,
-    modes: tuple[bool, bool],
-    keep: bool = False,
-    every: bool = False,
-) -> tuple[Problem, Weights]:
-    """What was asked for; ``modes``: with gradients, in inference mode, where tensors are of no use to training."""
-    problem = read(structure, t, order, given, modes[0])
-    return problem, _weights(problem, given, keep, every)
-
-
-def _with_tables(problem: Problem, weights: Weights) -> tuple[Problem, Weights]:
-    return problem, weights._replace(tables={})
-
-
-def _typed(asked: tuple[Any, ...]) -> Hashable:
-    """What was asked for as a key: 1 and 1.0 are equal, but not the same."""
-    return (asked, type(asked[1]), type(asked[2]), tuple(map(type, asked[3])))
+            return made()
+    if keep or every or not _is_found_again(structure, t, order, given):
+        return made()
+    kinds = type(t), type(order), *map(type, given)  # 1 and 1.0 are equal, but not the same
+    # steps that are taken one by one want one table for all blocks, not one that was kept for the first
+    tables: dict[Block, Tensor] | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
+    return _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made(tables))
 
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
     """Whether a small solve on the CPU is asked for in numbers and names alone."""
-    others = (
-        given.params,
-        given.callback,
-        given.velocity,
-        given.horizon,
-        given.grid,
-        given.jumps,
-        given.past,
-        given.lags,
-    )
-    if given.args != () or not all(x is None for x in others):
+    others = (given.callback, given.velocity, given.horizon, given.grid, given.jumps, given.past, given.lags)
+    if given.args != () or not (given.params is None and all(x is None for x in others)):
         return False
     numbers = type(t) is type(order) is float
     known = given.method is None or isinstance(given.method, str) or type(given.method) in KNOWN
     names = type(given.adjoint) is type(given.history) is type(given.storage) is type(given.stepper) is str
     names = names and type(given.solver) in _SOLVERS
-    small = type(given.steps) is int and given.steps * max(16, structure.numel) <= READING_NUMBERS
+    small = type(given.steps) is int and is_small(structure, given.steps)
     return numbers and small and known and names and structure.device.type == "cpu"
 
 
@@ -178,14 +151,3 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
         after = problem.jumps.steps(elapsed.detach())[..., None].expand(-1, -1, kernel.weights.shape[-1])
         base = torch.cat([torch.ones_like(after[:1]) if base is None else base, after])
     return out.nodes, Coefficients(weights, kernel.local, start, out.dense, base)
-
-
-def paper_weights(problem: Problem) -> Tensor | None:
-    """The weights by which the paper's adjoint marches back; None with another adjoint."""
-    if not isinstance(problem.adjoint, Paper):
-        return None
-    grid = problem.request.grid
-    weights = uniform.rectangle(problem.known["order"].detach(), grid.step, grid.steps)
-    structure = problem.structure
-    like = torch.empty(0, dtype=structure.dtype, device=structure.device)
-    return to_device(problem.history.tabulate(weights[None]), like)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base.checks import tensor
-from ..base.policy import BAND_DENSE
+from ..base.policy import BAND_DENSE, DENSE_NUMBERS
 from ..errors import InputError
 from ..schemes.banded import Reduced
 from ..schemes.linear import Factor
@@ -80,4 +80,4 @@ class Bands(LinearPart):
             found = enclosed((bands[..., 1] - bands[..., 0].abs() - bands[..., 2].abs()).min(), self.top())
             if found is not None:
                 return found
-        return eigenvalues(self.matrix)
+        return eigenvalues(self.matrix) if bands.shape[-2] <= DENSE_NUMBERS else None

@@ -57,7 +57,7 @@ class LinearPart(ABC):
         return math.inf
 
     def spectrum(self) -> Tensor | None:
-        """All eigenvalues, or two numbers that enclose real ones, none of them positive; None if they are not known."""
+        """All eigenvalues, or what encloses them left of 0: two real numbers, or the ends of rays from 0; else None."""
         return None
 
     def systems(self) -> Systems:
@@ -165,8 +165,8 @@ class Systems:
         if -math.inf < least <= 0:
             raise ConvergenceError(
                 f"the matrix I - w0 A of linear= is indefinite, with an eigenvalue near {least:.2g}: A grows faster "
-                f"than the step. Take a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large, or put "
-                "what grows into func."
+                "than the step, for good or before it decays. Take a smaller step h, with h^β at most "
+                f"{1 / (1 - least):.2g} times as large, or put what grows into func."
             )
 
 

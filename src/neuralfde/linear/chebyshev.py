@@ -19,11 +19,18 @@ from .base import LinearPart
 
 
 def by_polynomials(
-    part: LinearPart, low: float, z0: Tensor, b: Tensor | None, order: Tensor, times: list[float]
+    part: LinearPart,
+    low: float,
+    z0: Tensor,
+    b: Tensor | None,
+    order: Tensor,
+    horizon: Tensor,
+    times: list[float],
 ) -> tuple[Tensor, Tensor] | None:
     """The states at these times, and the same with a tenth of the terms left out; None where it takes too many."""
     rows = torch.stack([z0] if b is None else [z0, b])
-    table = _coefficients(low, order, torch.tensor(times, dtype=torch.float64, device=z0.device), len(rows))
+    own = horizon * torch.tensor(times, dtype=torch.float64, device=z0.device)
+    table = _coefficients(low, order, own, len(rows))
     if table is None:
         return None
     terms = _polynomials(part, low, rows, table.shape[-1])
@@ -50,7 +57,7 @@ def _coefficients(low: float, order: Tensor, times: Tensor, functions: int) -> T
     """``c_k`` for each time and function, (times, functions, terms); as many as rounding asks for."""
     count = 32
     while count <= 2 * CHEBYSHEV_TERMS:
-        found = _transformed(low, value_of(order), times, functions, count)
+        found = _transformed(low, value_of(order), value_of(times), functions, count)
         scale = found.abs().sum(-1, keepdim=True)
         used = int((found.abs() > CHEBYSHEV_ROUNDING * scale).any(0).any(0).nonzero().max()) + 1
         if used <= count // 2:

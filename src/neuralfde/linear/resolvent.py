@@ -1,26 +1,38 @@
 """Linear equations without steps: ``z(t) = E_β(A t^β) z_0 + t^β E_{β,β+1}(A t^β) b`` from systems with ``I - w A``.
 
-With ``w = s^{-β}`` the transform of the solution is ``(I - w A)⁻¹ (z_0 + w b) / s``. Its inverse, an integral over the
-parabola ``s = μ (1 + iu)²``, is summed by the midpoint rule, which converges like ``8^{-N}`` in the number of systems
-for one time, more slowly for all times of a window at once (Weideman and Trefethen 2007). A step never appears, so that
-stiffness costs nothing.
+With ``w = s^{-β}`` the transform of the solution is ``(I - w A)⁻¹ (z_0 + w b) / s``. Its inverse, an integral over a
+hyperbola around the singularities, is summed by the midpoint rule, which converges geometrically in the number of
+systems. A step never appears, so that stiffness costs nothing. ``horizon``, a factor of all times, makes ``w`` larger.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..base.policy import DENSE_NUMBERS, PARABOLA_DIGITS, PARABOLA_GROWTH, PARABOLA_MATRIX, PARABOLA_WINDOW
-from ..base.torch_private import value_of
-from ..errors import InputError
+from ..base.policy import (
+    ARNOLDI_ROUNDING,
+    ARNOLDI_VECTORS,
+    CONTOUR_DIGITS,
+    CONTOUR_GROWTH,
+    CONTOUR_MATRIX,
+    CONTOUR_OFF,
+    DENSE_NUMBERS,
+)
+from ..base.torch_private import derivatives_are_watched, value_of
+from ..errors import ConvergenceError, InputError
 from ..special import mittag_leffler_matrix
+from .arnoldi import TooManyVectors, by_arnoldi
+from .bands import Bands
 from .base import LinearPart, Systems
 from .chebyshev import by_polynomials
+from .contour import contour_for
 from .dense import Matrix
+from .region import nearly_enclosing
 from .sparse import Sparse
 
 
@@ -32,97 +44,117 @@ class Found(NamedTuple):
     systems: Systems
 
 
-def without_steps(
-    part: LinearPart, z0: Tensor, b: Tensor | None, order: Tensor, times: list[float], estimate: bool
-) -> Found:
+class Equation(NamedTuple):
+    """``D^β z = A z + b`` with ``z(0) = z_0``, all in double precision, at the times ``horizon · t``."""
+
+    part: LinearPart
+    z0: Tensor
+    b: Tensor | None
+    order: Tensor
+    horizon: Tensor
+
+
+def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
     """The solution at these positive times; with ``estimate`` an integral over fewer points is compared with it."""
-    wide = part.with_tensors([x.double() for x in part.tensors])
-    systems = wide.systems()
-    known = _by_products(wide, z0, b, order, times)
-    if known is not None:
-        systems.why = "Chebyshev polynomials in a sparse matrix"
-        error = (known[0].detach() - known[1]).abs().to(z0.dtype) if estimate else None
-        return Found(known[0].to(z0.dtype), error, systems)
-    shift = _shift(wide, float(value_of(order)), times[-1])
-    start, source = z0.to(torch.complex128), None if b is None else b.to(torch.complex128)
-    if shift is None:
-        found, error = _by_matrix(wide, z0.double(), None if b is None else b.double(), order, times), None
-        return Found(found.to(z0.dtype), error, systems)
-    states = _integral(systems, start, source, order, times, shift, PARABOLA_DIGITS)
-    error = None
-    if estimate:
-        with torch.no_grad():
-            error = (
-                (states - _integral(systems, start, source, order, times, shift, 0.8 * PARABOLA_DIGITS))
-                .abs()
-                .to(z0.dtype)
-            )
-    return Found(states.to(z0.dtype), error, systems)
-
-
-def _by_products(
-    part: LinearPart, z0: Tensor, b: Tensor | None, order: Tensor, times: list[float]
-) -> tuple[Tensor, Tensor] | None:
-    """From products with a large sparse matrix, where its eigenvalues are known to lie between two numbers."""
-    if not isinstance(part, Sparse) or part.n <= DENSE_NUMBERS:
-        return None
-    ends = part.with_tensors([value_of(x) for x in part.tensors]).spectrum()
-    if ends is None or not float(ends.min()) < 0:
-        return None
-    wide = None if b is None else b.double()
-    return by_polynomials(part, float(ends.min()), z0.double(), wide, order, times)
-
-
-def _integral(
-    systems: Systems, z0: Tensor, b: Tensor | None, order: Tensor, times: list[float], shift: float, digits: float
-) -> Tensor:
-    """The states at these times, a parabola for each window of them."""
-    states: list[Tensor] = []
-    while len(states) < len(times):
-        first = times[len(states)]
-        window = [t for t in times[len(states) :] if t <= PARABOLA_WINDOW * first]
-        root = math.sqrt(8 * window[-1] / first + 1)
-        nodes = math.ceil(digits * root / (2 * math.pi))
-        u = (torch.arange(nodes, dtype=torch.float64) + 0.5) * (root / nodes)
-        vertex = math.pi * nodes / (4 * root * window[-1])
-        s = (shift + vertex * torch.complex(torch.ones_like(u), u) ** 2).to(z0.device)
-        weights = (2 * vertex * root / (nodes * math.pi) * torch.complex(torch.ones_like(u), u)).to(z0.device) / s
-        powers = torch.exp(-order * torch.log(s))
-        found = [systems.solve(w, z0 if b is None else z0 + w * b) for w in powers.unbind(0)]
-        grown = torch.exp(s * torch.tensor(window, dtype=torch.float64, device=s.device)[:, None]) * weights
-        states += torch.tensordot(grown, torch.stack(found), 1).real.unbind(0)
-    return torch.stack(states)
-
-
-def _shift(part: LinearPart, order: float, last: float) -> float | None:
-    """How far right of 0 the singularities reach; None where they are not on the real axis, in a small matrix."""
-    known = part.with_tensors([value_of(x) for x in part.tensors]).spectrum()
+    dtype, part = given.z0.dtype, given.part
+    part = part.with_tensors([x.double() for x in part.tensors])
+    if isinstance(part, Bands) and _known(part) is None:
+        part = _as_sparse(part)
+    given = Equation(part, given.z0.double(), None if given.b is None else given.b.double(), *given[3:])
+    systems, known, large = part.systems(), _known(part), isinstance(part, Sparse) and part.n > DENSE_NUMBERS
+    sure = known is not None and (large or _is_easy(known, given, times))
+    if known is None and isinstance(part, Sparse):
+        known = nearly_enclosing(part.rows, part.columns, value_of(part.values), part.n)
     if known is None:
         raise InputError(
-            "linear= without func and without steps needs to know that the eigenvalues of A are real: those of a large "
-            "matrix are known where it is symmetric, tridiagonal or diagonal in a transform. Give steps= or rtol=."
+            "linear= without func and without steps needs to know where the eigenvalues of A are: those of a large "
+            "matrix are known where it is sparse, tridiagonal or diagonal in a transform. Give steps= or rtol=."
         )
-    real, size = known.real, float(known.abs().max()) or 1.0
-    shift = max(0.0, float(real.max())) ** (1 / order)
-    straight = not known.is_complex() or float(known.imag.abs().max()) <= 1e-8 * size
-    if straight and shift * last <= PARABOLA_GROWTH:
-        return shift
-    if isinstance(part, Matrix) and part.matrix.shape[-1] <= PARABOLA_MATRIX:
-        return None
-    raise InputError(
-        "linear= without func and without steps takes real eigenvalues that grow little up to the last time, or a "
-        f"matrix of up to {PARABOLA_MATRIX} numbers; this one reaches {float(real.max()):.3g}. Give steps= or rtol=."
-    )
+    sums = _by_polynomials(given, known, times) if large and not known.is_complex() else None
+    if sums is not None:
+        (states, fewer), systems.why = sums, "Chebyshev polynomials in a sparse matrix"
+    elif isinstance(part, Matrix) and part.matrix.shape[-1] <= CONTOUR_MATRIX and not sure:
+        states, fewer = _by_matrix(given, part, times), None
+    else:
+        states, fewer = _integral(given, known, times, systems, 1.0), None
+        if estimate or not (sure or derivatives_are_watched()):
+            with torch.no_grad():
+                fewer = _integral(given, known, times, systems, 0.8)
+            if not float((states.detach() - fewer).abs().max()) <= CONTOUR_OFF * float(states.detach().abs().max()):
+                raise ConvergenceError(
+                    "linear= is too far from normal for a solution without steps: eigenvalues say too little of it. "
+                    "Give steps= or rtol=."
+                )
+    error = (states.detach() - fewer).abs().to(dtype) if estimate and fewer is not None else None
+    return Found(states.to(dtype), error, systems)
 
 
-def _by_matrix(part: LinearPart, z0: Tensor, b: Tensor | None, order: Tensor, times: list[float]) -> Tensor:
+def _known(part: LinearPart) -> Tensor | None:
+    return part.with_tensors([value_of(x) for x in part.tensors]).spectrum()
+
+
+def _as_sparse(part: Bands) -> Sparse:
+    n, width = part.bands.shape[-2:]
+    rows = torch.arange(n, device=part.bands.device)[:, None].expand(n, width)
+    columns = rows + torch.arange(width, device=rows.device) - width // 2
+    inside = (columns >= 0) & (columns < n)
+    return Sparse(rows[inside], columns[inside], part.bands[..., inside], n)
+
+
+def _by_polynomials(given: Equation, known: Tensor, times: list[float]) -> tuple[Tensor, Tensor] | None:
+    """From products with a matrix whose eigenvalues are real and not positive; None if they are too many."""
+    low = float(known.min())
+    return by_polynomials(given.part, low, given.z0, given.b, given.order, given.horizon, times) if low < 0 else None
+
+
+def _integral(given: Equation, known: Tensor, times: list[float], systems: Systems, share: float) -> Tensor:
+    """The states at these times, from as many nodes as a ``share`` of all digits takes."""
+    z0, b, part, poles = given.z0, given.b, given.part, _poles(known, given)
+    grows = bool((poles.real * times[-1] > CONTOUR_GROWTH).any())
+    contour = None if grows else contour_for(poles, times, share * CONTOUR_DIGITS)
+    if contour is None:
+        raise InputError(
+            "linear= without func and without steps takes an A that turns and grows little up to the last time, or a "
+            f"matrix of up to {CONTOUR_MATRIX} numbers; this one has eigenvalues up to {float(known.abs().max()):.3g}. "
+            "Give steps= or rtol=."
+        )
+    nodes, gains = contour.nodes.to(z0.device), contour.gains.to(z0.device)
+    q = torch.exp(given.order * torch.log(nodes / given.horizon))
+    size = float(known.abs().max()) * float(value_of(given.horizon) * times[-1]) ** float(value_of(given.order))
+    few = size < ARNOLDI_VECTORS**2 and not derivatives_are_watched()
+    if isinstance(part, Sparse) and part.n > DENSE_NUMBERS and few:
+        r = part.matvec(z0) if b is None else part.matvec(z0) + b
+        with contextlib.suppress(TooManyVectors):
+            states = z0 + by_arnoldi(part, q, gains, r, ARNOLDI_ROUNDING**share)
+            systems.why = "one basis of Arnoldi's for a sparse matrix"
+            return states
+    start, source = z0.to(torch.complex128), None if b is None else b.to(torch.complex128)
+    found = [systems.solve(w, start if source is None else start + w * source) for w in (1 / q).unbind(0)]
+    return torch.tensordot(gains, torch.stack(found), 1).real
+
+
+def _poles(known: Tensor, given: Equation) -> Tensor:
+    """Where the transform has poles, ``s^β = λ``, one of each pair, in the time of the integral."""
+    beta = float(value_of(given.order))
+    known = known[known != 0].to(torch.complex128).cpu()
+    size, angle = torch.log(known.abs()) / beta, torch.angle(known).abs()
+    seen = angle < beta * math.pi
+    return float(value_of(given.horizon)) * torch.polar(torch.exp(size[seen].clamp(max=600.0)), angle[seen] / beta)
+
+
+def _is_easy(known: Tensor, given: Equation, times: list[float]) -> bool:
+    """Whether eigenvalues are real and grow little."""
+    straight = not known.is_complex() or bool((known.imag.abs() <= 1e-8 * known.abs().max()).all())
+    return straight and not bool((_poles(known, given).real * times[-1] > CONTOUR_GROWTH).any())
+
+
+def _by_matrix(given: Equation, part: Matrix, times: list[float]) -> Tensor:
     """The Mittag-Leffler function of a small matrix with eigenvalues of any kind."""
-    assert isinstance(part, Matrix)
-    states = []
+    states, order = [], given.order
     for t in times:
-        scaled = part.matrix * t**order
-        z = Matrix(mittag_leffler_matrix(scaled, order)).matvec(z0)
-        if b is not None:
-            z = z + t**order * Matrix(mittag_leffler_matrix(scaled, order, order + 1)).matvec(b)
+        scale = (t * given.horizon) ** order
+        z = Matrix(mittag_leffler_matrix(part.matrix * scale, order)).matvec(given.z0)
+        if given.b is not None:
+            z = z + scale * Matrix(mittag_leffler_matrix(part.matrix * scale, order, order + 1)).matvec(given.b)
         states.append(z)
     return torch.stack(states)

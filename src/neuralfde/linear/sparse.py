@@ -14,6 +14,7 @@ from ..schemes.linear import Factor
 from ..schemes.sparse_systems import SparseMatrix, sparse_lu
 from .base import LinearPart, eigenvalues, enclosed
 from .dense import dense_factor
+from .region import enclosing
 
 
 class Sparse(LinearPart):
@@ -70,10 +71,13 @@ class Sparse(LinearPart):
         return float(self._discs()[1].max())
 
     def spectrum(self) -> Tensor | None:
-        """See :class:`LinearPart`; those of a symmetric matrix are real."""
+        """See :class:`LinearPart`; those of a symmetric matrix are real, others have a region where they are large."""
         low, high = self._discs()
-        found = enclosed(low.min(), float(high.max())) if self._symmetric(self.values.detach()) else None
-        return eigenvalues(self._dense()) if found is None and self.n <= DENSE_NUMBERS else found
+        symmetric = self._symmetric(self.values.detach())
+        found = enclosed(low.min(), float(high.max())) if symmetric else None
+        if found is None and self.n <= DENSE_NUMBERS:
+            return eigenvalues(self._dense())
+        return found if symmetric else enclosing(self.rows, self.columns, self.values.detach(), self.n)
 
     def _matrix(self, values: Tensor) -> SparseMatrix:
         return SparseMatrix(self.rows, self.columns, values, self.n)

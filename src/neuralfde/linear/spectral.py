@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..schemes.linear import Factor
+from ..schemes.transforms import TRANSFORMS, Transform
 from .base import LinearPart
-
-TRANSFORMS = ("fft", "dct", "dst")
 
 
 class Spectral(LinearPart):
@@ -36,14 +34,14 @@ class Spectral(LinearPart):
             )
         self.eigenvalues, self.transform, self.axes = eigenvalues, transform, axes
         self.tensors = (eigenvalues,)
-        self._bases = [_basis(transform, n, eigenvalues) for n in eigenvalues.shape[-axes:] if transform != "fft"]
+        self._times = Transform(transform, eigenvalues.shape[-axes:], eigenvalues).times
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Spectral:
         """See :class:`LinearPart`."""
         (new,) = tensors
         if new.dtype != self.eigenvalues.dtype or new.device != self.eigenvalues.device:
             return Spectral(new, self.transform, self.axes)
-        other = copy.copy(self)  # with its bases
+        other = copy.copy(self)  # with its transform
         other.eigenvalues, other.tensors = new, (new,)
         return other
 
@@ -71,20 +69,6 @@ class Spectral(LinearPart):
         """See :class:`LinearPart`."""
         return self.eigenvalues.detach()
 
-    def _times(self, numbers: Tensor, z: Tensor) -> Tensor:
-        if self.transform == "fft":
-            axes = tuple(range(-self.axes, 0))
-            found = torch.fft.ifftn(numbers * torch.fft.fftn(z, dim=axes), dim=axes)
-            return found if z.is_complex() or numbers.is_complex() else found.real
-        found = numbers * self._along(z.to(torch.promote_types(z.dtype, numbers.dtype)), forth=True)
-        return self._along(found, forth=False)
-
-    def _along(self, z: Tensor, forth: bool) -> Tensor:
-        for axis in range(-self.axes, 0):
-            basis = self._bases[axis].to(z.dtype)
-            z = (z.transpose(axis, -1) @ (basis.mT if forth else basis)).transpose(axis, -1)
-        return z
-
 
 class _Divided(Factor):
     """Division in the transform; these matrices are symmetric."""
@@ -102,14 +86,3 @@ class _Divided(Factor):
     def solve_transposed(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
         return self.solve(r)
-
-
-def _basis(transform: str, n: int, like: Tensor) -> Tensor:
-    """An orthogonal matrix; a product with it takes no longer than a fast transform for up to some thousand points."""
-    k = torch.arange(n, dtype=torch.float64, device=like.device)
-    if transform == "dst":
-        found = math.sqrt(2 / (n + 1)) * torch.sin(math.pi / (n + 1) * torch.outer(k + 1, k + 1))
-    else:
-        found = math.sqrt(2 / n) * torch.cos(math.pi / n * torch.outer(k, k + 0.5))
-        found[0] /= math.sqrt(2)
-    return found.to(like.dtype)

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from neuralfde.models import fused
 from neuralfde.models.csr import Graph, sddmm, spmm
-from neuralfde.rhs.demand import unvalued, value_wanted
+from neuralfde.rhs.field import unvalued, value_wanted
 
 
 def diffuse(

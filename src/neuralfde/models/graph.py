@@ -18,7 +18,7 @@ from neuralfde.models.powers import coefficients, sum_of_powers
 from neuralfde.models.readout import readout
 from neuralfde.models.softmax_attention import is_usual, softmax_attention
 from neuralfde.nn import FDEBlock
-from neuralfde.rhs.demand import value_wanted
+from neuralfde.rhs.field import value_wanted
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

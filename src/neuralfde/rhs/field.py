@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base.caches import capturing
 from ..base.policy import INSTANTS
 from ..base.structure import Structure
-from ..base.torch_private import pytree, value_of, vectorised
+from ..base.torch_private import pytree, vectorised
 from ..errors import InputError, InputTypeError
+from .purity import Noise
 
-#: The generators that ``func`` draws from belong to the process: one solve at a time may set them. A ``func`` may
-#: contain a solve of its own.
-GENERATORS = threading.RLock()
-#: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
-DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
+_WANTED: ContextVar[bool] = ContextVar("value_wanted", default=True)
+
+
+def value_wanted() -> bool:
+    """Whether somebody will read what ``func`` returns; False in the backward pass, where only its graph is used.
+
+    A function whose derivative does not need its value, such as a linear one, may then return ``unvalued(z)``.
+    """
+    return _WANTED.get()
+
+
+def unvalued(like: Tensor) -> Tensor:
+    """Stands for a value nobody reads: shape, dtype and device of ``like``, and no memory."""
+    return like.new_zeros(()).expand(like.shape)
+
+
+@contextlib.contextmanager
+def derivative_only(only: bool = True) -> Iterator[None]:
+    """Within, the value of ``func`` is not wanted (if ``only``)."""
+    before = _WANTED.set(not only)
+    try:
+        yield
+    finally:
+        _WANTED.reset(before)
 
 
 class Field:
@@ -206,50 +224,6 @@ class Field:
                     f"func returned {got.dtype}, the state is {self.structure.dtype}; convert func or z0, "
                     "or use torch.autocast if lower precision in func is intended."
                 )
-
-
-class Noise:
-    """Random numbers of a step as a function of (seed, step); inactive until ``func`` is seen to draw any."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.active = False
-        self.seed = 0
-        self._after_first: list[Tensor] = []
-
-    def peek(self) -> list[Tensor]:
-        """The states of the generators that ``func`` can draw from."""
-        states = [torch.get_rng_state()]
-        if self.device.type == "cuda" and not capturing():
-            states.append(torch.cuda.get_rng_state(self.device))
-        return states
-
-    def activate_if_drawn(self, before: list[Tensor]) -> None:
-        """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
-        self._after_first = self.peek()
-        if all(map(torch.equal, before, self._after_first)):
-            return
-        self.active = True
-        self.seed = int(value_of(torch.randint(2**62, (1,))).flatten()[0])
-
-    def drawn_since_first(self) -> bool:
-        """Whether an inactive generator has moved since the first evaluation, and no other thread can have moved it."""
-        if self.active or threading.active_count() > 1:
-            return False
-        return not all(map(torch.equal, self._after_first, self.peek()))
-
-    @contextlib.contextmanager
-    def of_step(self, n: int) -> Iterator[None]:
-        """Within, the generators give the noise of step ``n``; then they are as they were."""
-        with GENERATORS:
-            before = self.peek()
-            torch.manual_seed((self.seed + n) % 2**63)
-            try:
-                yield
-            finally:
-                torch.set_rng_state(before[0])
-                if len(before) > 1:
-                    torch.cuda.set_rng_state(before[1], self.device)
 
 
 def _autocast_state(device_type: str) -> dict[str, Any] | None:

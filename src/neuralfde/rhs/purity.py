@@ -1,4 +1,4 @@
-"""What ``func`` holds: whether a call changes any of it, and what it was when ``fdeint`` was called.
+"""What ``func`` holds and draws: whether a call changes any of it, and what it was when ``fdeint`` was called.
 
 A function that keeps a counter, a list of states or a buffer gives other results when a solver evaluates it at many
 times at once, or replays it as a CUDA graph. What it can reach is written down before and after a call: attributes of
@@ -11,35 +11,40 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import threading
 import types
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from ..base.caches import capturing
 from ..base.policy import COMPARED_ENTRIES
-from ..base.torch_private import hooks_at_rest, places, version_of, with_parameters
+from ..base.torch_private import hooks_at_rest, places, value_of, version_of, with_parameters
 from ..errors import ChangedFunctionError
 
-#: Dictionaries of a module that hold parameters, buffers and hooks: looked at by themselves, or never changed by a
-#: call.
+#: Dictionaries of a module that are looked at by themselves (parameters, buffers), or never changed by a call (hooks).
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
 #: What is compared by its value.
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
-def reachable(func: Any) -> dict[str, Hashable]:
-    """What a call of ``func`` could change, by name; two calls compare equal unless something was changed."""
-    return marked(held_by(func))
+#: The generators that ``func`` draws from belong to the process: one solve at a time may set them. A ``func`` may
+#: contain a solve of its own.
+GENERATORS = threading.RLock()
+#: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
+DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def held_by(func: Any) -> list[tuple[str, Any]]:
-    """What ``func`` can reach, by name, other than parameters of modules."""
+    """What ``func`` can reach and a call could change, by name: all but parameters of modules."""
     return list(_walk(func, "func", 2))
 
 
 def marked(held: list[tuple[str, Any]]) -> dict[str, Hashable]:
-    """Each thing as it is now."""
+    """Each thing as it is now; two of these are equal unless something was changed."""
     return {name: _mark(value) for name, value in held}
 
 
@@ -141,15 +146,9 @@ def _mark(value: Any) -> Hashable:
     if hasattr(value, "__next__"):
         return object()  # asking an iterator for its state would change it: none is like the one before
     if hasattr(value, "__array_interface__"):
-        return (
-            id(value),
-            value.size,
-            value.flat[:COMPARED_ENTRIES].tobytes(),
-            value.flat[-COMPARED_ENTRIES:].tobytes(),
-        )
-    if hasattr(value, "__len__"):
-        return (id(value), len(value))
-    return id(value)
+        ends = value.flat[:COMPARED_ENTRIES], value.flat[-COMPARED_ENTRIES:]
+        return (id(value), value.size, *[end.tobytes() for end in ends])
+    return (id(value), len(value)) if hasattr(value, "__len__") else id(value)
 
 
 class Called:
@@ -205,3 +204,47 @@ class Called:
                 module.training = not module.training
             for x in frozen:
                 x.requires_grad_(False)
+
+
+class Noise:
+    """Random numbers of a step as a function of (seed, step); inactive until ``func`` is seen to draw any."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.active = False
+        self.seed = 0
+        self._after_first: list[Tensor] = []
+
+    def peek(self) -> list[Tensor]:
+        """The states of the generators that ``func`` can draw from."""
+        states = [torch.get_rng_state()]
+        if self.device.type == "cuda" and not capturing():
+            states.append(torch.cuda.get_rng_state(self.device))
+        return states
+
+    def activate_if_drawn(self, before: list[Tensor]) -> None:
+        """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
+        self._after_first = self.peek()
+        if all(map(torch.equal, before, self._after_first)):
+            return
+        self.active = True
+        self.seed = int(value_of(torch.randint(2**62, (1,))).flatten()[0])
+
+    def drawn_since_first(self) -> bool:
+        """Whether an inactive generator has moved since the first evaluation, and no other thread can have moved it."""
+        if self.active or threading.active_count() > 1:
+            return False
+        return not all(map(torch.equal, self._after_first, self.peek()))
+
+    @contextlib.contextmanager
+    def of_step(self, n: int) -> Iterator[None]:
+        """Within, the generators give the noise of step ``n``; then they are as they were."""
+        with GENERATORS:
+            before = self.peek()
+            torch.manual_seed((self.seed + n) % 2**63)
+            try:
+                yield
+            finally:
+                torch.set_rng_state(before[0])
+                if len(before) > 1:
+                    torch.cuda.set_rng_state(before[1], self.device)

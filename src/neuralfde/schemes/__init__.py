@@ -9,9 +9,9 @@ from .krylov import Krylov
 from .linear import Dense, Factor, Given, Linear
 from .multistep import Multistep
 from .newton import Newton
-from .one_stage import OneStage
-from .predictor import Predictor
+from .one_stage import OneStage, Predictor
 from .sparse import Sparse
+from .spectral import Spectral
 from .stage_solvers import FixedPoint, Stages, StageSolver
 from .trapezoid import ABM, Trapezoid
 
@@ -36,6 +36,7 @@ __all__ = [
     "Pulled",
     "Scheme",
     "Sparse",
+    "Spectral",
     "StageSolver",
     "Stages",
     "Trapezoid",

@@ -23,7 +23,9 @@ class IMEX(Scheme):
     ``z = p + (I - w_0 A)⁻¹ (c + w_0 (A p + f(p)) - p)``. On uniform grids ``c_n`` is the convolution quadrature of BDF2
     with ``v_0 / 2`` added to the first slope (Jin, Li and Zhou 2017), which keeps order 2 where solutions behave like
     ``t^β`` and damps fast modes. Order 2 if ``f`` is linear or the solution smooth, otherwise min(2, 1 + 2β) (Wang and
-    Zhou 2020). On meshes the sum is that of the trapezoid rule: order 2 if the slope is smooth, 1 + β otherwise.
+    Zhou 2020): squares of the first states, which ``f`` sees, are not those of ``t^β``, and starting weights, which
+    would mend that, need first slopes that are as good as implicit ones. On meshes the sum is that of the trapezoid
+    rule: order 2 if the slope is smooth or ``grading=2``, 1 + β otherwise.
 
     ``uneven``: steps may have any lengths; the slope is then solved for, ``(I - w_0 A) v = A c + f(p)``, unless
     ``w_0 A`` is so large that the difference of states has more digits.

@@ -65,7 +65,7 @@ class Krylov(Linear):
         size: vectors of a basis, before it is begun anew; each is as large as the state.
         restarts: how often it may be begun.
         preconditioner: another way to solve these systems, nearly: ``Dense()``, ``Banded()``, ``Sparse()``,
-            ``Given(...)`` or one of your own.
+            ``Spectral(..., nearly=True)``, ``Given(...)`` or one of your own.
     """
 
     size: int = 30

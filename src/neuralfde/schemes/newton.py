@@ -62,7 +62,7 @@ class Newton(StageSolver):
 
     Args:
         linear: how the systems are solved: by what structure the Jacobian has (default), or ``Dense()``, ``Banded()``,
-            ``Sparse(...)``, ``Krylov(...)``, ``Given(...)``, or an object of your own.
+            ``Sparse(...)``, ``Spectral(...)``, ``Krylov(...)``, ``Given(...)``, or an object of your own.
     """
 
     linear: Linear = Auto()

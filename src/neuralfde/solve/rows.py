@@ -20,7 +20,7 @@ from torch import Tensor
 from ..base.policy import WITNESS_STEPS, WITNESSES
 from ..errors import ChangedFunctionError
 from ..history import Memory, ieee
-from ..rhs.demand import derivative_only
+from ..rhs.field import derivative_only
 from ..rhs.first import refuse_captured
 from ..schemes.stage_solvers import rounding_of
 from ..storage import Tape

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...base.policy import (
+    KERNEL_AUTO_NUMBERS,
+    KERNEL_AUTO_STEPS,
+    PICARD_BACKWARD,
+    PICARD_FEWEST,
+    PICARD_NUMBERS,
+    PICARD_NUMBERS_GPU,
+    PICARD_PARAMETERS,
+    SAMPLES_NUMBERS,
+    SAMPLES_WORK,
+)
 from ...errors import InputError
+from ...history import Exponentials
+from ...storage import Device
 from ..plan import Plan, Run
-from .base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded
+from .base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded, why_single
 from .cuda_graph import CudaGraph
 from .kernel import Kernel
 from .picard import Picard
@@ -62,14 +75,46 @@ def choose(plan: Plan, run: Run, like: Tensor, keep_graphs: bool = False, backwa
 def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Stepper, str]:
     """What ``stepper="auto"`` takes, and why."""
     if backward and run.stepper == "single":
-        return Single(), run.why
+        return _backward_at_once(plan, run, like), run.why
     picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
-    ways: list[tuple[Stepper, str]] = [(picard, "a small state, whose steps cost as much as their calls")]
-    if like.device.type == "cuda":
-        kernel = Kernel()
-        if kernel.pays(plan, run, like):
-            return kernel, "a small function: its steps are one launch"
-        ways = [(CudaGraph(always=False), launches), (picard, f"{launches}, and many steps have as many as one")]
-    refusals = [wanted.refusal(plan, like) for wanted, _ in ways]
-    taken = next((way for way, refusal in zip(ways, refusals, strict=True) if refusal is None), None)
-    return taken or (Single(), refusals[0] or "")
+    against = _large(plan, like)
+    if not like.is_cuda:
+        against = against or picard.refusal(plan, like)
+        return (Single(), against) if against else (picard, "a small state, whose steps cost as much as their calls")
+    kernel, graph = Kernel(), CudaGraph(always=False)
+    if _worth_compiling(plan, like) and kernel.pays(plan, run, like):
+        return kernel, "a small function: its steps are one launch"
+    refusal = graph.refusal(plan, like)
+    if refusal is None:
+        return graph, launches
+    if against is None and picard.refusal(plan, like) is None:
+        return picard, f"{launches}, and many steps have as many as one"
+    return Single(), refusal
+
+
+def _worth_compiling(plan: Plan, like: Tensor) -> bool:
+    """Whether a kernel takes less time than a CUDA graph by so much that it makes up for being compiled."""
+    small = like.numel() <= KERNEL_AUTO_NUMBERS and isinstance(plan.storage, Device)
+    return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
+
+
+def _large(plan: Plan, like: Tensor) -> str | None:
+    """Why many steps at once would take longer than their calls; None where they would not."""
+    if like.numel() > (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[plan.scheme.implicit]:
+        return f"a state of {like.numel()} numbers"
+    func = plan.field.func
+    own = func.parameters() if isinstance(func, nn.Module) and not like.is_cuda else ()
+    return "func has many parameters" if sum(p.numel() for p in own) > PICARD_PARAMETERS else None
+
+
+def _backward_at_once(plan: Plan, run: Run, like: Tensor) -> Single:
+    """Single steps whose blocks are taken at once in the backward pass, where more work in far fewer calls pays."""
+    func, scheme, size = plan.field.func, plan.scheme, like.numel()
+    if plan.stepper is not None or scheme.implicit or like.is_cuda or scheme.stages == 0:
+        return Single()
+    if not run.vectorised or why_single(plan.field) or plan.steps * scheme.stages < PICARD_FEWEST[1]:
+        return Single()
+    held = sum(x.numel() for x in (func.parameters() if isinstance(func, nn.Module) else plan.leaves))
+    several = hasattr(func, "over_times")
+    iterated = size * like.itemsize <= PICARD_BACKWARD[several] and (several or held <= PICARD_PARAMETERS)
+    return Single(size <= SAMPLES_NUMBERS and size * held <= SAMPLES_WORK, iterated)

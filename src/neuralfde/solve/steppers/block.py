@@ -1,4 +1,4 @@
-"""A block of steps as one equation: what Picard's and Newton's iterations work on, forward and backward.
+"""A block of steps forward as one equation: what Picard's and Newton's iterations work on, and when they have settled.
 
 Rows of a block are (steps, width) here, or (groups, steps, width) where groups of numbers have orders of their own.
 """
@@ -6,18 +6,20 @@ Rows of a block are (steps, width) here, or (groups, steps, width) where groups 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ...base.policy import PICARD_BLIND, PICARD_STILL, STAGE_NEAR, STANDSTILL
-from ...base.torch_private import vjp
+from ...base.caches import Verdicts
+from ...base.policy import STAGE_GROWTH, STAGE_NEAR
 from ...history import Block, ieee, reduced
-from ...schemes.stage_solvers import rounding_of
+from ...schemes import Jacobian
+from ...schemes.stage_solvers import roughness, rounded
 from ..plan import Plan
-from .base import Filled, Pull, Task, largest
+from .base import Filled, Task, largest
 
 
 class BlockOfSteps:
@@ -140,109 +142,83 @@ def precisely(product: Callable[..., Tensor], like: Tensor) -> Callable[..., Ten
     return precise
 
 
-class BlockBackward:
-    """The steps of a block backward, from the graph of all of them: one call of ``func``, vectorised over time.
+class Samples:
+    """What is known of ``func`` when it is vectorised; kept from solve to solve, for each kind of state."""
 
-    Args:
-        task: the block.
-        pull: gradients from outside, and where those of parameters go.
-        rows: what the steps started from, (count, sums, groups, width).
-        plan: the solve.
-    """
+    def __init__(self, plan: Plan) -> None:
+        self.plan, field = plan, plan.field
+        func = getattr(field.func, "only_converts", field.func)
+        self.verdict = Verdicts.of(func, (type(field.func), field.structure, field.shape, field.known_by))
 
-    def __init__(self, task: Task, pull: Pull, rows: Tensor, plan: Plan) -> None:
-        self.task, self.pull, self.scheme, field = task, pull, plan.scheme, plan.field
-        self.count, self.sums, self.groups, self.width = rows.shape
-        self.local = task.local.clone()
-        if task.origin is not None:
-            self.local[task.origin] = 0.0  # the first state is given: no stage
-        shape = (self.count, self.groups, 1) if self.groups > 1 else (self.count, *(1,) * len(field.shape))
-        self.w0 = self.local.view(shape).requires_grad_(pull.weigh and not self.scheme.implicit)
-        self.x = tuple(part.reshape(self.count, *field.shape).requires_grad_() for part in rows.detach().unbind(1))
-        times = field.times[task.steps[-1] : task.steps[0] + 1].flip(0)
-        with torch.enable_grad():
-            self.z, v = self.scheme.evaluate(lambda states: field.batch(times, states), self.x, self.w0)
-        assert v is not None
-        self.v = v
-        for n in pull.compared(task.steps):
-            assert pull.witness is not None
-            pull.witness.compare(n, v[task.steps.index(n)], (*self.x, self.w0))
-        zero = torch.zeros_like(self.x[0][0])
-        self.grad_z = torch.stack([zero if grad is None else grad.view(field.shape) for grad in pull.grads])
+    def numbers(self, n: int, row: Tensor, most: int | None = None) -> int:
+        """The numbers of a sample, those of the whole state where it is not seen to fall apart into up to ``most``."""
+        most = row.numel() if most is None else most
+        if most not in self.verdict.samples:
+            self.verdict.samples[most] = Jacobian(partial(self.plan.field, n), row).part(most)
+        return self.verdict.samples[most]
 
-    def products(self, by: Tensor, wanted: tuple[Tensor, ...], keep: bool) -> tuple[Tensor | None, ...]:
-        """Products with the transposed Jacobians of all steps, for these gradients of their slopes."""
-        ends = [(o, g) for o, g in ((self.z, self.grad_z), (self.v, by)) if o.requires_grad]
-        return vjp(tuple(o for o, _ in ends), tuple(g for _, g in ends), wanted, keep)
 
-    def solve(self, most: int) -> tuple[Tensor, Tensor] | None:
-        """The rows μ (count, sums, groups, width) and the gradients of the slopes; None if they do not settle soon."""
-        far, weights = self.system()
-        bars, before, last, eps = far, None, math.inf, torch.finfo(far.dtype).eps
-        product = precisely(torch.baddbmm, far)
-        for k in range(most):
-            mu, by_groups = self._pulled(bars)
-            if before is not None and k > PICARD_BLIND and k % 2:
-                change = _change(before, by_groups)
-                # a small number beside large ones may go on changing by their rounding, and func may be rougher still
-                done = change <= 4 * eps or last <= change <= STANDSTILL * eps
-                near = change > PICARD_STILL * last and largest(by_groups - before) <= STAGE_NEAR * largest(by_groups)
-                if not done and near:
-                    done = change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
-                if done:
-                    return mu, bars.transpose(0, 1).reshape(self.v.shape)
-                last = change
-            before, bars = by_groups, product(far, weights, by_groups)
-        return None
+class Settling:
+    """What one pass knows of the size of its states; ``scale`` are the largest so far."""
 
-    def _pulled(self, bars: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows μ for these gradients of the slopes, as they are returned and by groups."""
-        mu = self.stacked(self.products(bars.transpose(0, 1).reshape(self.v.shape), self.x, keep=True))
-        return mu, mu.permute(2, 0, 1, 3).reshape(self.groups, -1, self.width)
+    def __init__(self, plan: Plan, like: Tensor, tol: float) -> None:
+        self.samples, self.tol, self.scale = Samples(plan), tol, like.new_zeros(())
 
-    def stacked(self, found: Sequence[Tensor | None]) -> Tensor:
-        """Gradients of ``x`` as rows (count, sums, groups, width)."""
-        shape = (self.count, self.groups, self.width)
-        parts = [self.v.new_zeros(shape) if g is None else g.reshape(shape) for g in found]
-        return parts[0].unsqueeze(1) if self.sums == 1 else torch.stack(parts, 1)
+    def grow(self, states: Tensor) -> None:
+        """These states count from now on."""
+        self.scale = torch.maximum(self.scale, states.abs().amax(-2, keepdim=True))
 
-    def system(self) -> tuple[Tensor, Tensor]:
-        """``c`` and ``Wᵀ`` of ``v̄ = c + Wᵀ μ``: (groups, count, width) and (groups, count, count · sums)."""
-        far = self.task.sums[:, 0].transpose(0, 1).contiguous()
-        weights = self.task.inner[:, :, 0].flatten(2).clone()
-        if self.scheme.implicit:
-            weights.diagonal(dim1=1, dim2=2).add_(self.local.t())
-        for k in self.task.idle:
-            weights[:, k], far[:, k] = 0.0, 0.0
-        return far, weights
+    def settled(self, before: Tensor, now: Tensor) -> bool | None:
+        """Whether no state changes beyond rounding, relative to the largest one up to it; None: it never will.
 
-    def collect(self, mu: Tensor, by: Tensor, rounding: Tensor | None = None) -> tuple[Tensor, Tensor | None] | None:
-        """Add what these steps give to the totals; returns ``mu``, and their slopes where they are wanted.
-
-        None, and nothing is added, if ``mu`` is not the product that it stands for up to ``rounding``, where given.
+        Later states do not count: what happens at the end of a block must not end the iteration for its beginning.
         """
-        totals, weighed, checked = self.pull.totals, self.w0.requires_grad, 0 if rounding is None else self.sums
-        wanted = (*self.x[:checked], *totals.wanted, *((self.w0,) if weighed else ()))
-        found = self.products(by, wanted, keep=False) if wanted else ()
-        if rounding is not None and not bool(((self.stacked(found[:checked]) - mu).abs_() <= rounding).all()):
-            return None
-        own = found[checked : checked + len(totals.wanted)]
-        if not self.pull.weigh:
-            totals.add(own)
-            return mu, None
-        slopes = self.v.detach().reshape(self.count, self.groups, self.width).clone()
-        grad = found[-1] if weighed else (mu[:, 0] * slopes).sum(-1) if self.scheme.implicit else None
-        for k in self.task.idle:
-            slopes[k] = 0.0
-        totals.add(own)  # at last: whoever takes another way after an error adds them once
-        if grad is not None:
-            if self.task.origin is not None:
-                grad[self.task.origin] = 0.0
-            totals.add_locals(self.task.steps, grad)
-        return mu, slopes
+        late, last = before.narrow(-2, -1, 1), now.narrow(-2, -1, 1)  # which settles last, and is cheap to look at
+        excess = float((last - late).abs_().sub_(torch.maximum(last.abs(), self.scale), alpha=self.tol).max())
+        if excess > 0:
+            return False if math.isfinite(excess) else None
+        size = torch.maximum(now.abs().cummax(-2).values, self.scale)
+        excess = float((now - before).abs_().sub_(size, alpha=self.tol).max())
+        return excess <= 0 if math.isfinite(excess) else None
 
+    def rough(
+        self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor, still: bool
+    ) -> bool:
+        """Whether no sample moves by more than rounding makes it: of states, or, if it stands ``still``, inside func.
 
-def _change(before: Tensor, now: Tensor) -> float:
-    """The largest change, relative to the largest value of its column."""
-    size = now.abs().amax(-2)
-    return float(((now - before).abs_().amax(-2) / torch.where(size > 0, size, 1.0)).max())
+        On a GPU products of matrices and convolutions may have ten bits.
+        """
+        a, b = steps
+        if not largest(moved) <= STAGE_NEAR * largest(stages[-1]):
+            return False
+        times, weights = block.times(a, b, len(stages)), block.weights(a, b).abs().sum(-1).max() + block.w0.abs().max()
+        m = self.samples.numbers(block.task.steps[a], block.row(stages[-1], 0))
+
+        def by_samples(x: Tensor) -> Tensor:
+            return (x if block.one else x.transpose(0, 1)).abs().reshape(b - a, -1, m).amax((0, 2))
+
+        def noise(bend: bool) -> Tensor:
+            return by_samples(roughness(lambda x: block.evaluate(times, x), stages, slopes, bend)[-1] * weights)
+
+        size = by_samples(moved)
+        return bool(rounded(torch.ones_like(size, dtype=torch.bool), size, noise, still).all())
+
+    def continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
+        """Whether each step has the solution that is continued from the step before, as single steps would have it.
+
+        Two solutions of a stage have ``w_0 (f(b) - f(a)) = b - a``; a move along which the slope grows less met one.
+        """
+        before = block.state(a - 1)
+        if before is None:
+            return True
+        count = states.shape[-2]
+        earlier = torch.cat([before if block.one else before.unsqueeze(1), states[..., :-1, :]], -2)
+        d = states - earlier
+        there = block.evaluate(block.times(a, a + count, 1), earlier[None])[0]
+        grown = block.w0[..., a : a + count, :] * (slopes - there)
+        if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
+            return True
+        m = self.samples.numbers(block.task.steps[a], block.row(earlier, 0))
+        d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
+        size = d.abs().amax(-1, keepdim=True)
+        return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())

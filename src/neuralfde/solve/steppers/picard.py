@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...base.caches import capturing
 from ...base.policy import (
@@ -31,7 +31,6 @@ from ...base.policy import (
     PICARD_FEWEST,
     PICARD_NUMBERS,
     PICARD_NUMBERS_GPU,
-    PICARD_PARAMETERS,
     PICARD_STIFF,
     PICARD_STILL,
     PICARD_TOGETHER,
@@ -43,11 +42,10 @@ from ...errors import InputError
 from ...schemes import Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, largest, same, why_single
-from .block import BlockOfSteps
+from .block import BlockOfSteps, Settling
 from .newton_block import newton
-from .samples import WholeBlocks
-from .settling import Settling
 from .single import SingleSteps
+from .whole_blocks import WholeBlocks
 
 log = logging.getLogger("neuralfde")
 
@@ -57,7 +55,7 @@ class Picard(Stepper):
     """Many steps of a small state at once, with ``func`` vectorised over time.
 
     Args:
-        always: whatever the size of the state; otherwise only where it pays.
+        always: also few steps, and refused where ``func`` cannot be vectorised; otherwise steps are then single.
     """
 
     always: bool = True
@@ -65,17 +63,10 @@ class Picard(Stepper):
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
         """See :class:`Stepper`."""
-        scheme, func = plan.scheme, plan.field.func
-        most = (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[scheme.implicit]
-        if scheme.stages == 0:
-            return f"{type(scheme).__name__} does not say how its stages are iterated (relax)"
+        if plan.scheme.stages == 0:
+            return f"{type(plan.scheme).__name__} does not say how its stages are iterated (relax)"
         if capturing():
             return "the solve itself is being captured, and whether a block has settled is looked at"
-        if not self.always and like.numel() > most:
-            return f"a state of {like.numel()} numbers"
-        own = func.parameters() if isinstance(func, nn.Module) and not (self.always or like.is_cuda) else ()
-        if sum(p.numel() for p in own) > PICARD_PARAMETERS:
-            return "func has many parameters"
         return why_single(plan.field)
 
     def longer(self, like: Tensor) -> int:
@@ -103,9 +94,9 @@ class PicardSteps(Steps):
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
         self.few = NEWTON_NUMBERS // like.shape[1]  # steps that Newton's method finds together
-        tiny = self.by_newton and not like.is_cuda and self.few * self.calls >= PICARD_FEWEST
+        tiny = self.by_newton and not like.is_cuda and self.few * self.calls >= PICARD_FEWEST[0]
         self.tried = not tiny  # or a tiny state is iterated plainly until that does not settle
-        self.fewest = 1 if always or like.is_cuda or tiny else PICARD_FEWEST
+        self.fewest = 1 if always or like.is_cuda or tiny else PICARD_FEWEST[plan.train]
         self.iterated = False
         self.large = like.is_cuda or like.numel() > PICARD_NUMBERS[1]
         self.settling = Settling(plan, like, self.tol)

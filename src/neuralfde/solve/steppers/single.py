@@ -23,14 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...base.policy import PICARD_EXTRA
 from ...errors import ConvergenceError
-from ...rhs.demand import derivative_only
+from ...rhs.field import derivative_only
 from ...schemes.base import Pulled, Scheme
 from ...schemes.one_stage import explicit_pull
 from ...schemes.stage_solvers import Stages
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task
-from .samples import WholeBlocks
+from .block import Samples
+from .whole_blocks import WholeBlocks
 from .work import Trace, Work, kept, leaves, local_weights, traced
 
 Rhs = Callable[[int, Tensor], Tensor]
@@ -55,8 +57,15 @@ class Lane:
 
 @dataclass(frozen=True)
 class Single(Stepper):
-    """One step after the other: always possible, and what every other stepper is held to."""
+    """One step after the other: always possible, and what every other stepper is held to.
 
+    Args:
+        jacobians: blocks of a backward pass are taken at once, from the Jacobians of samples with few numbers.
+        iterated: the same by iteration. Where a block does not settle soon, steps are single after all.
+    """
+
+    jacobians: bool = False
+    iterated: bool = False
     name = "single"
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
@@ -65,7 +74,11 @@ class Single(Stepper):
 
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> SingleSteps:
         """See :class:`Stepper`."""
-        return SingleSteps(plan, run, blocks=WholeBlocks.beside_single(plan, run, like) if backward else None)
+        blocks = None
+        if backward and (self.jacobians or self.iterated):
+            most = (lambda count: PICARD_EXTRA + count // 4) if self.iterated else lambda count: 0
+            blocks = WholeBlocks(Samples(plan), self.jacobians, most)
+        return SingleSteps(plan, run, blocks=blocks)
 
 
 class SingleSteps(Steps):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ...history import add_rows, ieee
-from ...rhs.demand import unvalued
-from ...rhs.field import Field
+from ...rhs.field import Field, unvalued
 from ...schemes.base import Scheme
 
 

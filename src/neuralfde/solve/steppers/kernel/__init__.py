@@ -11,16 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ....base.caches import capturing
-from ....base.policy import (
-    KERNEL_AUTO_NUMBERS,
-    KERNEL_AUTO_STEPS,
-    KERNEL_BLOCK,
-    KERNEL_BLOCK_NUMBERS,
-    KERNEL_FADING,
-    KERNEL_LONGER,
-)
-from ....history import Exponentials
-from ....storage import Device
+from ....base.policy import KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS, KERNEL_FADING, KERNEL_LONGER
 from ...plan import Plan, Run
 from ..base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded, why_single
 from .launch import Launcher, why_not_here
@@ -36,12 +27,9 @@ class Kernel(Stepper):
     name = "kernel"
 
     def pays(self, plan: Plan, run: Run, like: Tensor) -> bool:
-        """Whether a kernel is worth being compiled: where it was measured to be several times faster."""
-        small = like.numel() <= KERNEL_AUTO_NUMBERS and like.device.type == "cuda" and isinstance(plan.storage, Device)
-        many = plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
-        if not (small and many) or self.refusal(plan, like) is not None or self.yields(plan, run, like) is not None:
-            return False
-        return bool(run.kernel.features <= KERNEL_FADING)
+        """Whether ``func`` can be a kernel, and is one that sums exponentials by itself."""
+        able = self.refusal(plan, like) is None and self.yields(plan, run, like) is None
+        return able and bool(run.kernel.features <= KERNEL_FADING)
 
     def longer(self, like: Tensor) -> int:
         """See :class:`Stepper`."""

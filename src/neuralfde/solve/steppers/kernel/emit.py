@@ -10,16 +10,14 @@ node 7, ``next_x0_0`` what the next step takes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
-from .expressions import Writer, function, walk, width
+from .expressions import Writer, function, replayable, walk, width
 from .lower import Lowered
 from .past import Past
 from .program import Matrix, pull_back
-
-#: Operations whose results are no numbers.
-_COMPARED = {"gt", "ge", "lt", "le", "eq", "ne"}
 
 
 @dataclass(frozen=True)
@@ -27,20 +25,23 @@ class Kernels:
     """The source of the kernels, and what the buffers beside it hold.
 
     Attributes:
+        source: from how many exponentials there is room for.
         products: the matrices that get a gradient: the columns of what they took and of the gradient of what they gave;
             of features of the rows themselves, which are not kept twice, their number less all features.
         saved: how many columns there are.
         totals: constants that get a gradient: whether each sample has its own, where it begins, and how many numbers.
         weighs: whether the local weight gets a gradient.
         replays: whether there is a kernel ``replay``, to be run before ``backward``.
+        held: numbers of a sample's past that the forward pass holds, from how many exponentials there is room for.
     """
 
-    source: str
+    source: Callable[[int], str]
     products: tuple[tuple[int, int, Matrix], ...]
     saved: int
     totals: tuple[tuple[str, int, int], ...]
     weighs: bool
     replays: bool
+    held: Callable[[int], int]
 
 
 @dataclass
@@ -71,7 +72,6 @@ class Emitter:
         self.time = [i for i, node in enumerate(nodes) if node.op == "time"]
         self.inputs = {n for *_, n in self.sums} | set(self.low.weights) | set(self.time)
         self.trained = [i for i, node in enumerate(nodes) if node.op == "constant" and node.data[2]]
-        self.past = Past(self.parts, self.sizes, self.groups, self.near)
 
     @cached_property
     def ends(self) -> list[tuple[int, int, str]]:
@@ -90,7 +90,8 @@ class Emitter:
         nodes, grads = self.program.nodes, pulled.inputs
         trained = sorted([i for i in self.trained if i in grads], key=lambda i: nodes[i].data[0] == "own")
         needed = {grads[i] for i in (*wanted, *trained) if i in grads}
-        replayed = self.taken(needed.union(*[(x, g) for x, g, _ in pulled.products]), own)
+        taken = needed.union(*[(x, g) for x, g, _ in pulled.products])
+        replayed = replayable(self.program, taken, self.inputs, own)
         columns, plain = dict[int, int](), self.sums if self.plain and self.parts == 1 else []
         inside = {n: -sum(self.sizes[c:]) for _, c, n in plain}
         for i in (*[i for x, g, _ in pulled.products for i in (x, g)], *sorted(replayed)):
@@ -99,39 +100,25 @@ class Emitter:
         self.wide = sum(nodes[i].size for i in columns)
         early = {i: start for i, start in columns.items() if i in replayed or (replayed and i < own)}
         late = {i: start for i, start in columns.items() if i not in early}
-        sources = [self.forward(), self.backward(grads, needed, trained, early, late)]
+        past = partial(Past, self.parts, self.sizes, self.groups, self.near)
+
+        def source(modes: int) -> str:
+            held = past(modes)
+            found = [self.forward(held), self.backward(held, grads, needed, trained, early, late)]
+            return "\n\n".join([*found, *([self.replay(early)] if replayed else [])])
+
         return Kernels(
-            "\n\n".join([*sources, *([self.replay(early)] if replayed else [])]),
+            source,
             tuple(((columns | inside)[x], columns[g], m) for x, g, m in pulled.products),
             self.wide,
             tuple((nodes[i].data[0], nodes[i].data[1], nodes[i].size) for i in trained),
             any(i in grads for i in self.low.weights),
             bool(replayed),
+            lambda modes: past(modes).held,
         )
 
-    def taken(self, wanted: set[int], own: int) -> set[int]:
-        """The nodes of the step itself, the first ``own`` ones, that these nodes of its pull-back are made of; none
-        where there are no matrices: single numbers are computed sooner than read."""
-        nodes, found, pending, seen = self.program.nodes, set[int](), list(wanted), set[int]()
-        if not any(node.op == "linear" for node in nodes):
-            return found
-        moving = set(self.inputs)
-        for i, node in enumerate(nodes):
-            if moving.intersection(node.args):
-                moving.add(i)
-        while pending:
-            i = pending.pop()
-            if i in seen:
-                continue
-            seen.add(i)
-            if i < own and i in moving - self.inputs and nodes[i].op not in _COMPARED:
-                found.add(i)
-            else:
-                pending.extend(nodes[i].args)
-        return found
-
-    def prologue(self, inputs: int) -> list[str]:
-        """Which samples a program has, where their numbers are in a row; fading sums of so many inputs."""
+    def prologue(self) -> list[str]:
+        """Which samples a program has, and where their numbers are in a row."""
         lines = [
             "s = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)[:, None]",
             "ok = s < samples",
@@ -152,8 +139,7 @@ class Emitter:
             elif self.groups:
                 lines.append(f"e{c}, g{c} = m{c}, a{c} // width")
             start += size
-        lines += ["groups = row // width"] if self.groups else []
-        return [*lines, *(self.past.begun(inputs) if inputs else [])]
+        return [*lines, "groups = row // width"] if self.groups else lines
 
     def place(self, sample: str, feature: str, there: str) -> str:
         """Where a feature of a sample is in a row."""
@@ -176,21 +162,24 @@ class Emitter:
             found[i] = f"saved + {{k}} * line + (b + {start} + {f}), {{}}ok & ({f} < {size})"
         return found
 
-    def forward(self) -> str:
+    def forward(self, past: Past) -> str:
         """From sums to rows, states and slopes."""
         writer = Writer(self.program)
         writer.write({*self.low.states, *self.low.slopes}, self.inputs)
         place = f"sums + ({{}} * {self.parts} + {{}}) * row"
-        given = {f"x{i}_{c}": f"{place.format('{k}', i)} + a{c}, m{c}" for i, c, _ in self.sums}
-        body = self.past.summed(backward=False)
+        lift = past.lift
+        given = {f"x{i}_{c}": f"{place.format('{k}', i)} + a{c}{lift}, m{c}{lift}" for i, c, _ in self.sums}
+        body = past.summed(backward=False)
         body += [f"n{n} = x{i}_{c}" for i, c, n in self.sums] + self.loads() + writer.body
         body += [f"tl.store({place.format('k', i)} + a{c}, x{i}_{c}, m{c})" for i, c, _ in self.sums]
         for c, (state, slope) in enumerate(zip(self.low.states, self.low.slopes, strict=True)):
             if self.parts > 1:
                 body.append(f"tl.store(states + k * row + a{c}, n{state}, m{c})")
-            body.append(f"tl.store(slopes + k * row + a{c}, n{slope}, m{c})")
-        body += self.past.recorded([(0, c, f"n{slope}") for c, slope in enumerate(self.low.slopes)])
-        return walk("forward(sums, states, slopes, begin", self.prologue(1) + writer.head, given, body, [])
+            body.append(f"tl.store(slopes + k * row + a{c}{lift}, n{slope}{lift}, m{c}{lift})")
+        body += past.recorded([(0, c, f"n{slope}") for c, slope in enumerate(self.low.slopes)])
+        return walk(
+            "forward(sums, states, slopes, begin", self.prologue() + past.begun(1) + writer.head, given, body, []
+        )
 
     def slopes(self) -> list[str]:
         """The slopes, where they are wanted once more."""
@@ -205,45 +194,50 @@ class Emitter:
         body = [f"n{n} = tl.load({row.format(i, c, c)})" for i, c, n in self.sums] + self.loads() + writer.body
         body += [f"tl.store({where.format(f'n{i}, ', k='k')})" for i, where in self.saved(early).items()]
         steps = "for k in range(begin + tl.program_id(1), count, tl.num_programs(1)):"
-        lines = [*self.prologue(0), *writer.head, steps, *[f"    {line}" for line in (*body, *self.slopes())]]
+        lines = [*self.prologue(), *writer.head, steps, *[f"    {line}" for line in (*body, *self.slopes())]]
         return function("replay(rows, slopes, saved, begin", lines)
 
     def backward(
-        self, grads: dict[int, int], needed: set[int], trained: list[int], early: dict[int, int], late: dict[int, int]
+        self,
+        past: Past,
+        grads: dict[int, int],
+        needed: set[int],
+        trained: list[int],
+        early: dict[int, int],
+        late: dict[int, int],
     ) -> str:
         """From gradients of slopes and states to the rows μ, and what gradients of constants are made of."""
         nodes, writer = self.program.nodes, Writer(self.program)
         writer.write(
             needed.union(late, () if early else self.low.slopes), self.inputs.union(early, [g for _, g, _ in self.ends])
         )
-        place, given = f"({{}} * {self.parts} + {{}}) * row + a{{}}", dict[str, str]()
+        place, given, lift = f"({{}} * {self.parts} + {{}}) * row + a{{}}", dict[str, str](), past.lift
         for c in range(len(self.sizes)):
-            given[f"v_{c}"] = f"sums + {{k}} * row + a{c}, m{c}"
+            given[f"v_{c}"] = f"sums + {{k}} * row + a{c}{lift}, m{c}{lift}"
             given[f"outside_{c}"] = (
                 f"mu + {place.format('{k}', 0, c)}, m{c} & (f1 + {{k}} >= low) & (f1 + {{k}} < high)"
             )
         given |= {f"n{n}": f"rows + {place.format('{k}', i, c)}, m{c}" for i, c, n in self.sums}
         given |= {f"n{i}": where.format("", k="{k}") for i, where in self.saved(early).items() if i not in self.inputs}
-        body = self.past.summed(backward=True)
+        body = past.summed(backward=True)
         body += [f"n{g} = {given_by}" for _, g, given_by in self.ends] + self.loads() + writer.body
         found = [(i, c, f"n{grads[n]}" if n in grads else f"tl.zeros_like(n{n})") for i, c, n in self.sums]
-        body += [f"tl.store(mu + {place.format('k', i, c)}, {name}, m{c})" for i, c, name in found]
+        for i, c, name in found:
+            body.append(f"tl.store(mu + {place.format('k', i, c)}{lift}, {name}{lift}, m{c}{lift})")
         body += [] if early else self.slopes()
         for c, i in enumerate(self.low.weights):
             if i in grads:
                 body.append(f"tl.store(weights + k * row + a{c}, n{grads[i]}, m{c})")
         body += [f"tl.store({where.format(f'n{i}, ', k='k')})" for i, where in self.saved(late).items()]
-        setup, after, start = self.prologue(self.parts) + writer.head, list[str](), 0
+        setup, after, start = self.prologue() + past.begun(self.parts) + writer.head, list[str](), 0
         for i in trained:
             size, f = nodes[i].size, f"f{width(nodes[i].size)}"
             setup.append(f"t{i} = tl.zeros((BM, {width(size)}), DT)")
             body.append(f"t{i} += n{grads[i]}")
             after.append(f"tl.store(totals + ({start} + {f}) * samples + s, t{i}, ok & ({f} < {size}))")
             start += size
-        first = "    h{}_{}_1 = tl.load(mu + {} * row + a{}, m{} & (f1 * 0 + begin > 0), 0.0){}"
-        skipped = [first.format(i, c, i, c, c, self.past.axes[1]) for i, c, _ in self.sums]
-        setup += ["if R > 0:  # a first row that is given counts", *skipped] if self.past.near else []
-        body += self.past.recorded(found)
+        setup += past.given() if past.modes else []
+        body += past.recorded(found)
         return walk(
             "backward(sums, rows, mu, slopes, weights, saved, totals, low, high, begin", setup, given, body, after
         )

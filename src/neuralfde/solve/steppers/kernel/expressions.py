@@ -19,11 +19,13 @@ _FORMS = {
     "ne": "({} != {})",
 }  # fmt: skip
 
-_ARGS = """table, near, wg, wk, wi, wj, modes, loss, terms, times, local, shared, own, places, count, samples, step_s,
-    step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, K: tl.constexpr,
-    R: tl.constexpr, J: tl.constexpr, WEIGH: tl.constexpr"""
+#: Operations whose results are no numbers.
+_COMPARED = {"gt", "ge", "lt", "le", "eq", "ne"}
+_ARGS = """table, near, wg, wk, wi, wj, modes, loss, times, local, shared, own, places, count, samples, step_s,
+    step_f, row, width, BM: tl.constexpr, FEATURES: tl.constexpr, DT: tl.constexpr, PR: tl.constexpr, J: tl.constexpr,
+    WEIGH: tl.constexpr"""
 #: Numbers that differ from block to block: no kernel is compiled for their values.
-_LOOSE = ["begin", "low", "high", "near", "wg", "wk", "wi", "wj", "terms", "times", "local", "count", "samples"]
+_LOOSE = ["begin", "low", "high", "near", "wg", "wk", "wi", "wj", "times", "local", "count", "samples"]
 
 
 def width(size: int) -> int:
@@ -145,3 +147,25 @@ def function(head: str, lines: list[str]) -> str:
     """A kernel: its name and first arguments, and its lines."""
     body = "\n".join(f"    {line}" for line in lines)
     return f"@triton.jit(do_not_specialize={_LOOSE})\ndef {head}, {_ARGS}):\n{body}\n"
+
+
+def replayable(program: Program, wanted: set[int], inputs: set[int], own: int) -> set[int]:
+    """The nodes of the step itself, the first ``own`` ones, that these nodes of its pull-back are made of; none
+    where there are no matrices: single numbers are computed sooner than read."""
+    nodes, found, pending, seen = program.nodes, set[int](), list(wanted), set[int]()
+    if not any(node.op == "linear" for node in nodes):
+        return found
+    moving = set(inputs)
+    for i, node in enumerate(nodes):
+        if moving.intersection(node.args):
+            moving.add(i)
+    while pending:
+        i = pending.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if i < own and i in moving - inputs and nodes[i].op not in _COMPARED:
+            found.add(i)
+        else:
+            pending.extend(nodes[i].args)
+    return found

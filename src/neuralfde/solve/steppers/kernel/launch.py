@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ....base.policy import KERNEL_PAIRED, KERNEL_PAIRS, KERNEL_REPLAYS, KERNEL_ROWS
+from ....base.policy import KERNEL_MODES, KERNEL_PAIRED, KERNEL_PAIRS, KERNEL_REPLAYS, KERNEL_ROWS
 from ....base.torch_private import copy_each, shared_memory_of, vjp
-from ....history import Modes, Weighed, ieee
+from ....history import Modes, Weighed
 from ...plan import Plan
 from ..base import Pull, Task, Totals
 from .prepare import prepared
@@ -42,12 +43,12 @@ class Launcher:
             self.prepared.kernels,
             self.prepared.low.builder.samples,
         )
-        self.fixed = {name: self.prepared.fixed(like, name) for name in ("forward", "replay", "backward")}
         self.features = self.prepared.places.shape[1]
         self.shared, self.own = (x.detach() for x in self.prepared.gathered(self.tensors, like))
 
     def begin(self) -> None:
         """A pass begins."""
+        self.modes: Modes | None = None  # whose weights are known
         self.shared_grad, self.own_grad = torch.zeros_like(self.shared), torch.zeros_like(self.own)
 
     def common(self, task: Task, plan: Plan) -> tuple[Any, ...]:
@@ -59,8 +60,10 @@ class Launcher:
         times = plan.field.times[low:high]
         times = (times if task.steps.step > 0 else times.flip(0)).to(task.sums)
         row, width = task.sums.shape[-2] * task.sums.shape[-1], task.sums.shape[-1]
+        if task.inner is not self.modes:  # otherwise they are those of the block before
+            self.modes, self.weights = task.inner if isinstance(task.inner, Modes) else None, _weights(task.inner)
         return (
-            *_weights(task.inner), times, local, self.shared, self.own, self.prepared.places, task.block.count,
+            *self.weights, times, local, self.shared, self.own, self.prepared.places, task.block.count,
             self.samples, *self.prepared.strides, row, width,
         )  # fmt: skip
 
@@ -68,10 +71,11 @@ class Launcher:
         self, name: str, task: Task, tensors: tuple[Any, ...], common: tuple[Any, ...], weigh: bool, dry: bool = False
     ) -> None:
         """Run a kernel over the steps of a block, or only compile it; raises where the device has no room for it."""
-        tiles = -(-self.samples // self.fixed[name]["BM"])
+        modes = _room(len(task.inner.losses)) if isinstance(task.inner, Modes) else 0
+        options = {**self.prepared.fixed(task.sums, name, modes), "WEIGH": weigh}
+        tiles = -(-self.samples // options["BM"])
         grid = (tiles, max(1, min(task.block.count, KERNEL_REPLAYS // tiles))) if name == "replay" else (tiles,)
-        options = {**self.fixed[name], **_sizes(task.inner), "WEIGH": weigh}
-        kernel, key = self.prepared.functions[name], (name, options["K"], options["R"], weigh)
+        kernel, key = self.prepared.functions(modes)[name], (name, modes, weigh)
         with torch.cuda.device_of(task.sums):
             if key not in self.prepared.fitting and task.sums.is_cuda:
                 _check_room(kernel.warmup(*tensors, *common, grid=grid, **options), task.sums.device)
@@ -137,13 +141,12 @@ class Launcher:
             self.shared_grad.index_add_(0, shared, totals[: len(shared)].sum(1))
         if len(own):
             self.own_grad.index_add_(0, own, totals[len(shared) :])
-        with ieee(saved):
-            for x, g, m in self.kernels.products:
-                first = m.offset + m.row * m.width
-                into = self.shared_grad[first : first + m.rows * m.width].view(m.rows, m.width)
-                held, x = (saved, x) if x >= 0 else (rows.view(-1, self.features), x + self.features)
-                taken, given = held[:, x + m.first : x + m.first + m.rows], saved[:, g : g + m.columns]
-                into[:, m.column : m.column + m.columns].addmm_(taken.t(), given)
+        for x, g, m in self.kernels.products:  # as precise as the caller's own
+            first = m.offset + m.row * m.width
+            into = self.shared_grad[first : first + m.rows * m.width].view(m.rows, m.width)
+            held, x = (saved, x) if x >= 0 else (rows.view(-1, self.features), x + self.features)
+            taken, given = held[:, x + m.first : x + m.first + m.rows], saved[:, g : g + m.columns]
+            into[:, m.column : m.column + m.columns].addmm_(taken.t(), given)
 
     def finish(self, totals: Totals) -> None:
         """From gradients of constants to those of the tensors that they were made of."""
@@ -160,15 +163,17 @@ class Launcher:
 
 def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     """The weights inside a block, as a kernel takes them: a table, how far back it goes, its strides by group, step,
-    sum and earlier step; then coefficients, losses and number of exponentials."""
+    sum and earlier step; then coefficients and losses of exponentials, filled up with some that are nothing."""
     if isinstance(inner, Modes):
         groups, _, lags = inner.lags.shape
-        table, modes = (x.permute(1, 2, 0).contiguous() for x in (inner.lags, inner.coefficients))  # groups are near
-        return table, lags - 1, 1, groups, lags * groups, -groups, modes, inner.losses, len(inner.losses)
+        spare = (0, _room(len(inner.losses)) - len(inner.losses))
+        filled, losses = pad(inner.coefficients, spare), pad(inner.losses, spare, value=1.0)
+        table, modes = (x.permute(1, 2, 0).contiguous() for x in (inner.lags, filled))  # groups are near
+        return table, lags - 1, 1, groups, lags * groups, -groups, modes, losses
     _, count, outs, _, ins = inner.shape
     strides = (count * outs * count, outs * count, count, 1) if ins == 1 else (count * count * ins, count * ins, 1, ins)
     table = inner.contiguous()
-    return table, count, *strides, table, table, 0
+    return table, count, *strides, table, table
 
 
 def _pull_modes(modes: Modes, weighed: Weighed, mu: Tensor, slopes: Tensor) -> None:
@@ -204,11 +209,9 @@ def _power(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def _sizes(inner: Tensor | Modes) -> dict[str, int]:
-    """The power of two that holds the exponentials, and how many steps before them are exact."""
-    if not isinstance(inner, Modes):
-        return {"K": 0, "R": 0}
-    return {"K": _power(len(inner.losses)), "R": inner.lags.shape[-1] - 1}
+def _room(terms: int) -> int:
+    """Exponentials that a kernel is written for: with a learned order a few more or less are none of another kernel."""
+    return -(-terms // KERNEL_MODES) * KERNEL_MODES
 
 
 def _check_room(compiled: Any, device: torch.device) -> None:

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from ....base.caches import Cache
-from ....base.policy import KERNEL_ROWS, KERNEL_SAMPLES, KERNEL_TILE_SAMPLES, KERNEL_TILE_WARPS, KERNEL_WARPS
+from ....base.policy import (
+    KERNEL_ROWS,
+    KERNEL_SAMPLES,
+    KERNEL_TILE_HELD,
+    KERNEL_TILE_SAMPLES,
+    KERNEL_TILE_WARPS,
+    KERNEL_WARPS,
+)
+from ....base.torch_private import multiprocessors_of
 from ....history import Exponentials, reduced
 from ...plan import Plan
 from .elements import Pick, picked
@@ -32,6 +40,7 @@ class Prepared:
         low: the program; without the tensors that it was traced with.
         shared, own: which constants all samples share, and which each has for itself.
         sources: the constants among the tensors of a record.
+        variants: the functions of the kernels, by the exponentials that they have room for.
         fitting: the variants that were compiled and found to fit the device.
         places: where each feature of each sample is in a row, and the strides of that where they are all.
         totals: which constants get the gradients that add up in the kernel, shared and own.
@@ -39,16 +48,22 @@ class Prepared:
 
     low: Lowered
     kernels: Kernels
-    functions: dict[str, Any]
     shared: Pick | None
     own: Pick | None
     sources: list[int]
     places: Tensor
     strides: tuple[int, int]
     totals: tuple[Tensor, Tensor]
+    variants: dict[int, dict[str, Any]] = field(default_factory=dict)
     fitting: set[Hashable] = field(default_factory=set)
 
-    def fixed(self, like: Tensor, name: str) -> dict[str, Any]:
+    def functions(self, modes: int) -> dict[str, Any]:
+        """The kernels with room for so many exponentials."""
+        if modes not in self.variants:
+            self.variants[modes] = _compiled(self.kernels.source(modes))
+        return self.variants[modes]
+
+    def fixed(self, like: Tensor, name: str, modes: int) -> dict[str, Any]:
         """What a kernel is compiled for. Products are those of float32; only what is left of the backward pass step by
         step would spill registers then, and has a split."""
         import triton.language as tl
@@ -61,10 +76,17 @@ class Prepared:
             "FEATURES": self.places.shape[1],
             "DT": tl.float32 if single else tl.float64,
             "PR": ("tf32" if reduced(like) else precise) if single else "ieee",
-            "num_warps": KERNEL_TILE_WARPS if tiles else KERNEL_WARPS,
+            "num_warps": self._warps(name, modes, like) if tiles else KERNEL_WARPS,
             "num_stages": 1,
             "enable_fp_fusion": True,
         }
+
+    def _warps(self, name: str, modes: int, like: Tensor) -> int:
+        """Few where programs have to share multiprocessors, and do if registers suffice."""
+        held = self.kernels.held(modes) * KERNEL_TILE_SAMPLES * like.element_size()
+        crowded = self.low.builder.samples > KERNEL_TILE_SAMPLES * multiprocessors_of(like.device)
+        few = name == "replay" or (name == "forward" and crowded and modes > 0 and held <= KERNEL_TILE_HELD)
+        return KERNEL_TILE_WARPS[0] if few else KERNEL_TILE_WARPS[1]
 
     def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
         """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
@@ -115,7 +137,8 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     lines = torch.arange(samples)[:, None] * strides[0] + torch.arange(features) * strides[1]
     tabled, groups = not torch.equal(places, lines), _groups(places, like, low.builder.chunk > 1)
     plain = not tabled and strides == (features, 1)
-    kernels = Emitter(low, tabled, groups, plan.weigh, _near(plan), plain).kernels()
+    program = replace(low, constants=[])  # what is kept holds no tensors of this solve
+    kernels = Emitter(program, tabled, groups, plan.weigh, _near(plan), plain).kernels()
     numbers = {id(x): k for k, x in enumerate(seen)}
     shared, own = (
         picked(torch.cat(part), low.constants, like.device) if part else None
@@ -124,13 +147,12 @@ def _made(plan: Plan, like: Tensor, step: Step, constants: Constants, seen: list
     for spent in (low.builder.orders, low.builder.known, low.builder.shared, low.builder.own):
         spent.clear()
     sources = [numbers[id(x)] for x in low.constants]
-    program, functions = replace(low, constants=[]), _compiled(kernels.source)
     totals = [
         torch.tensor([first + i for where, first, size in kernels.totals if where == name for i in range(size)]).long()
         for name in ("shared", "own")
     ]
     places, *totals = (x.to(like.device) for x in (places, *totals))
-    return Prepared(program, kernels, functions, shared, own, sources, places, strides, (totals[0], totals[1]))
+    return Prepared(program, kernels, shared, own, sources, places, strides, (totals[0], totals[1]))
 
 
 def _compiled(source: str) -> dict[str, Any]:

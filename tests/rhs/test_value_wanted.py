@@ -5,7 +5,7 @@ import torch
 
 from neuralfde.models.csr import Graph
 from neuralfde.models.diffusion import diffuse
-from neuralfde.rhs.demand import derivative_only, unvalued, value_wanted
+from neuralfde.rhs.field import derivative_only, unvalued, value_wanted
 
 
 def test_wanted_unless_told_otherwise():

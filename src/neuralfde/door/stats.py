@@ -1,0 +1,66 @@
+"""What a solve cost, and how it was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..history import History
+from ..schemes import Scheme
+from ..solve.plan import Plan, Run
+from ..storage import Storage
+from .adaptive import Adapted
+from .names import ADJOINTS
+from .validation import Problem
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a solve cost and how it was done; ``why`` says what was left to ``auto`` and how that was decided.
+
+    ``factorisations`` and ``linear_solves`` are those of implicit stages that were solved one by one.
+    """
+
+    steps: int
+    step: float
+    evaluations: int
+    history_bytes: int
+    method: Scheme
+    adjoint: str
+    history: History
+    storage: Storage
+    stepper: str = "single"
+    why: str = ""
+    factorisations: int = 0
+    linear_solves: int = 0
+    rejected: int = 0
+    smallest_step: float = 0.0
+    largest_step: float = 0.0
+
+    @property
+    def accepted(self) -> int:
+        """Steps that were accepted: all that the solve consists of."""
+        return self.steps
+
+
+def stats_of(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
+    """Those of a solve that has ended; ``march`` is how its mesh was found."""
+    grid, adjoint, stages = problem.request.grid, problem.adjoint, went.stages
+    solver = f"; solver: {stages.why}" if stages is not None and stages.why else ""
+    shortest, longest = grid.extremes
+    return Stats(
+        steps=grid.steps,
+        step=grid.step,
+        evaluations=plan.field.evaluations + (0 if march is None else march.evaluations),
+        history_bytes=went.history_bytes,
+        method=problem.scheme,
+        adjoint=next((k for k, v in ADJOINTS.items() if v == adjoint), type(adjoint).__name__),
+        history=problem.history,
+        storage=problem.storage,
+        stepper=went.stepper,
+        why=f"{problem.why}; stepper={went.stepper}: {went.why}{went.instead}{solver}",
+        factorisations=0 if stages is None else stages.factorisations,
+        linear_solves=0 if stages is None else stages.linear_solves,
+        rejected=0 if march is None else march.found.rejected,
+        smallest_step=shortest,
+        largest_step=longest,
+    )
