@@ -16,6 +16,7 @@ from .base.caches import capturing
 from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
 from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
 from .base.torch_private import derivatives_are_watched
+from .base.torch_transforms import refuse_many, tangents_of
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.estimates import errors_of_steps, gain, refuse_estimate
@@ -210,6 +211,7 @@ def _field(
 ) -> tuple[Field, list[Tensor]]:
     """The right-hand side with arguments cut off from their past, and those arguments; ``func`` is evaluated once."""
     if derivatives_are_watched():  # every operation is followed, and nothing may be cut
+        refuse_many(tangents_of([row0, *trained, *tensors_in(args), *problem.known.values()]))
         field = Field(func, problem.structure, times, args)
         first_evaluation(field, row0, None)
         return field, []

@@ -521,8 +521,18 @@ def test_what_vmap_cannot_look_at_is_refused():
     ):
         with pytest.raises(nf.errors.UnsupportedError, match="cannot be mapped by vmap"):
             torch.func.vmap(call)(many)
-    with pytest.raises(nf.errors.UnsupportedError, match="vectorize=False"):
-        torch.autograd.functional.hessian(lambda z: loss(z, A, BETA), Z, vectorize=True)
+
+
+@pytest.mark.parametrize("method", ["predictor", "l1", "bdf2", "flmm-trapezoid"])
+@pytest.mark.parametrize("way", ["reverse-mode", "forward-mode"])
+def test_several_second_derivatives_at_once_are_refused(method, way):
+    for f, x in (
+        (lambda z: loss(z, A, BETA, method=method), Z),
+        (lambda order: loss(Z, A, order, method=method), BETA),
+        (lambda a: loss(Z, a, BETA, method=method), A),
+    ):
+        with pytest.raises(nf.errors.UnsupportedError, match="vectorize=False"):
+            torch.autograd.functional.hessian(f, x, vectorize=True, outer_jacobian_strategy=way)
 
 
 @pytest.mark.parametrize("x", [(-0.2, 0.7, 1.1), (-3.0, 0.7, 1.1), (-2.0, 1.0, 1.0)])

@@ -31,6 +31,7 @@ __all__ = [
     "refuse_mapped",
     "solved",
     "tangents_apart",
+    "tangents_of",
     "transform_level",
     "transforms_are_active",
     "without_tangent",
@@ -173,11 +174,16 @@ def refuse_mapped(what: str, *tensors: Tensor) -> None:
             x = _functorch.get_unwrapped(x)
 
 
-def refuse_many(grads: Iterable[Tensor | None]) -> None:
-    """Raise where these are several gradients at once, as ``is_grads_batched=True`` has them without ``torch.func``."""
-    if any(g is not None and _functorch.is_legacy_batchedtensor(g) for g in grads):
+def tangents_of(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
+    """The tangents of tensors in the innermost forward mode."""
+    return [None if x is None else without_tangent(x)[1] for x in tensors]
+
+
+def refuse_many(derivatives: Iterable[Tensor | None]) -> None:
+    """Raise where these are several at once, as ``is_grads_batched=True`` has them without ``torch.func``."""
+    if any(x is not None and _functorch.is_legacy_batchedtensor(x) for x in derivatives):
         raise UnsupportedError(
-            "second derivatives of a solve cannot be taken by is_grads_batched=True, which vectorize=True asks for. "
+            "these derivatives of a solve cannot be taken several at once by vectorize=True or is_grads_batched=True. "
             "Use torch.func.hessian, or vectorize=False."
         )
 
