@@ -38,7 +38,7 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
     n = a.shape[0]
     shape = torch.broadcast_shapes(a.shape[1:], b.shape[1:])
     a, b = a.expand(n, *shape), b.expand(n, *shape)
-    out = torch.zeros((n, *shape), dtype=a.dtype, device=a.device)
+    out = torch.zeros_like(a + b)  # with the axes that is_grads_batched=True gives to one of them
     for k in range(min(_DIRECT, n)):
         out[k:] += a[k] * b[: n - k]
         if n - k > _DIRECT:
