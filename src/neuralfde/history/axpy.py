@@ -17,13 +17,15 @@ from .base import ieee
 
 def add_rows(row: Tensor, weights: Tensor, past: Tensor) -> None:
     """Add the rows of ``past`` (k, width), each times its weight in ``weights`` (1, k), to ``row`` (1, width)."""
-    width, count = past.shape[1], past.shape[0]
-    kernel = _kernel() if row.device.type == "cuda" and past.stride(0) * count < 2**31 else None
+    count, width = past.shape
+    side_by_side = width == 1 or row.stride(1) == past.stride(1) == 1
+    kernel = _kernel() if row.device.type == "cuda" and side_by_side and past.stride(0) * count < 2**31 else None
     if kernel is None:
         with ieee(row):
             row.addmm_(weights, past)
     else:
-        kernel[(-(-width // AXPY_COLUMNS),)](row, weights, past, width, count, past.stride(0), COLUMNS=AXPY_COLUMNS)
+        grid, apart = (-(-width // AXPY_COLUMNS),), weights.stride(1)
+        kernel[grid](row, weights, past, width, count, apart, past.stride(0), COLUMNS=AXPY_COLUMNS)
 
 
 @cache

@@ -6,11 +6,14 @@ import triton.language as tl
 
 
 @triton.jit
-def add_rows(row, weights, past, width, count, stride, COLUMNS: tl.constexpr):
-    """``row += Σ_i weights_i past_i`` for ``count`` rows of ``past``, a tile of columns in each program."""
+def add_rows(row, weights, past, width, count, apart, stride, COLUMNS: tl.constexpr):
+    """``row += Σ_i weights_i past_i`` for ``count`` rows of ``past``, a tile of columns in each program.
+
+    Weights lie ``apart``, rows a ``stride``; the numbers of a row lie side by side.
+    """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
     total = tl.load(row + column, mask=inside)
     for i in range(count):
-        total += tl.load(weights + i) * tl.load(past + i * stride + column, mask=inside)
+        total += tl.load(weights + i * apart) * tl.load(past + i * stride + column, mask=inside)
     tl.store(row + column, total, mask=inside)
