@@ -67,10 +67,12 @@ def course_of(case: Case, names: Names, grid: Tensor, times: Tensor | None) -> C
 
 def _with_resets(known: list[float], z0: Tensor, jumps: Any) -> Any:
     """Jumps of a case and resets, which take 1 off, in the order of their times."""
+    off = -torch.ones_like(z0)
     if jumps is None:
-        return known, lambda z: -torch.ones_like(z)
-    assert not callable(jumps[1]), "jumps by a function do not go with resets"
-    every = [(t, -torch.ones_like(z0)) for t in known] + [(float(t), v) for t, v in zip(*jumps, strict=True)]
+        return known, [off] * len(known)
+    given = zip(jumps[0], [jumps[1]] * len(jumps[0]) if callable(jumps[1]) else jumps[1], strict=True)
+    reset = (lambda z: off) if callable(jumps[1]) else off
+    every = [*[(t, reset) for t in known], *[(float(t), v) for t, v in given]]
     every.sort(key=lambda pair: pair[0])
     return [t for t, _ in every], [v for _, v in every]
 

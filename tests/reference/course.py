@@ -32,7 +32,7 @@ class Course:
         mesh: where steps end, float64 (steps + 1,), beginning with 0.
         order: 0-d, or one for each number along the last axis.
         method: its name; ``even``: by its weights on a uniform grid.
-        jumps: times, and values stacked first or a function of the state before.
+        jumps: times, and values stacked first, or a function of the state before, or one for each time.
         past: negative times that end with 0, and states stacked first.
         lags: numbers or 0-d tensors.
         matrix: ``A``, which acts on the last axis of the state.
@@ -54,6 +54,9 @@ class Course:
         self.func, self.z0, self.order, self.past = func, z0, order.reshape(1, -1), past
         self.method, self.lags, self.matrix = method, lags, matrix
         self.jumps, self.values = jumps, [] if jumps is None or callable(jumps[1]) else list(jumps[1])
+        self.by = [jumps[1]] * len(jumps[0]) if jumps is not None and callable(jumps[1]) else []
+        if self.values and callable(self.values[0]):
+            self.by, self.values = self.values, []
         self.mesh = self._moving(mesh)
         self.states, self.slopes = [z0], [self._slope(0, z0)]
         weights = self._weights(even)
@@ -88,10 +91,10 @@ class Course:
         return graded(self.method, self.order, times)
 
     def _step(self, n: int, matrix: Tensor, stage: str) -> None:
-        if self.jumps is not None and callable(self.jumps[1]):
+        if self.jumps is not None and self.by:
             reached = sum(t <= float(self.mesh[n].detach()) for t in self.jumps[0])
             if reached > len(self.values):
-                self.values.append(self.jumps[1](self._before(n)))
+                self.values.append(self.by[len(self.values)](self._before(n)))
         c, *more = (self.base(self.mesh[n]) + weighted(row[n, :n], self.slopes) for row in matrix)
         w = matrix[0, n, n]
         if stage == "extrapolated":
