@@ -88,6 +88,10 @@ def on_cpu() -> dict[str, Solve]:
     few = {f"2 numbers, {m}, N={n}": small(m, n) for m in ("predictor", "abm", "bdf2") for n in (20, 100, 400)}
     far = {"history": "exponentials"}
     return few | {
+        "MLP 8-32-8, batch 4, N=20": training(Perceptron(8, 32), (4, 8), 20, 0.05, "cpu"),
+        "MLP 8-32-8, batch 4, trapezoid, N=20": training(
+            Perceptron(8, 32), (4, 8), 20, 0.05, "cpu", method="trapezoid"
+        ),
         "MLP 8-32-8, batch 4, N=200": training(Perceptron(8, 32), (4, 8), 200, 0.01, "cpu"),
         "MLP 8-32-8, batch 4, abm, N=200": training(Perceptron(8, 32), (4, 8), 200, 0.01, "cpu", method="abm"),
         "MLP 32-64-32, batch 64, N=500": training(Perceptron(32, 64), (64, 32), 500, 0.01, "cpu"),
