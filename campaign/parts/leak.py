@@ -8,8 +8,8 @@ import sys
 
 from ..case import Case, Failed, Part
 
-#: Steps before the count begins: the allocator finds its size, and caches fill up, those of PyTorch's libraries too. They
-#: hold something for every shape they meet, and iterations of implicit steps need two thousand steps to have met all.
+#: Steps before the count begins: the allocator finds its size, and caches fill up. Those of PyTorch's libraries hold
+#: something for every shape they meet, and iterations of implicit steps need two thousand steps to have met all.
 WARM_UP, STEPS = 2000, 1000
 LARGEST_MIB = 1.0
 HEAD = """\
