@@ -186,9 +186,10 @@ def fdeint(
             for samples of their own), a sparse tensor, an object of ``neuralfde.linear`` or one with ``matvec(z)``,
             ``solve(w0, r)`` and ``solve_transposed(w0, r)`` for ``I - w0 A``, or a function without arguments that
             returns one. Its tensors get gradients. It is part of the equation, and ``method=`` says how it is solved:
-            ``'imex'`` (the default with it, order 2) is implicit in ``A`` and explicit in ``func``, other methods take
-            the sum of both. ``func`` may then be None or a tensor, a constant source; without steps, method and
-            tolerance the solution is the Mittag-Leffler function of ``A``, to rounding.
+            ``'imex'`` (the default with it; order 2, for a rough start with ``grading=2``) is implicit in ``A`` and
+            explicit in ``func``, other methods take the sum of both. ``func`` may then be None or a tensor, a constant
+            source; without steps, method and tolerance the solution is the Mittag-Leffler function of ``A``, to
+            rounding.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
