@@ -186,10 +186,13 @@ def test_all_of_them_at_once(history, steps, sums, with_base):
     assert len(tables) == 1
     assert relative(parts.between.states, between) < 1e-13
 
-    back = transposed(
-        p.reverse(history), given[0], steps, given[2], given[3], given[1], parts.starting.heads, p.grads, True
-    )
-    by_v = p.back(back.memory)
+    for _ in range(2):
+        back = transposed(
+            p.reverse(history), given[0], steps, given[2], given[3], given[1], parts.starting.heads, p.grads, True,
+            tables,
+        )  # fmt: skip
+        by_v = p.back(back.memory)
+    assert len(tables) == 2
     value = (want * p.mu).sum() + (between * p.grads).sum()
     inputs = [v, p.initial, p.start, p.dense, p.weights, *([p.base] if with_base else [])]
     grads = torch.autograd.grad(value, inputs)

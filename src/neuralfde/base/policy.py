@@ -316,3 +316,6 @@ TANGENT_STEPS = 2000
 #: How long the longest series lasts in the time of a latent state. Two decaying waves, 40 epochs: with 1 the loss is
 #: 0.53, with 4 it is 0.13, with 10 0.09, since a network of the usual size turns a state by about 1 in a unit of time.
 SERIES_LENGTH = 10.0
+#: Numbers in all rows of a solve up to which they are written down, though they can be computed again from its slopes:
+#: trainings of 8-32-8 take 4 % less time with 20 steps of trapezoid and 5 % with 200 of abm, with others the same.
+KEPT_NUMBERS = 1 << 16

@@ -15,7 +15,8 @@ from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, PICARD_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
 from ..errors import InputError
-from ..history import Block, Exponentials
+from ..history import Exponentials
+from ..history.wrappers import Tables
 from ..orders import KNOWN, Caputo
 from ..schemes import SOLVERS
 from ..solve.plan import Coefficients
@@ -39,7 +40,7 @@ class Weights(NamedTuple):
     first: int
     past_rows: Any
     kernel: Kernel | None
-    tables: dict[Block, Tensor] | None = None
+    tables: Tables | None = None
 
 
 def weighed(
@@ -52,7 +53,7 @@ def weighed(
         every: whether the state is wanted at every step.
     """
 
-    def made(tables: dict[Block, Tensor] | None = None) -> tuple[Problem, Weights]:
+    def made(tables: Tables | None = None) -> tuple[Problem, Weights]:
         problem = read(structure, t, order, given, torch.is_grad_enabled())
         return problem, _weights(problem, given, keep, every)._replace(tables=tables)
 
@@ -63,7 +64,7 @@ def weighed(
         return made()
     kinds = type(t), type(order), *map(type, given)  # 1 and 1.0 are equal, but not the same
     # steps that are taken one by one want one table for all blocks, not one that was kept for the first
-    tables: dict[Block, Tensor] | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
+    tables: Tables | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
     return _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made(tables))
 
 

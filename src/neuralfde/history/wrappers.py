@@ -75,20 +75,25 @@ class InitialGradient(Wrapped):
         super().record(block, rows, slopes)
 
 
+#: Weights inside the first block of a pass, by whether it goes backward and by the block.
+Tables = dict[tuple[bool, Block], Tensor]
+
+
 class Tabled(Wrapped):
     """Keeps the weights inside the first block in ``tables``, for later solves with the same weights."""
 
-    def __init__(self, memory: Memory, tables: dict[Block, Tensor]) -> None:
+    def __init__(self, memory: Memory, tables: Tables, backward: bool) -> None:
         super().__init__(memory)
-        self.tables = tables
+        self.tables, self.backward = tables, backward
 
     def inner(self, block: Block) -> Any:
         """See :class:`Memory`."""
         if block.start > 0:
             return self.memory.inner(block)
-        if block not in self.tables:
-            self.tables[block] = self.memory.inner(block)
-        return self.tables[block]
+        key = self.backward, block
+        if key not in self.tables:
+            self.tables[key] = self.memory.inner(block)
+        return self.tables[key]
 
 
 class Assembled(NamedTuple):
@@ -107,7 +112,7 @@ def assembled(
     dense: Tensor | None,
     base: Tensor | None,
     known: Tensor | None,
-    tables: dict[Block, Tensor] | None,
+    tables: Tables | None,
 ) -> Assembled:
     """Add initial values (or a ``known`` past in their place), starting weights and output between nodes.
 
@@ -124,7 +129,7 @@ def assembled(
         else:
             states = torch.einsum("iog,igm->ogm", base[:, steps:], initial)
         memory = between = Between(memory, dense, states)
-    return Assembled(memory if tables is None else Tabled(memory, tables), starting, between)
+    return Assembled(memory if tables is None else Tabled(memory, tables, False), starting, between)
 
 
 class Transposed(NamedTuple):
@@ -172,6 +177,7 @@ def transposed(
     heads: Tensor | None,
     between: Tensor | None,
     weigh: bool,
+    tables: Tables | None,
 ) -> Transposed:
     """The transpose of :func:`assembled`: ``heads`` are the first slopes, ``between`` the gradients of that output."""
     first = InitialGradient(memory, steps, initial, base, weigh)
@@ -181,4 +187,4 @@ def transposed(
         memory = starting = StartingGradient(memory, steps, start, heads, weigh)
     if dense is not None and between is not None:
         memory = early = BetweenGradient(memory, steps, dense, between, weigh)
-    return Transposed(memory, first, starting, early)
+    return Transposed(memory if tables is None else Tabled(memory, tables, True), first, starting, early)

@@ -59,7 +59,7 @@ class Field:
     """
 
     def __init__(self, func: Callable[..., Any], structure: Structure, times: Tensor, args: tuple[Any, ...]) -> None:
-        self.func = func
+        self.func, self._over_times = func, getattr(func, "over_times", None)
         self.structure = structure
         self.times = times
         self.args = args
@@ -139,8 +139,10 @@ class Field:
     def _slopes(self, times: Tensor, rows: Tensor) -> Tensor:
         if not self._plain:
             return vectorised(lambda t, row: self._convert(self.func, t, row, self.args), times, rows)  # type: ignore[no-any-return]
-        over_times = getattr(self.func, "over_times", None)
-        slopes: Tensor = (over_times or partial(vectorised, self.func))(times, rows, *self.args)
+        if self._over_times is not None:
+            slopes: Tensor = self._over_times(times, rows, *self.args)
+        else:
+            slopes = vectorised(self.func, times, rows, *self.args)
         if slopes.shape != rows.shape or slopes.dtype != rows.dtype:
             self.check(slopes[0])
         return slopes
@@ -184,7 +186,8 @@ class Field:
         Its arguments are yet to come. Where it says how it is vectorised over time (``over_times``), it is asked.
         """
         other = self.at(self.times, ())
-        other.func, other.structure, other.shape = func, structure, torch.Size(shape)
+        other.func, other._over_times = func, getattr(func, "over_times", None)
+        other.structure, other.shape = structure, torch.Size(shape)
         other.first_slope = other.first_graph = other.trace = other.known_by = None
         other.known, other.outside = [], []
         other.as_it_is, other._plain = True, other.autocast is None

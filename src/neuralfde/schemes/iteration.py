@@ -149,8 +149,8 @@ class Iteration(Stages):
         return new.where(seen.ahead, seen.found)._replace(failed=spread(seen.ahead, x))
 
     def _noise(self, residual: Residual, x: Tensor, r: Tensor, transposed: bool, bend: bool) -> Tensor:
-        """What rounding makes of the update of each sample."""
-        return self.sizes(self.solved(roughness(lambda x: residual(x)[0], x, r, bend), transposed))
+        """What rounding makes of the update of each sample; the residual of an adjoint is linear."""
+        return self.sizes(self.solved(roughness(lambda x: residual(x)[0], x, r, bend, transposed), transposed))
 
     def _moved(self, samples: Tensor, jacobian: Callable[[Tensor], Jacobian], x: Tensor) -> bool:
         """Whether samples that were done move on because others act on them; from then on all are one."""

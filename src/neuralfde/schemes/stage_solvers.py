@@ -139,14 +139,18 @@ def rounded(near: Tensor, now: Tensor, noise: Callable[[bool], Tensor], bends: b
     return done
 
 
-def roughness(f: Map, x: Tensor, at: Tensor, bend: bool) -> Tensor:
+def roughness(f: Map, x: Tensor, at: Tensor, bend: bool, linear: bool = False) -> Tensor:
     """What rounding makes of ``f(x)``, which is ``at``: what it changes by if every number of ``x`` does by its own.
 
-    ``bend``: how far a short piece of ``f`` is from straight. Inside ``func`` fewer digits may be kept than in ``x``,
-    as in products of matrices on a GPU: then most small changes of ``x`` change nothing, and some a lot.
+    ``bend``: how far a short piece of ``f`` is from straight, or a long one of a ``linear`` map. Inside ``func`` fewer
+    digits may be kept than in ``x``, as in products of matrices on a GPU: then most small changes of ``x`` change
+    nothing, and some a lot.
     """
     d = rounding_of(x)
-    return f(x + 64 * d) + f(x - 64 * d) - 2 * at if bend else f(x + d) - at
+    if not bend:
+        return f(x + d) - at
+    d = d / (16 * torch.finfo(x.dtype).eps) if linear else 64 * d
+    return f(x + d) + f(x - d) - 2 * at
 
 
 def _far_from(tol: float, before: float, now: float) -> int:

@@ -16,10 +16,10 @@ from functools import partial
 from torch import Tensor
 
 from ..base.caches import capturing
-from ..base.policy import HELD_LAGS
+from ..base.policy import HELD_LAGS, KEPT_NUMBERS
 from ..history import Block, Exponentials, Full, History, Memory, ieee, reduced
 from ..history.wrappers import assembled, transposed
-from ..storage import Tape
+from ..storage import Device, Tape
 from .plan import Coefficients, Plan, Run
 from .rows import SlopeRows, Witness, readers
 from .segments import SegmentRows
@@ -149,7 +149,9 @@ def backward(
     stepper = choose(plan, run, like, record.steps is not None, backward=True)
     past = _history(plan, run, c, stepper, like, record.steps is not None)
     engine = past.reverse(c.weights, plan.steps, like, record.engine, plan.weigh)
-    parts = transposed(engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh)
+    parts = transposed(
+        engine, z0, plan.steps, c.start, c.dense, c.base, record.heads, grads[1], plan.weigh, plan.tables
+    )
     steps = record.steps or stepper.open(plan, run, like, min(engine.block, plan.steps + 1), backward=True)
     if isinstance(record.tape, SegmentRows):
         record.tape.use(steps, march, forward_task)
@@ -228,7 +230,8 @@ def _history(plan: Plan, run: Run, c: Coefficients, stepper: Stepper, like: Tens
 
 def _open_tape(plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> Tape | SegmentRows | None:
     """Where rows are written for the backward pass; None where they can be computed again from the slopes."""
-    if plan.history.keeps_slopes:
+    few = (plan.steps + 1) * plan.scheme.sums * like.numel() <= KEPT_NUMBERS and isinstance(plan.storage, Device)
+    if plan.history.keeps_slopes and not few:
         return None
     if plan.storage.recomputes:
         return SegmentRows(plan, c, memory, like)

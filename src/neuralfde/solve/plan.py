@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..history import Block, History
+from ..history import History
+from ..history.wrappers import Tables
 from ..rhs.field import Field
 from ..rhs.purity import Called
 from ..schemes import Scheme, Stages
@@ -76,7 +77,7 @@ class Plan:
     known: Tensor | None = None
     advice: Callable[[], str] | None = None
     keep_slopes: bool = False
-    tables: dict[Block, Tensor] | None = None
+    tables: Tables | None = None
     order: Tensor | None = None
     delays: Delays | None = None
 

@@ -77,6 +77,8 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     if backward and run.stepper == "single":
         return _backward_at_once(plan, run, like), run.why
     picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
+    if backward and run.stepper == picard.name and not like.is_cuda:
+        return picard, run.why  # as the forward pass found
     against = _large(plan, like)
     if not like.is_cuda:
         against = against or picard.refusal(plan, like)

@@ -213,10 +213,9 @@ class Settling:
             return True
         count = states.shape[-2]
         earlier = torch.cat([before if block.one else before.unsqueeze(1), states[..., :-1, :]], -2)
-        d = states - earlier
         there = block.evaluate(block.times(a, a + count, 1), earlier[None])[0]
-        grown = block.w0[..., a : a + count, :] * (slopes - there)
-        if bool((d.sign() * grown <= STAGE_GROWTH * d.abs()).all()):
+        d, grown = states - earlier, (slopes - there).mul_(block.w0[..., a : a + count, :])
+        if float(torch.sub(grown, d, alpha=STAGE_GROWTH).mul_(d.sign()).max()) <= 0:
             return True
         m = self.samples.numbers(block.task.steps[a], block.row(earlier, 0))
         d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...base.policy import PICARD_BLIND, PICARD_ROW, PICARD_SAMPLE, PICARD_STILL, STAGE_NEAR, STANDSTILL
 from ...base.torch_private import vjp
-from ...schemes.stage_solvers import rounding_of
+from ...schemes.stage_solvers import roughness
 from ..plan import Plan
 from .base import Pull, Task, largest, same
 from .block import Samples, precisely
@@ -69,7 +69,8 @@ class BlockBackward:
                 done = change <= 4 * eps or last <= change <= STANDSTILL * eps
                 near = change > PICARD_STILL * last and largest(by_groups - before) <= STAGE_NEAR * largest(by_groups)
                 if not done and near:
-                    done = change <= STANDSTILL * _change(self._pulled(bars + rounding_of(bars))[1], by_groups)
+                    noise = roughness(lambda x: self._pulled(x)[1], bars, by_groups, bend=True, linear=True)
+                    done = change <= STANDSTILL * _change(by_groups + noise, by_groups)
                 if done:
                     return mu, bars.transpose(0, 1).reshape(self.v.shape)
                 last = change
@@ -125,8 +126,8 @@ class BlockBackward:
 
 def _change(before: Tensor, now: Tensor) -> float:
     """The largest change, relative to the largest value of its column."""
-    size = now.abs().amax(-2)
-    return float(((now - before).abs_().amax(-2) / torch.where(size > 0, size, 1.0)).max())
+    size = now.abs().amax(-2).clamp_min_(torch.finfo(now.dtype).tiny)
+    return float((now - before).abs_().amax(-2).div_(size).max())
 
 
 class WholeBlocks:
