@@ -98,8 +98,9 @@ class BlockOfSteps:
             self.rows.narrow(-2, a, count).copy_(sums.narrow(-2, 0, count))
         self.latest = self.slopes.narrow(-2, a + count - 1, 1)
 
-    def keep_rows(self, a: int, rows: Tensor, states: Tensor, slopes: Tensor) -> None:
-        """The steps from ``a`` on are these, (steps, …, groups, width) each."""
+    def keep_filled(self, a: int, steps: Filled) -> None:
+        """The steps from ``a`` on are these."""
+        rows, states, slopes = steps.rows, steps.states, steps.slopes
         if self.one:
             parts = rows[:, :, 0].transpose(0, 1), states[:, 0], slopes[:, 0]
         else:
@@ -140,6 +141,27 @@ def precisely(product: Callable[..., Tensor], like: Tensor) -> Callable[..., Ten
             return product(*given)
 
     return precise
+
+
+class Pace:
+    """How many steps are taken together: up to ``most``; or, where these did not settle, ``alone`` singly first."""
+
+    def __init__(self, longest: int) -> None:
+        self.pause = 1  # steps to be taken singly after the next failure
+        self.begin(longest)
+
+    def begin(self, longest: int) -> None:
+        """Take up to so many together from now on."""
+        self.longest = self.most = longest
+        self.alone = 0
+
+    def next(self, left: int) -> int:
+        """How many of the steps that are left are taken at once: as many as may be, in parts of nearly one size."""
+        return math.ceil(left / math.ceil(left / self.most)) if self.most else 0
+
+    def rest(self) -> None:
+        """Try again after some steps that are taken singly, each time after four times as many."""
+        self.most, self.alone, self.pause = self.longest, self.pause, 4 * self.pause
 
 
 class Samples:

@@ -42,12 +42,10 @@ from ...errors import InputError
 from ...schemes import Newton
 from ..plan import Plan, Run
 from .base import Filled, Pull, Stepper, Steps, Task, largest, same, why_single
-from .block import BlockOfSteps, Settling
+from .block import BlockOfSteps, Pace, Settling
 from .newton_block import newton
 from .single import SingleSteps
 from .whole_blocks import WholeBlocks
-
-log = logging.getLogger("neuralfde")
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,7 @@ class PicardSteps(Steps):
     def __init__(self, plan: Plan, run: Run, like: Tensor, always: bool) -> None:
         self.plan, self.run, self.scheme, self.always = plan, run, plan.scheme, always
         eps = torch.finfo(like.dtype).eps
-        self.longest = max(1, (PICARD_TOGETHER_GPU if like.is_cuda else PICARD_TOGETHER) // like.numel())
-        self.most = self.longest  # steps that may be iterated together
-        self.alone, self.pause = 0, 1  # steps to be taken singly now, and after the next failure
+        self.pace = Pace(max(1, (PICARD_TOGETHER_GPU if like.is_cuda else PICARD_TOGETHER) // like.numel()))
         self.calls = IMPLICIT_CALLS if plan.scheme.implicit else plan.scheme.stages
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
@@ -120,50 +116,37 @@ class PicardSteps(Steps):
     def forward(self, task: Task) -> Filled:
         """See :class:`Steps`."""
         block = BlockOfSteps(task, self.plan)
-        k, count = 0, task.block.count
+        k, count = int(task.origin is not None), task.block.count
         if task.origin is not None:
             self.settling.scale = block.begin(self.plan.field.initial).abs()
-            k = 1
             if not self.tried and bool((task.local[-1] > PICARD_UNEVEN * task.local[:2][-1]).any()):
                 self._by_newton()
         else:  # or the first guess would be whatever lay in memory
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
         while k < count:
-            size = self._next(count - k)
-            if self.alone or size * self.calls < self.fewest:
-                k += self._singly(block, k, min(self.alone or count, count - k))
+            size = self.pace.next(count - k)
+            if self.pace.alone or size * self.calls < self.fewest:
+                size = min(self.pace.alone or count, count - k)
+                block.keep_filled(k, self.single.forward(block.part(k, k + size)))
+                self.pace.alone = max(0, self.pace.alone - size)
+                k += size
                 continue
             self.iterated = True
             done = self._iterate(block, k, k + size)
             if done < size and not self.tried:
                 self._by_newton()
-            elif done < size and self.most and not self.alone:
-                self.most = size // 2
-                if self.scheme.implicit and self.most * self.calls < self.fewest:
-                    self._later()
+            elif done < size and self.pace.most and not self.pace.alone:
+                self.pace.most = size // 2
+                if self.scheme.implicit and self.pace.most * self.calls < self.fewest:
+                    self.pace.rest()
             k += done
         self.latest = block.latest.clone()
         return block.filled()
 
     def _by_newton(self) -> None:
         """Take as many steps of a tiny state at once as Newton's method finds: they do not settle by themselves."""
-        self.tried, self.longest = True, self.few
-        self.most, self.alone = self.longest if self.run.vectorised else 0, 0
-
-    def _next(self, left: int) -> int:
-        """How many of the steps that are left are taken at once: as many as may be, in parts of nearly one size."""
-        return math.ceil(left / math.ceil(left / self.most)) if self.most else 0
-
-    def _singly(self, block: BlockOfSteps, a: int, count: int) -> int:
-        """So many steps from ``a`` on, step by step."""
-        filled = self.single.forward(block.part(a, a + count))
-        block.keep_rows(a, filled.rows, filled.states, filled.slopes)
-        self.alone = max(0, self.alone - count)
-        return count
-
-    def _later(self) -> None:
-        """Try again after some steps that are taken singly, each time after four times as many."""
-        self.most, self.alone, self.pause = self.longest, self.pause, 4 * self.pause
+        self.tried = True
+        self.pace.begin(self.few if self.run.vectorised else 0)
 
     def _iterate(self, block: BlockOfSteps, a: int, b: int) -> int:
         """Steps a … b-1 together; returns how many of them have settled: all, the first half, or none."""
@@ -222,46 +205,45 @@ class PicardSteps(Steps):
             if not same(block.row(got, last), self.plan.field(n, block.row(put, last))):
                 return self._give_up(None)
             self.settling.samples.verdict.vectorised = True
-        if self.scheme.implicit and not self.settling.continued(
-            block, a, states[..., :count, :], slopes[..., :count, :]
-        ):
+        taken = states.narrow(-2, 0, count), slopes.narrow(-2, 0, count)
+        if self.scheme.implicit and not self.settling.continued(block, a, *taken):
             return 0
         block.keep(a, count, sums, states, slopes)
         if a + count < block.task.block.count or block.task.steps[-1] < self.plan.steps:
-            self.settling.grow(states.narrow(-2, 0, count))
+            self.settling.grow(taken[0])
         return count
 
     def _stiff(self, growth: float) -> int:
         """Take further steps one by one: a stage by itself does not contract; later ones may, where it nearly does."""
         if growth < PICARD_STIFF or not self.tried:
-            self._later()
-            return 0
-        self.most = 0
-        self.run.stepper, self.run.why = "single", "func is too stiff for Picard's iteration"
+            self.pace.rest()
+        else:
+            self.pace.most = 0
+            self.run.stepper, self.run.why = "single", "func is too stiff for Picard's iteration"
         return 0
 
     def _give_up(self, error: Exception | None) -> int:
         """Take all further steps one by one."""
-        self.run.vectorised, self.most = False, 0
+        self.run.vectorised, self.pace.most = False, 0
         reason = "it gives other values" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         self.run.stepper, self.run.why = "single", f"func cannot be vectorised over time: {reason}"
         if self.always:
             raise InputError(
                 f"stepper='picard' cannot take these steps: {self.run.why}. Use stepper='auto'."
             ) from error
-        log.debug("steps one by one, since %s", self.run.why)
+        logging.getLogger("neuralfde").debug("steps one by one, since %s", self.run.why)
         return 0
 
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
         """See :class:`Steps`; where the block does not settle, or func has a checkpoint inside, steps are single."""
         rows = pull.read_block(task.steps)
-        if self.most > 0 and self.run.vectorised:
+        if self.pace.most > 0 and self.run.vectorised:
             try:
                 found = self.blocks.pulled(task, pull, rows)
                 if found is not None:
                     self.iterated = True
                     return found
-                self.most = 0
+                self.pace.most = 0
             except Exception as error:
                 self._give_up(error)
         return self.single.backward(task, replace(pull, read=lambda n: rows[task.steps[0] - n]))
