@@ -25,6 +25,9 @@ GRAPHS_REPEATS = 3
 #: Shapes of a func whose graphs are kept; each holds its static buffers (a block of rows, twice).
 GRAPHS_KEPT = 4
 
+#: Bytes of all results of a func up to which its operations are repeated in the same memory, and steps from which on.
+REPEATED_BYTES, REPEATED_STEPS = 1 << 22, 24
+
 # ---- Picard's iteration ---------------------------------------------------------------------------------------------
 
 #: Blocks are this many times longer than those of single steps: a longer block costs few more iterations.

@@ -39,11 +39,13 @@ __all__ = [
     "is_unknown",
     "operations_of",
     "outside_of_programs",
+    "place_of",
     "places",
     "pytree",
     "sequence_number",
     "tables",
     "uncompiled",
+    "unwatched",
     "value_of",
     "vectorised",
     "version_of",
@@ -51,6 +53,7 @@ __all__ = [
     "with_parameters",
     "with_tangent",
     "without_compiler",
+    "writing",
 ]
 
 _LOCK = threading.Lock()
@@ -79,6 +82,35 @@ class Recording(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+
+#: Context: within, no ``TorchFunctionMode`` sees what is done.
+unwatched = torch._C.DisableTorchFunction
+
+
+def place_of(x: Tensor) -> int:
+    """The memory in which the numbers of a tensor are, shared by all views of it; 0 where there is none."""
+    return 0 if x._is_zerotensor() else x.untyped_storage().data_ptr()
+
+
+def writing(op: Any, args: Any, kwargs: Any, out: Tensor) -> tuple[Callable[..., Any], Any, Any] | None:
+    """``op(*args, **kwargs)`` as a call that writes to ``out``, and has done so once; None where there is none.
+
+    Functions of :mod:`torch` come first: they are called in half the time.
+    """
+    packet, shape, strides = op.overloadpacket, out.shape, out.stride()
+    ways: list[tuple[Any, str]] = [(getattr(torch, packet.__name__, None), "out")]
+    if packet.__name__ == "clone":
+        return out.copy_, args[:1], {}
+    for name in packet.overloads():
+        other = getattr(packet, name)
+        ways += [(other, a.name) for a in other._schema.arguments if a.is_out]
+    for run, where in ways:
+        given = {**kwargs, where: out}
+        with contextlib.suppress(TypeError, RuntimeError, ValueError):
+            run(*args, **given)
+            return (run, args, given) if (out.shape, out.stride()) == (shape, strides) else None
+    return None
 
 
 def vjp(

@@ -78,6 +78,7 @@ class Field:
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
         self._dtype, self._device = structure.dtype, structure.device
+        self.repeatable = False  # its operations may be repeated without func, where they are known
         self._instants: dict[int, Tensor] = {}  # those of some grid points
         self._latest = -2  # the grid point that was asked for last
 
@@ -116,6 +117,11 @@ class Field:
             first = n - n % INSTANTS
             self._instants = dict(enumerate(self.times[first : first + INSTANTS].unbind(0), first))
         return self._instants[n] if near else self.times[n]
+
+    def time(self, n: int) -> Tensor:
+        """The time of grid point ``n``."""
+        t = self._instants.get(n)
+        return self._instant(n) if t is None else t
 
     def when(self, t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
         """Evaluate at any time with these arguments, without noise, for a march that looks for steps; not counted."""
@@ -185,6 +191,7 @@ class Field:
         """
         other = self.at(self.times, ())
         other.func, other.structure, other.shape = func, structure, torch.Size(shape)
+        other.repeatable = not other.noise.active and other.autocast is None
         other.first_slope = other.first_graph = other.trace = other.known_by = None
         other.known, other.outside = [], []
         other.as_it_is, other._plain = True, other.autocast is None

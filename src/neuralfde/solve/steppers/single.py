@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...base.policy import PICARD_EXTRA
+from ...base.policy import PICARD_EXTRA, REPEATED_STEPS
 from ...errors import ConvergenceError
 from ...rhs.field import derivative_only
+from ...rhs.repeated import Repeated
 from ...schemes.base import Pulled, Scheme
 from ...schemes.one_stage import explicit_pull
 from ...schemes.stage_solvers import Stages
@@ -90,6 +91,9 @@ class SingleSteps(Steps):
         self.plan, self.run, self._blocks = plan, run, blocks
         self.traces: list[Trace] | None = [] if keep_graphs else None
         self._work: dict[bool, Work] = {}
+        often = plan.steps >= REPEATED_STEPS and plan.callback is None and not keep_graphs
+        repeated = often and plan.field.repeatable and plan.field.structure.device.type == "cpu"
+        self._field: Rhs = Repeated(plan.field) if repeated else plan.field
 
     def __exit__(self, *error: object) -> None:
         """See :class:`Steps`; one that has kept graphs lives on until they are used, its rows need not."""
@@ -109,7 +113,7 @@ class SingleSteps(Steps):
         work.take(task.sums)
         states = task.sums[:, 0] if scheme.sums == 1 else torch.empty_like(task.sums[:, 0])
         local = self.weights(task, self.plan.weigh and self.traces is not None)
-        fill(scheme, field, task, work, local, field.initial, states, self.traces, self.stages)
+        fill(scheme, self._field, task, work, local, field.initial, states, self.traces, self.stages)
         work.release()
         return Filled(task.sums, states, work.rows(task.block.count)[:, 0])
 
