@@ -7,6 +7,7 @@ run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 import threading
@@ -93,24 +94,28 @@ def place_of(x: Tensor) -> int:
     return 0 if x._is_zerotensor() else x.untyped_storage().data_ptr()
 
 
-def writing(op: Any, args: Any, kwargs: Any, out: Tensor) -> tuple[Callable[..., Any], Any, Any] | None:
-    """``op(*args, **kwargs)`` as a call that writes to ``out``, and has done so once; None where there is none.
-
-    Functions of :mod:`torch` come first: they are called in half the time.
-    """
-    packet, shape, strides = op.overloadpacket, out.shape, out.stride()
-    ways: list[tuple[Any, str]] = [(getattr(torch, packet.__name__, None), "out")]
-    if packet.__name__ == "clone":
-        return out.copy_, args[:1], {}
-    for name in packet.overloads():
-        other = getattr(packet, name)
-        ways += [(other, a.name) for a in other._schema.arguments if a.is_out]
-    for run, where in ways:
-        given = {**kwargs, where: out}
+def writing(op: Any, args: Any, kwargs: Any, out: Tensor) -> Callable[[], Any] | None:
+    """``op(*args, **kwargs)`` as a call that writes to ``out``, and has done so once; None where there is none."""
+    if op.overloadpacket.__name__ == "clone":
+        return functools.partial(out.copy_, args[0])
+    shape, strides = out.shape, out.stride()
+    for run, where in _ways(op.overloadpacket):
         with contextlib.suppress(TypeError, RuntimeError, ValueError):
-            run(*args, **given)
-            return (run, args, given) if (out.shape, out.stride()) == (shape, strides) else None
+            call = functools.partial(run, *args, **kwargs, **{where: out})
+            call()
+            return call if (out.shape, out.stride()) == (shape, strides) else None
     return None
+
+
+@functools.cache
+def _ways(packet: Any) -> list[tuple[Any, str]]:
+    """Functions that do an operation and write its result where they are told, and under which name they are told.
+
+    Those of :mod:`torch` come first: they are called in half the time.
+    """
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    outs = [(other, a.name) for other in overloads for a in other._schema.arguments if a.is_out]
+    return [(getattr(torch, packet.__name__, None), "out"), *outs]
 
 
 def vjp(

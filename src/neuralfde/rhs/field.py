@@ -78,7 +78,6 @@ class Field:
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
         self._dtype, self._device = structure.dtype, structure.device
-        self.repeatable = False  # its operations may be repeated without func, where they are known
         self._instants: dict[int, Tensor] = {}  # those of some grid points
         self._latest = -2  # the grid point that was asked for last
 
@@ -191,7 +190,6 @@ class Field:
         """
         other = self.at(self.times, ())
         other.func, other.structure, other.shape = func, structure, torch.Size(shape)
-        other.repeatable = not other.noise.active and other.autocast is None
         other.first_slope = other.first_graph = other.trace = other.known_by = None
         other.known, other.outside = [], []
         other.as_it_is, other._plain = True, other.autocast is None

@@ -6,15 +6,18 @@ state. The results stay where they are, so that views of them stay right and are
 state nor time is a constant of the pass. The operations that remain write their results over the ones before.
 
 That is the same function only if it would do the same at any other time and state. So all operations are of a few known
-kinds: results of one shape, no random numbers, nothing written in place, and none that tells Python what is in a
-tensor. Whoever asks for a list has seen to it that ``func`` changes nothing. The second evaluation is done in
-both ways and has to agree to the last bit; else, and wherever an operation is not known, ``func`` is called as ever.
+kinds: results of one shape, no random numbers, nothing written to what is not made here, and none that tells Python
+what is in a tensor. Whoever asks for a list has seen to it that ``func`` changes nothing. The second evaluation is done
+in both ways and has to agree to the last bit; else, and wherever an operation is not known, ``func`` is called as ever.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..base.policy import REPEATED_BYTES
 from ..base.structure import tensors_in
-from ..base.torch_private import Recording, place_of, pytree, uncompiled, unwatched, writing
+from ..base.torch_private import Recording, place_of, uncompiled, unwatched, vjp, writing
 from .field import Field
 
 _log = logging.getLogger("neuralfde")
@@ -37,10 +40,29 @@ _KNOWN = frozenset(
 )
 #: Those that give a tensor another shape, and views that do not say so.
 _SHAPES = frozenset(["_unsafe_view", "squeeze_", "unsqueeze_", "transpose_", "t_"])
-#: Those that look at shapes alone, and those that leave their memory to others.
-_LIKE, _EMPTY = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "_has_same_storage_numel", "is_same_size"]), "empty"
+#: Those that look at shapes alone.
+_LIKE = frozenset(
+    "_has_same_storage_numel full_like is_same_size new_full new_ones new_zeros ones_like zeros_like".split()
+)
 #: What Python may ask a tensor for: nothing of its numbers.
 _ASKED = frozenset("__get__ __len__ dim is_complex is_contiguous is_floating_point numel ndimension size stride".split())
+
+
+def _name(op: Any) -> str:
+    return str(op.overloadpacket.__name__)
+
+
+@functools.cache
+def _kind(op: Any) -> str:
+    """What an operation does to its tensors: nothing, another shape for one of them, new numbers in it, or a result."""
+    name = _name(op)
+    if torch.Tag.nondeterministic_seeded in op.tags or name.startswith("empty"):
+        return "unknown"
+    if name in _SHAPES:
+        return "reshaped"
+    if op._schema.is_mutable:
+        return "in place"
+    return "nothing" if op.is_view or name in _LIKE else "result"
 
 
 class _Watch(TorchFunctionMode):
@@ -51,19 +73,18 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See :class:`TorchFunctionMode`."""
         out, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
-        if name not in _ASKED and not tensors_in([out]) and tensors_in([args, kwargs]):
+        if name not in _ASKED and not tensors_in(out) and tensors_in([*args, *(kwargs or {}).values()]):
             self.leaks = name
         return out
 
 
 class _Recorder(Recording):
-    """Writes down what is done to tensors that ``move``, which are known by their memory."""
+    """Writes down what is done to ``given`` tensors and to what is made of them, all known by their memory."""
 
-    def __init__(self, *moving: Tensor) -> None:
+    def __init__(self, given: tuple[Tensor, ...]) -> None:
         super().__init__()
-        self.moves, self.given = {place_of(x) for x in moving}, {place_of(x) for x in moving}
-        self.calls: list[tuple[Callable[..., Any], Any, Any]] = []
-        self.used: set[int] = set()
+        self.given, self.made = {place_of(x) for x in given}, set[int]()
+        self.calls: list[tuple[Callable[[], Any], set[int], int]] = []  # with the memory that each reads and writes
         self.refused: str | None = None
         self.bytes = 0
         self._alive: list[Any] = []  # or the memory of one would be given to another
@@ -74,86 +95,141 @@ class _Recorder(Recording):
             return self._take(op, args, kwargs or {})
 
     def _take(self, op: Any, args: Any, kwargs: Any) -> Any:
-        given, name = tensors_in([args, kwargs]), op.overloadpacket.__name__
-        before = {place_of(x) for x in given}
-        held = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))  # as they are now
+        kind, given = _kind(op), tensors_in([*args, *kwargs.values()])
+        reads = {place_of(x) for x in given}
+        held = _apart(args), {key: _apart(x) for key, x in kwargs.items()}
         out = op(*args, **kwargs)
         self._alive.append((held, out))
-        made = tensors_in([out])
-        moving = not before.isdisjoint(self.moves)
-        if torch.Tag.nondeterministic_seeded in op.tags or name.startswith(_EMPTY):
-            self.refused = name
-        elif op._schema.is_mutable and not (name in _SHAPES and before.isdisjoint(self.given)):
-            self.refused = name
-        elif moving and name not in _LIKE and not (op.is_view or name in _SHAPES):
-            self._write(op, name, held, made)
-            self.used |= before & self.given
+        if kind == "unknown" or (kind == "reshaped" and not reads.isdisjoint(self.given)):
+            self.refused = str(op)
+        elif kind == "in place":
+            self._in_place(op, held, reads, place_of(given[0]))
+        elif kind == "result" and not (reads.isdisjoint(self.given) and reads.isdisjoint(self.made)):
+            self._write(op, held, reads, out)
         return out
 
-    def _write(self, op: Any, name: str, held: Any, made: list[Tensor]) -> None:
+    def _write(self, op: Any, held: Any, reads: set[int], out: Any) -> None:
         """One more operation, whose result is written where it is now."""
-        run = writing(op, *held, made[0].detach()) if name in _KNOWN and len(made) == 1 else None
-        if run is None:
-            self.refused = name
+        call = writing(op, *held, out.detach()) if isinstance(out, Tensor) and _name(op) in _KNOWN else None
+        if call is None or place_of(out) in reads:
+            self.refused = str(op)
             return
-        self.calls.append(run)
-        self.moves.add(place_of(made[0]))
-        self.bytes += made[0].nbytes
+        self.calls.append((call, reads, place_of(out)))
+        self.made.add(place_of(out))
+        self.bytes += out.nbytes
+
+    def _in_place(self, op: Any, held: Any, reads: set[int], target: int) -> None:
+        """One more operation, which changes what another one writes anew each time."""
+        if _name(op).rstrip("_") in _KNOWN and target in self.made:
+            self.calls.append((partial(op, *held[0], **held[1]), reads, target))
+        else:
+            self.refused = str(op)
+
+    def needed(self, result: Tensor) -> tuple[list[Callable[[], Any]], set[int]]:
+        """The calls that a result depends on, and the memory that they read."""
+        places, calls = {place_of(result)}, []
+        for call, reads, writes in reversed(self.calls):
+            if writes in places:
+                places |= reads
+                calls.append(call)
+        return calls[::-1], places
+
+
+def _apart(x: Any) -> Any:
+    """The same tensors as other objects, which keep the shapes that they have now."""
+    if isinstance(x, Tensor):
+        return x.detach()
+    return type(x)(map(_apart, x)) if isinstance(x, list | tuple) else x
+
+
+class Program:
+    """A function of tensors, from its third call on without the function, where that can be done.
+
+    Args:
+        function: one whose calls change nothing and draw no random numbers.
+    """
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+        self._take = self._first
+        self._calls: list[Callable[[], Any]] = []
+        self._inputs: list[tuple[int, Tensor]] = []
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        """The function of these tensors."""
+        return self._take(*given)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is, or will be, done without the function."""
+        return self._take != self.function
+
+    def _first(self, *given: Tensor) -> Tensor:
+        """Call the function and write down what it does."""
+        self._take = self.function
+        own = tuple(x.clone(memory_format=torch.contiguous_format) for x in given)
+        watch, seen = _Watch(), _Recorder(own)
+        with uncompiled(), watch, seen:
+            result = self.function(*own)
+        why = seen.refused or watch.leaks or ("memory" if seen.bytes > REPEATED_BYTES else None)
+        if why is not None:
+            _log.debug("func is called at every step, since its operations cannot be repeated: %s", why)
+            return result
+        self._calls, places = seen.needed(result)
+        self._inputs = [(k, x) for k, x in enumerate(own) if place_of(x) in places]
+        self._result, self._seen, self._take = result.detach(), seen, self._second
+        return self._result.clone()
+
+    def _second(self, *given: Tensor) -> Tensor:
+        """Call the function, and see whether the list says the same."""
+        result = self.function(*given)
+        same = torch.equal(result, self._again(*given))
+        self._take = self._again if same else self.function
+        return result
+
+    def _again(self, *given: Tensor) -> Tensor:
+        for k, own in self._inputs:
+            own.copy_(given[k])
+        for call in self._calls:
+            call()
+        return self._result.clone()
 
 
 class Repeated:
-    """A right-hand side for one pass; from the third evaluation on without ``func``, where that can be done.
-
-    Args:
-        field: the right-hand side, whose ``func`` changes nothing when it is called and draws no random numbers.
-    """
+    """A right-hand side for one pass, as a program."""
 
     def __init__(self, field: Field) -> None:
-        self.field, self.tried, self.ready = field, False, False
-        self.calls: list[Any] = []
-        self.time: Tensor | None = None
+        self.field, self.program = field, Program(lambda t, row: field.when(t, row, field.args))
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """See :class:`Field`."""
-        if not self.tried:
-            return self._first(n, row)
-        if not self.calls:
-            return self.field(n, row)
-        if not self.ready:
-            return self._second(n, row)
         self.field.evaluations += 1
-        return self._again(n, row)
+        return self.program(self.field.time(n), row)
 
-    def _again(self, n: int, row: Tensor) -> Tensor:
-        self.row.copy_(row)
-        if self.time is not None:
-            self.time.copy_(self.field.time(n))
-        for run, args, kwargs in self.calls:
-            run(*args, **kwargs)
-        return self.slope.clone()
 
-    def _first(self, n: int, row: Tensor) -> Tensor:
-        """Evaluate ``func`` and write down what it does."""
-        self.tried = True
-        self.row, time = row.clone(memory_format=torch.contiguous_format), self.field.time(n).clone()
-        watch, seen = _Watch(), _Recorder(self.row, time)
-        with uncompiled(), watch, seen:
-            self.slope = self.field.slope(time, self.row)
-        self.field.evaluations += 1
-        why = seen.refused or watch.leaks or ("memory" if seen.bytes > REPEATED_BYTES else None)
-        if why is not None:
-            _log.debug("func is called at every step, since its operations are not repeated: %s", why)
-            return self.slope
-        self.calls, self.alive = seen.calls, seen
-        if place_of(time) in seen.used:
-            self.time = time
-        return self.slope.clone()
+def repeated(field: Field) -> Field | Repeated:
+    """A right-hand side for one pass: ``field``, or one that repeats its operations where ``func`` asks for that.
 
-    def _second(self, n: int, row: Tensor) -> Tensor:
-        """Evaluate ``func``, and see whether the list says the same."""
-        found = self.field(n, row)
-        self.ready = torch.equal(found, self._again(n, row))
-        if not self.ready:
-            self.calls = []
-            _log.debug("func is called at every step, since its operations do not give the same again")
-        return found
+    It does by an attribute ``repeatable``: its evaluations cost much more than the operations in the end.
+    """
+    return Repeated(field) if _can_be(field) else field
+
+
+def pulling(field: Field) -> Program | None:
+    """The product of a slope's transposed Jacobian as a function of time, row and vector, where it can be repeated."""
+
+    def pulled(t: Tensor, row: Tensor, by: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = row.detach().requires_grad_()
+            v = field.when(t, x, field.args)
+            (found,) = vjp((v,), (by,), (x,)) if v.requires_grad else (None,)
+        return torch.zeros_like(row) if found is None else found
+
+    return Program(pulled) if _can_be(field) else None
+
+
+def _can_be(field: Field) -> bool:
+    """Whether operations may be repeated: nothing is known that speaks against it, and it would pay."""
+    same = field.impure is None and not field.overwrites and not field.noise.active and field.autocast is None
+    small = field.structure.device.type == "cpu" and math.prod(field.shape) > 0
+    return getattr(field.func, "repeatable", False) and same and small

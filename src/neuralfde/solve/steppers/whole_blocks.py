@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...base.policy import PICARD_BLIND, PICARD_ROW, PICARD_SAMPLE, PICARD_STILL, STAGE_NEAR, STANDSTILL
 from ...base.torch_private import vjp
+from ...rhs.repeated import Program
 from ...schemes.stage_solvers import rounding_of
 from ..plan import Plan
 from .base import Pull, Task, largest, same
@@ -33,6 +34,7 @@ class BlockBackward:
 
     def __init__(self, task: Task, pull: Pull, rows: Tensor, plan: Plan) -> None:
         self.task, self.pull, self.scheme, field = task, pull, plan.scheme, plan.field
+        self.field = field
         self.count, self.sums, self.groups, self.width = rows.shape
         self.local = task.local.clone()
         if task.origin is not None:
@@ -136,10 +138,13 @@ class WholeBlocks:
         samples: what is known of ``func``.
         jacobians: from the Jacobians of samples, where these have few numbers.
         iterations: otherwise by so many of :meth:`BlockBackward.solve` for so many steps; 0 of them: not at all.
+        program: in place of these, the product of a step with its transposed Jacobian, where it can be repeated.
     """
 
-    def __init__(self, samples: Samples, jacobians: bool, iterations: Callable[[int], int]) -> None:
-        self.samples, self.jacobians, self.iterations = samples, jacobians, iterations
+    def __init__(
+        self, samples: Samples, jacobians: bool, iterations: Callable[[int], int], program: Program | None = None
+    ) -> None:
+        self.samples, self.jacobians, self.iterations, self.program = samples, jacobians, iterations, program
 
     def pulled(self, task: Task, pull: Pull, rows: Tensor) -> tuple[Tensor, Tensor | None] | None:
         """See :class:`Steps`; None where the block does not settle. Raises what a vectorised ``func`` raises."""
@@ -150,7 +155,8 @@ class WholeBlocks:
         most = self.iterations(task.block.count)
         if found is None and most:
             block = self._block(task, pull, rows)
-            solved = block.solve(most)
+            solved = None if self.program is None else by_steps(block, self.program)
+            solved = solved or block.solve(most)
             found = None if solved is None else block.collect(*solved)
         return found
 
@@ -171,6 +177,21 @@ class WholeBlocks:
                 raise ValueError("it gives other values")
             self.samples.verdict.vectorised = True
         return BlockBackward(task, pull, rows, plan)
+
+
+def by_steps(block: BlockBackward, program: Program) -> tuple[Tensor, Tensor] | None:
+    """What ``block.solve()`` gives, for explicit schemes with one sum, step by step; None where nothing is repeated."""
+    bars, weights = block.system()
+    rows, (states,), time = torch.empty_like(bars), block.x, block.field.time
+    for k, n in enumerate(block.task.steps):
+        bar = bars[:, k : k + 1]
+        if k > 0:
+            bar.baddbmm_(weights[:, k : k + 1, :k], rows[:, :k])
+        found = program(time(n), states[k].detach(), bar.view(states[k].shape))
+        if not program.repeats:
+            return None
+        torch.add(found.view(bar.shape), block.grad_z[k].view(bar.shape), out=rows[:, k : k + 1])
+    return rows.transpose(0, 1).unsqueeze(1), bars.transpose(0, 1).reshape(block.v.shape)
 
 
 def by_samples(block: BlockBackward, m: int) -> tuple[Tensor, Tensor, Tensor]:
