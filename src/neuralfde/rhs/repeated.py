@@ -32,20 +32,26 @@ from .field import Field
 _log = logging.getLogger("neuralfde")
 
 #: Operations whose result depends on the numbers of their tensors alone, and has one shape.
-_KNOWN = frozenset(
-    """abs add addcdiv addcmul addmm asin atan baddbmm bmm cat clamp clamp_max clamp_min clone cos cosh div elu erf exp
-    expm1 gelu gelu_backward leaky_relu log log1p maximum mean minimum mm mul neg pow reciprocal relu rsqrt sigmoid
-    sigmoid_backward silu silu_backward sin sinh softplus softplus_backward sqrt stack sub sum tan tanh tanh_backward
-    threshold_backward where _softmax""".split()
-)
+_KNOWN = frozenset([
+    "_softmax", "abs", "add", "addcdiv", "addcmul", "addmm", "asin", "atan", "baddbmm", "bmm", "cat", "clamp",
+    "clamp_max", "clamp_min", "clone", "cos", "cosh", "div", "elu", "eq", "erf", "exp", "expm1", "ge", "gelu",
+    "gelu_backward", "gt", "le", "leaky_relu", "log", "log1p", "lt", "maximum", "mean", "minimum", "mm", "mul", "ne",
+    "neg", "pow", "reciprocal", "relu", "rsqrt", "sigmoid", "sigmoid_backward", "silu", "silu_backward", "sin", "sinh",
+    "softplus", "softplus_backward", "sqrt", "stack", "sub", "sum", "tan", "tanh", "tanh_backward",
+    "threshold_backward", "where",
+])  # fmt: skip
 #: Those that give a tensor another shape, and views that do not say so.
 _SHAPES = frozenset(["_unsafe_view", "squeeze_", "unsqueeze_", "transpose_", "t_"])
 #: Those that look at shapes alone.
-_LIKE = frozenset(
-    "_has_same_storage_numel full_like is_same_size new_full new_ones new_zeros ones_like zeros_like".split()
-)
+_LIKE = frozenset([
+    "_has_same_storage_numel", "full_like", "is_same_size", "new_full", "new_ones", "new_zeros", "ones_like",
+    "zeros_like",
+])  # fmt: skip
 #: What Python may ask a tensor for: nothing of its numbers.
-_ASKED = frozenset("__get__ __len__ dim is_complex is_contiguous is_floating_point numel ndimension size stride".split())
+_ASKED = frozenset([
+    "__get__", "__len__", "dim", "is_complex", "is_contiguous", "is_floating_point", "ndimension", "numel", "size",
+    "stride",
+])  # fmt: skip
 
 
 def _name(op: Any) -> str:
@@ -110,7 +116,8 @@ class _Recorder(Recording):
 
     def _write(self, op: Any, held: Any, reads: set[int], out: Any) -> None:
         """One more operation, whose result is written where it is now."""
-        call = writing(op, *held, out.detach()) if isinstance(out, Tensor) and _name(op) in _KNOWN else None
+        args, kwargs = held
+        call = writing(op, args, kwargs, out.detach()) if isinstance(out, Tensor) and _name(op) in _KNOWN else None
         if call is None or place_of(out) in reads:
             self.refused = str(op)
             return
