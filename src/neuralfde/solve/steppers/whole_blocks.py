@@ -155,7 +155,8 @@ class WholeBlocks:
         most = self.iterations(task.block.count)
         if found is None and most:
             block = self._block(task, pull, rows)
-            solved = None if self.program is None else by_steps(block, self.program)
+            stepwise = self.program is not None and block.groups == 1 and self.program.repeats
+            solved = by_steps(block, self.program) if stepwise else None  # type: ignore[arg-type]
             solved = solved or block.solve(most)
             found = None if solved is None else block.collect(*solved)
         return found
@@ -180,18 +181,21 @@ class WholeBlocks:
 
 
 def by_steps(block: BlockBackward, program: Program) -> tuple[Tensor, Tensor] | None:
-    """What ``block.solve()`` gives, for explicit schemes with one sum, step by step; None where nothing is repeated."""
-    bars, weights = block.system()
-    rows, (states,), time = torch.empty_like(bars), block.x, block.field.time
-    for k, n in enumerate(block.task.steps):
-        bar = bars[:, k : k + 1]
+    """What ``block.solve()`` gives, for explicit schemes with one sum and one group, step by step.
+
+    None where the operations of a step are not repeated: iterations cost less then.
+    """
+    (bars,), (weights,) = block.system()
+    rows, states, time = torch.empty_like(bars), block.x[0].detach(), block.field.time
+    lines = zip(bars.split(1), rows.split(1), weights.split(1), states.unbind(0), block.grad_z.unbind(0), strict=True)
+    for k, (n, (bar, row, weight, state, grad)) in enumerate(zip(block.task.steps, lines, strict=True)):
         if k > 0:
-            bar.baddbmm_(weights[:, k : k + 1, :k], rows[:, :k])
-        found = program(time(n), states[k].detach(), bar.view(states[k].shape))
+            bar.addmm_(weight.narrow(1, 0, k), rows.narrow(0, 0, k))
+        found = program(time(n), state, bar.view(state.shape))
         if not program.repeats:
             return None
-        torch.add(found.view(bar.shape), block.grad_z[k].view(bar.shape), out=rows[:, k : k + 1])
-    return rows.transpose(0, 1).unsqueeze(1), bars.transpose(0, 1).reshape(block.v.shape)
+        torch.add(found.view_as(row), grad.view_as(row), out=row)
+    return rows.view(block.count, 1, 1, block.width), bars.view(block.v.shape)
 
 
 def by_samples(block: BlockBackward, m: int) -> tuple[Tensor, Tensor, Tensor]:
