@@ -12,8 +12,14 @@ import neuralfde as nf
 from neuralfde.rhs.repeated import Program, Repeated
 from tests.stubs import F64, relative
 
+ELSEWHERE = torch.zeros(2, dtype=F64)
 A = torch.tensor([[0.3, -1.0], [1.0, 0.2]], dtype=F64)
 NETWORK = nn.Sequential(nn.Linear(2, 5), nn.ReLU(inplace=True), nn.Linear(5, 2)).to(F64)
+
+
+@torch.library.custom_op("repeated_by_tests::add", mutates_args=())
+def named_like_another(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * 5 - y
 
 
 def accumulated(t, z):
@@ -54,6 +60,8 @@ CALLED = {
     "random numbers": lambda t, z: z + torch.rand(2, dtype=F64),
     "numbers in memory": lambda t, z: z.new_empty(2).copy_(z),
     "shapes that depend on numbers": lambda t, z: z[z > -9.0],
+    "written elsewhere": lambda t, z: torch.add(z * 2, 1, out=ELSEWHERE),
+    "an operation of one's own": lambda t, z: torch.ops.repeated_by_tests.add(z, z),
     "the state written to": lambda t, z: z.mul_(2),
 }
 

@@ -62,12 +62,12 @@ def _name(op: Any) -> str:
 def _kind(op: Any) -> str:
     """What an operation does to its tensors: nothing, another shape for one of them, new numbers in it, or a result."""
     name = _name(op)
-    if torch.Tag.nondeterministic_seeded in op.tags or name.startswith("empty"):
+    if op.namespace != "aten" or torch.Tag.nondeterministic_seeded in op.tags or name.startswith("empty"):
         return "unknown"
     if name in _SHAPES:
         return "reshaped"
-    if op._schema.is_mutable:
-        return "in place"
+    if op._schema.is_mutable:  # its first tensor, as the name says, or one that was handed in as out=
+        return "in place" if name.endswith("_") and name.rstrip("_") in _KNOWN else "unknown"
     return "nothing" if op.is_view or name in _LIKE else "result"
 
 
@@ -127,7 +127,7 @@ class _Recorder(Recording):
 
     def _in_place(self, op: Any, held: Any, reads: set[int], target: int) -> None:
         """One more operation, which changes what another one writes anew each time."""
-        if _name(op).rstrip("_") in _KNOWN and target in self.made:
+        if target in self.made:
             self.calls.append((partial(op, *held[0], **held[1]), reads, target))
         else:
             self.refused = str(op)
