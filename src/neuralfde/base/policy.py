@@ -25,6 +25,11 @@ GRAPHS_REPEATS = 3
 #: Shapes of a func whose graphs are kept; each holds its static buffers (a block of rows, twice).
 GRAPHS_KEPT = 4
 
+#: Bytes of all results of a func up to which its operations are repeated in the same memory, which holds them all, and
+#: steps from which on: to write them down takes as long as some ten steps. 200 steps of 64 networks 8-32-8 by vmap take
+#: 15 ms in place of 27, with gradients 54 for 70; 500 doubled ones of a batch of 64, 32-64-32, 76 for 100.
+REPEATED_BYTES, REPEATED_STEPS = 1 << 22, 24
+
 # ---- Picard's iteration ---------------------------------------------------------------------------------------------
 
 #: Blocks are this many times longer than those of single steps: a longer block costs few more iterations.
@@ -58,6 +63,7 @@ SAMPLES_NUMBERS, SAMPLES_WORK = 1 << 11, 1 << 16
 #: Bytes of a state up to which the backward pass of explicit steps is iterated though their forward pass is not: of one
 #: solve, and of several by vmap, whose calls take longer. Networks 8-32-8 with 200 steps, 16 samples 18 in place of 37
 #: ms (double precision 27 for 38), 64 samples 34 for 42 (59 for 47); 64 of them by vmap 61 for 121 (105 for 135).
+#: These are taken one by one after all where the operations of a step can be repeated, which takes 54 ms for 59.
 PICARD_BACKWARD = 1 << 10, 1 << 11
 #: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix. Those of a tiny
 #: state are taken so many at once where Picard's iteration does not settle soon. Forward, 100 steps of bdf2 with 2

@@ -7,6 +7,7 @@ run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 import threading
@@ -39,11 +40,13 @@ __all__ = [
     "is_unknown",
     "operations_of",
     "outside_of_programs",
+    "place_of",
     "places",
     "pytree",
     "sequence_number",
     "tables",
     "uncompiled",
+    "unwatched",
     "value_of",
     "vectorised",
     "version_of",
@@ -51,6 +54,7 @@ __all__ = [
     "with_parameters",
     "with_tangent",
     "without_compiler",
+    "writing",
 ]
 
 _LOCK = threading.Lock()
@@ -79,6 +83,39 @@ class Recording(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+
+#: Context: within, no ``TorchFunctionMode`` sees what is done.
+unwatched = torch._C.DisableTorchFunction
+
+
+def place_of(x: Tensor) -> int:
+    """The memory in which the numbers of a tensor are, shared by all views of it; 0 where there is none."""
+    return 0 if x._is_zerotensor() else x.untyped_storage().data_ptr()
+
+
+def writing(op: Any, args: Any, kwargs: Any, out: Tensor) -> Callable[[], Any] | None:
+    """``op(*args, **kwargs)`` as a call that writes to ``out``, and has done so once; None where there is none."""
+    if op.overloadpacket.__name__ == "clone":
+        return functools.partial(out.copy_, args[0])
+    shape, strides = out.shape, out.stride()
+    for run, where in _ways(op.overloadpacket):
+        with contextlib.suppress(TypeError, RuntimeError, ValueError):
+            call = functools.partial(run, *args, **kwargs, **{where: out})
+            call()
+            return call if (out.shape, out.stride()) == (shape, strides) else None
+    return None
+
+
+@functools.cache
+def _ways(packet: Any) -> list[tuple[Any, str]]:
+    """Functions that do an operation and write its result where they are told, and under which name they are told.
+
+    Those of :mod:`torch` come first: they are called in half the time.
+    """
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    outs = [(other, a.name) for other in overloads for a in other._schema.arguments if a.is_out]
+    return [(getattr(torch, packet.__name__, None), "out"), *outs]
 
 
 def vjp(

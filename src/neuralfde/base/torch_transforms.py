@@ -117,7 +117,8 @@ class Duals:
                 if self._still is None or self._still.shape != t.shape:
                     self._still = torch.zeros_like(t)
                 t = torch._make_dual(t.clone(), self._still, level=level)
-            out = func(t, torch._make_dual(z.clone(), tangent, level=level), *self._made)
+            z, tangent = z.clone(), tangent if tangent._base is None else tangent.clone()
+            out = func(t, torch._make_dual(z, tangent, level=level), *self._made)
             value, moved = torch._unpack_dual(out, level=level)
         finally:
             torch._C._set_fwd_grad_enabled(before)

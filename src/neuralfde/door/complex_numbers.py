@@ -21,6 +21,7 @@ class InRealNumbers(nn.Module):
     """``func`` of a complex state as a function of pairs; a module, so that parameters of ``func`` are found."""
 
     made_anew = True  # at every call: no cache of captured steps would know it
+    repeatable = True  # each call converts its arguments, and most of what an equation does in ℂ is done to constants
     only_converts = property(lambda self: self.func)  # what is seen of func holds for this as well
 
     def __init__(self, func: Callable[..., Any], lagged: bool = False) -> None:

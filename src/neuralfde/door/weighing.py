@@ -14,6 +14,7 @@ from ..base.grid import Mesh
 from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, PICARD_NUMBERS
 from ..base.structure import Structure, all_finite
 from ..base.torch_private import is_constant, outside_of_programs
+from ..base.torch_transforms import outside_of_transforms, transforms_are_active
 from ..errors import InputError
 from ..history import Exponentials
 from ..history.wrappers import Tables
@@ -65,7 +66,9 @@ def weighed(
     kinds = type(t), type(order), *map(type, given)  # 1 and 1.0 are equal, but not the same
     # steps that are taken one by one want one table for all blocks, not one that was kept for the first
     tables: Tables | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
-    return _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made(tables))
+    key = structure, t, order, given, kinds, torch.is_grad_enabled()
+    with outside_of_transforms() if transforms_are_active() else nullcontext():  # these numbers belong to none of them
+        return _READ.get(key, lambda: made(tables))
 
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:

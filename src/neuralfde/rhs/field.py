@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base.policy import INSTANTS
 from ..base.structure import Structure
@@ -55,6 +55,7 @@ class Field:
         shape: a row as :meth:`__call__` takes it: the state itself where it is one tensor of one order, so that nothing
             needs to be converted; otherwise (groups, width).
         impure: what a call of ``func`` was seen to change, or None.
+        hooked: whether modules of ``func`` have hooks, which act on every call.
         known: the tensors that ``func`` may depend on; ``outside`` are those within its reach that it may not.
     """
 
@@ -68,6 +69,9 @@ class Field:
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
         self.first_graph: tuple[Tensor, Tensor] | None = None  # z_0 and f(t_0, z_0) with its graph, likewise
         self.impure: str | None = None
+        self.hooked = isinstance(func, nn.Module) and any(
+            m._forward_hooks or m._forward_pre_hooks for m in func.modules()
+        )
         self.known: list[Tensor] = []
         self.outside: list[Tensor] = []
         self.overwrites = torch.is_inference_mode_enabled()  # its argument; tensors made there cannot tell
@@ -116,6 +120,11 @@ class Field:
             first = n - n % INSTANTS
             self._instants = dict(enumerate(self.times[first : first + INSTANTS].unbind(0), first))
         return self._instants[n] if near else self.times[n]
+
+    def time(self, n: int) -> Tensor:
+        """The time of grid point ``n``."""
+        t = self._instants.get(n)
+        return self._instant(n) if t is None else t
 
     def when(self, t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
         """Evaluate at any time with these arguments, without noise, for a march that looks for steps; not counted."""

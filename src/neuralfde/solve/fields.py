@@ -28,6 +28,8 @@ class PushedField:
     have one level.
     """
 
+    repeatable = True  # each call makes dual numbers
+
     def __init__(self, func: Rhs, shape: Sequence[int], parts: int, lead: tuple[int, ...] = ()) -> None:
         self.func, self.shape, self.parts, self.lead = func, tuple(shape), parts, lead
         self.nested = isinstance(func, PushedField) or (isinstance(func, MappedField) and _is_pushed(func.func))
@@ -63,6 +65,8 @@ class PushedField:
 
 class MappedField:
     """A field mapped over the first axis of its state and of those tensors that lie ``along`` it."""
+
+    repeatable = True  # each call enters vmap
 
     def __init__(self, func: Rhs, shape: Sequence[int], along: Sequence[bool], count: int, randomness: str) -> None:
         self.func, self.shape, self.count, self.randomness = func, tuple(shape), count, randomness

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...base.torch_private import add_each
 from ...history import Block
@@ -136,9 +136,7 @@ def why_single(field: Field) -> str | None:
         return "func draws random numbers, which belong to single steps"
     if field.impure is not None:
         return f"func changes {field.impure} when it is called"
-    if isinstance(field.func, nn.Module) and any(
-        m._forward_hooks or m._forward_pre_hooks for m in field.func.modules()
-    ):
+    if field.hooked:
         return "func has hooks, which act on single steps"
     return None
 

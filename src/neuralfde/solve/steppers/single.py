@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...base.policy import PICARD_EXTRA
+from ...base.policy import PICARD_EXTRA, REPEATED_STEPS
 from ...errors import ConvergenceError
 from ...rhs.field import derivative_only
+from ...rhs.repeated import pulling, repeated
 from ...schemes.base import Pulled, Scheme
 from ...schemes.one_stage import explicit_pull
 from ...schemes.stage_solvers import Stages
@@ -77,7 +78,8 @@ class Single(Stepper):
         blocks = None
         if backward and (self.jacobians or self.iterated):
             most = (lambda count: PICARD_EXTRA + count // 4) if self.iterated else lambda count: 0
-            blocks = WholeBlocks(Samples(plan), self.jacobians, most)
+            one = plan.scheme.sums == 1 and not plan.scheme.implicit and plan.steps >= REPEATED_STEPS
+            blocks = WholeBlocks(Samples(plan), self.jacobians, most, pulling(plan.field) if one else None)
         return SingleSteps(plan, run, blocks=blocks)
 
 
@@ -90,6 +92,8 @@ class SingleSteps(Steps):
         self.plan, self.run, self._blocks = plan, run, blocks
         self.traces: list[Trace] | None = [] if keep_graphs else None
         self._work: dict[bool, Work] = {}
+        again = plan.steps >= REPEATED_STEPS and plan.callback is None and not keep_graphs
+        self._field: Rhs = repeated(plan.field) if again else plan.field
 
     def __exit__(self, *error: object) -> None:
         """See :class:`Steps`; one that has kept graphs lives on until they are used, its rows need not."""
@@ -109,7 +113,7 @@ class SingleSteps(Steps):
         work.take(task.sums)
         states = task.sums[:, 0] if scheme.sums == 1 else torch.empty_like(task.sums[:, 0])
         local = self.weights(task, self.plan.weigh and self.traces is not None)
-        fill(scheme, field, task, work, local, field.initial, states, self.traces, self.stages)
+        fill(scheme, self._field, task, work, local, field.initial, states, self.traces, self.stages)
         work.release()
         return Filled(task.sums, states, work.rows(task.block.count)[:, 0])
 
