@@ -31,7 +31,8 @@ CACHES = {
     "bases of panels": panels._BASES,
     "fits of exponentials": exponentials._FITTED,
     "terms that sufficed": exponentials._SUFFICED,
-    "factors of fits": exponentials._SOLVERS,
+    "lags of fits": exponentials._SAMPLED,
+    "factors of fits": exponentials._BASES,
     "exponentials of checked lags": exponentials._FADING,
     "exponentials of long blocks": long_blocks._FADED,
     "weights": caputo._WEIGHTS,
@@ -299,7 +300,8 @@ def test_exponentials_are_those_of_these_lags_and_rates():
         past, row = nf.Exponentials(block=block, terms=terms, span=40), torch.zeros(1, 1, dtype=dtype)
         weights = torch.arange(1.0, steps + 2, dtype=F64)[None, :, None] ** -0.4
         memory = past.forward(torch.ones(1, 2 * block + terms, 1, dtype=dtype), steps, row)
-        return *past._coefficients(weights, 0.4, terms), memory.fade, memory.modes.losses
+        basis, off = past._tried(weights, weights[:, exponentials._samples(block, steps)], 0.4, terms)
+        return *basis.factors, basis.near, off, memory.fade, memory.modes.losses
 
     cases = [(16, 99, 12, F64), (8, 99, 12, F64), (16, 98, 12, F32), (16, 99, 14, F32), (16, 99, 12, F32)]
     for case, found in zip(cases, [run(*case) for case in cases], strict=True):
