@@ -13,7 +13,7 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
-from neuralfde.base import caches, structure
+from neuralfde.base import caches, grid, structure
 from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.door import weighing
 from neuralfde.history import exponentials, long_blocks, panels
@@ -39,6 +39,8 @@ CACHES = {
     "small solves as they were read": weighing._READ,
     "unit matrices of Newton's method": newton_block._UNITS,
     "kernels of steps": prepare._PREPARED,  # test_kernel.py tries to make it lie
+    "steps that were traced": prepare._TRACED,  # likewise
+    "grids of steps": grid._REQUESTS,
 }
 
 
@@ -113,7 +115,7 @@ def test_clear_empties_all_of_them():
     nf.fdeint(relax, state(), 1.0, 0.6, steps=20, method="bdf2")
     caches.to_device(torch.ones(3), torch.empty(0, device="meta"))
     held = caches.listed()
-    for kernels in ("kernels of steps", "exponentials of long blocks"):  # on a GPU alone
+    for kernels in ("kernels of steps", "steps that were traced", "exponentials of long blocks"):  # on a GPU alone
         held.pop(kernels)
     assert all(held.values()), held
     caches.clear()
@@ -337,6 +339,26 @@ def test_small_solves_tell_what_was_asked_for_apart(other):
     assert (found.stats.method, found.stats.history, found.stats.adjoint) == (
         wanted.stats.method, wanted.stats.history, wanted.stats.adjoint,
     )  # fmt: skip
+
+
+def test_grids_are_not_changed_by_what_is_done_to_their_times():
+    """Neither by a func that writes to its time nor by who writes to the times of a solution."""
+
+    def run(func, t=1.0, steps=30, grading=1.0):
+        return nf.solve(func, state(numbers=600), t, 0.6, steps=steps, grading=grading, stepper="single")
+
+    others = [{}, {"t": 2.0}, {"steps": 31}, {"grading": 1.5}, {"t": torch.tensor([0.5, 1.5])}]
+    wanted = [fresh(lambda: run(relax, **other)) for other in others]
+    caches.clear()
+    for other in others:
+        found = run(lambda t, z: t.mul_(2) - z, **other)
+        found.ts.zero_()
+        found.grid.zero_()
+    for other, once in zip(others, wanted, strict=True):
+        found = run(relax, **other)
+        assert torch.equal(found.ys, once.ys)
+        assert torch.equal(found.ts, once.ts)
+        assert torch.equal(found.grid, once.grid)
 
 
 def test_equal_values_of_another_type_are_read_for_themselves():

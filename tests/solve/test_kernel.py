@@ -247,6 +247,76 @@ def test_kernels_are_found_again_where_nothing_but_numbers_of_tensors_changed(mo
     assert (count.hits, count.misses) == (3, 2)  # a number that meets parameters alone is one of theirs
 
 
+class Shaped(nn.Module):
+    """Parameters that something is done to before they meet the state, and what else a call may depend on."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = draw(2, 3, 3)
+        self.first, self.rate = nn.Parameter(0.3 * draw(3, 3)), nn.Parameter(draw(3))
+        self.scale, self.factor, self.others = draw(3, seed=1), 0.5, {"which": 0}
+        self.register_buffer("shift", draw(3, seed=2))
+
+    def forward(self, t, z, u):
+        held = self.both[self.others["which"]]  # of one storage, as large and as dense
+        drawn = nn.functional.softplus(self.rate) * self.scale
+        slope = -drawn * z + z @ self.first.tanh() + 0.1 * (z + u) @ held + self.shift
+        return slope * self.factor if self.training else slope * t
+
+
+def swapped(name):
+    """Another parameter of the same shape in place of this one."""
+    return lambda func: setattr(func, name, nn.Parameter(getattr(func, name).detach() * 0.5))
+
+
+CHANGES = {
+    "nothing": lambda func: None,
+    "numbers of a parameter": lambda func: func.rate.data.mul_(2),
+    "numbers of a buffer, without a trace": lambda func: func.shift.data.add_(1),
+    "a parameter": swapped("first"),
+    "a tensor": lambda func: setattr(func, "scale", draw(3, seed=5)),
+    "a number": lambda func: setattr(func, "factor", 0.25),
+    "which part of a tensor": lambda func: func.others.update(which=1),
+    "the mode": lambda func: func.eval(),
+    "what gets a gradient": lambda func: func.first.requires_grad_(False),
+}
+
+
+@by_kernels
+def test_steps_are_found_again_by_what_func_does(monkeypatch):
+    """A cache that tries to lie: after each change the gradients are those of single steps."""
+    func, found = Shaped(), []
+    count = counted(monkeypatch, prepare._TRACED)
+    traced = prepare._traced
+    monkeypatch.setattr(prepare, "_traced", lambda *given: (found.append(1), traced(*given))[1])
+    for name, change in {"": lambda func: None, **CHANGES}.items():
+        change(func)
+        before = len(found)
+        wanted = [p for p in func.parameters() if p.requires_grad]
+        by = []
+        for stepper in ("kernel", "single"):
+            z0, u = draw(4, 3).requires_grad_(), draw(4, 3, seed=4).requires_grad_()
+            solved = nf.solve(func, z0, 0.5, 0.7, steps=3, stepper=stepper, method="predictor", args=(u,))
+            assert solved.stats.stepper == stepper, solved.stats.why
+            loss = solved.ys.square().sum()
+            by.append([loss.detach(), *torch.autograd.grad(loss, [z0, u, *wanted])])
+        assert apart(*by) < 1e-12, name
+        assert (len(found) == before) == (name == "nothing" or name.startswith("numbers")), name
+    assert count.hits == 3
+
+
+@by_kernels
+def test_a_function_that_makes_constants_anew_is_traced_every_time(monkeypatch):
+    rates, found = [0.5, 1.0, 2.0], []
+    traced = prepare._traced
+    monkeypatch.setattr(prepare, "_traced", lambda *given: (found.append(1), traced(*given))[1])
+    for factor in (1.0, 2.0):
+        func = Does(lambda z: z * torch.tensor(rates, dtype=F64, device=DEVICE))  # noqa: B023
+        rates[0] = factor
+        compare(func, draw(4, 3), steps=2)
+    assert len(found) >= 2
+
+
 CELLS = [
     Case("predictor", "kernel", "full", "device", "graded", 6, 3, "nodes"),
     Case("abm", "kernel", "full", "device", "variable", 6, 3, "end"),

@@ -64,7 +64,8 @@ def weighed(
     kinds = type(t), type(order), *map(type, given)  # 1 and 1.0 are equal, but not the same
     # steps that are taken one by one want one table for all blocks, not one that was kept for the first
     tables: dict[Block, Tensor] | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
-    return _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made(tables))
+    problem, weights = _READ.get((structure, t, order, given, kinds, torch.is_grad_enabled()), lambda: made(tables))
+    return problem, weights._replace(times=weights.times.clone())  # a func may write to its time
 
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:

@@ -46,10 +46,11 @@ class Launcher:
         self.features = self.prepared.places.shape[1]
         self.shared, self.own = (x.detach() for x in self.prepared.gathered(self.tensors, like))
 
-    def begin(self) -> None:
+    def begin(self, backward: bool) -> None:
         """A pass begins."""
         self.modes: Modes | None = None  # whose weights are known
-        self.shared_grad, self.own_grad = torch.zeros_like(self.shared), torch.zeros_like(self.own)
+        if backward:
+            self.shared_grad, self.own_grad = torch.zeros_like(self.shared), torch.zeros_like(self.own)
 
     def common(self, task: Task, plan: Plan) -> tuple[Any, ...]:
         """What all kernels of a block take beside their rows."""
@@ -165,11 +166,11 @@ def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     """The weights inside a block, as a kernel takes them: a table, how far back it goes, its strides by group, step,
     sum and earlier step; then coefficients and losses of exponentials, filled up with some that are nothing."""
     if isinstance(inner, Modes):
-        groups, _, lags = inner.lags.shape
+        by_group, by_sum, by_lag = inner.lags.stride()
         spare = (0, _room(len(inner.losses)) - len(inner.losses))
-        filled, losses = pad(inner.coefficients, spare), pad(inner.losses, spare, value=1.0)
-        table, modes = (x.permute(1, 2, 0).contiguous() for x in (inner.lags, filled))  # groups are near
-        return table, lags - 1, 1, groups, lags * groups, -groups, modes, losses
+        modes = pad(inner.coefficients.permute(1, 2, 0), (0, 0, *spare)).contiguous()  # groups are near
+        losses = pad(inner.losses, spare, value=1.0)
+        return inner.lags, inner.lags.shape[2] - 1, by_group, by_lag, by_sum, -by_lag, modes, losses
     _, count, outs, _, ins = inner.shape
     strides = (count * outs * count, outs * count, count, 1) if ins == 1 else (count * count * ins, count * ins, 1, ins)
     table = inner.contiguous()
