@@ -219,8 +219,8 @@ def _field(
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
-    # what func does is written down where its steps may be captured or compiled: not for a function that is made anew at
-    # every call, which no cache would know again, nor inside a graph of the caller's
+    # what func does is written down where its steps may be captured or compiled: not for a function that is made anew
+    # at every call, which no cache would know again, nor inside a graph of the caller's
     captured = problem.structure.device.type == "cuda" or isinstance(problem.stepper, Compiled)
     watch = captured and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph

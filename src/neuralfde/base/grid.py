@@ -206,9 +206,9 @@ def request(
 
     A few steps to one time are found again, with what was computed of their grid.
     """
-    if mesh is None and (type(t), type(steps), type(grading)) == (float, int, float) and step is None:
-        if 0 < steps <= TABLE_NUMBERS:  # type: ignore[operator]
-            return _REQUESTS.get((t, steps, grading), lambda: _request(t, None, steps, grading, None))
+    plain = mesh is None and step is None and type(t) is type(grading) is float
+    if plain and type(steps) is int and 0 < steps <= TABLE_NUMBERS:
+        return _REQUESTS.get((t, steps, grading), lambda: _request(t, step, steps, grading, mesh))
     return _request(t, step, steps, grading, mesh)
 
 

@@ -84,7 +84,8 @@ class Exponentials(History):
         if steps < 2 * size:
             return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
         power, fewest = _decay(value_of(weights), size), self.terms or max(4, _guess(self.tol, steps, size))
-        sampled = weights[:, _SAMPLED.get((size, steps, weights.device), partial(_samples, size, steps, weights.device))]
+        place = (size, steps, weights.device)
+        sampled = weights[:, _SAMPLED.get(place, partial(_samples, *place))]
         tried = partial(self._tried, weights.detach(), sampled.detach(), power)
         sufficed = _SUFFICED.get((self, steps, power), lambda: [fewest])
         terms, (basis, reached) = sufficed[0], tried(sufficed[0])

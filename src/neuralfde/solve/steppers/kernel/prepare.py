@@ -92,8 +92,8 @@ class Prepared:
 
     def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
         """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
-        shared, own = (
-            like.new_zeros(1) if pick is None else pick.of(constants, like) for pick in (self.shared, self.own)
+        shared, own = (  # nobody reads what stands for none
+            like.new_empty(1) if pick is None else pick.of(constants, like) for pick in (self.shared, self.own)
         )
         return shared, own
 

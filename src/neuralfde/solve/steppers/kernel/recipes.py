@@ -38,12 +38,12 @@ class Recipe:
 
     Attributes:
         prepared: the kernels of the step.
-        calls: operations and their arguments, with places for tensors.
+        calls: operations, what they take, with places for tensors, and how that is nested.
         constants: the places of the constants that the kernels take.
     """
 
     prepared: Any
-    calls: tuple[tuple[Any, Any, Any], ...]
+    calls: tuple[tuple[Any, list[Any], Any], ...]
     constants: tuple[Place, ...]
 
     def again(self, taken: Sequence[Tensor]) -> tuple[list[Call], list[Tensor]]:
@@ -51,8 +51,9 @@ class Recipe:
         known = {Place(-1, k): x for k, x in enumerate(taken)}
         calls = []
         with torch.no_grad():
-            for number, (op, *given) in enumerate(self.calls):
-                args, kwargs = pytree.tree_map_only(Place, known.__getitem__, given)
+            for number, (op, given, nested) in enumerate(self.calls):
+                found = [known[x] if isinstance(x, Place) else x for x in given]
+                args, kwargs = pytree.tree_unflatten(found, nested)
                 out = op(*args, **kwargs)
                 calls.append(Call(op, args, kwargs, out))
                 known.update({Place(number, k): x for k, x in enumerate(tensors_in(out))})
@@ -77,14 +78,16 @@ def key_of(plan: Plan, like: Tensor) -> Hashable | None:
     return field.trace, field.known_by, plan.scheme, trained, field.structure, like.shape, plan.weigh
 
 
-def written(prepared: Any, calls: Sequence[Call], constants: Sequence[Tensor], taken: Sequence[Tensor]) -> Recipe | None:
+def written(
+    prepared: Any, calls: Sequence[Call], constants: Sequence[Tensor], taken: Sequence[Tensor]
+) -> Recipe | None:
     """The recipe of these constants; None where one is made of a tensor that is made anew in every call."""
     places = {id(x): Place(-1, k) for k, x in enumerate(taken)}
     lines = []
     try:
         for number, call in enumerate(calls):
-            args, kwargs = pytree.tree_map_only(Tensor, lambda x: places[id(x)], (call.args, call.kwargs))
-            lines.append((call.op, args, kwargs))
+            given, nested = pytree.tree_flatten((call.args, call.kwargs))
+            lines.append((call.op, [places[id(x)] if isinstance(x, Tensor) else x for x in given], nested))
             places.update({id(x): Place(number, k) for k, x in enumerate(tensors_in(call.out))})
         return Recipe(prepared, tuple(lines), tuple(places[id(x)] for x in constants))
     except KeyError:
