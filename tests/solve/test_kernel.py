@@ -147,6 +147,82 @@ def test_activations():
     compare(Activations(), draw(7, 3), steps=3)
 
 
+class MoreActivations(nn.Module):
+    """Those that are made of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(0.3 + 0.1 * torch.arange(4.0, dtype=F64, device=DEVICE))
+
+    def forward(self, t, z):
+        f = nn.functional
+        u = self.p * z + 0.1 * t
+        one = f.hardswish(u) + f.mish(u) + f.celu(u) + f.logsigmoid(3 * u) + f.softshrink(u, 0.2) + f.selu(u)
+        two = f.hardshrink(u, 0.3) + f.threshold(u, 0.1, 0.2) + f.prelu(u, self.p) + f.relu6(9 * u) + f.softsign(u)
+        three = torch.exp2(u) + torch.log2(1 + u * u) + torch.log10(1 + u * u) + torch.hypot(u, 1 + u * u)
+        pairs = torch.logaddexp(u, 2 * u) + f.glu(torch.cat([u, 2 * u], -1), -1) + f.tanhshrink(u)
+        masks = u.masked_fill(u < 0, 0.5) + torch.where((u > 0) & ~(u > 1) | (u < -1), u, 0.1 * u)
+        mixed = torch.where(torch.logical_and(u.sin(), self.p > 0.4), u, -u)
+        return 0.1 * (one + two + three + pairs + masks + mixed) - z
+
+
+@by_kernels
+def test_more_activations():
+    compare(MoreActivations(), 2 * draw(7, 4), steps=3)
+
+
+class Norms(nn.Module):
+    """What is done over the features of a sample; some samples are zero, where roots have no derivative."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.group, self.rms, self.batch = nn.GroupNorm(2, width), nn.RMSNorm(width), nn.BatchNorm1d(width)
+        self.batch.running_mean.normal_(generator=torch.Generator().manual_seed(3))
+        self.batch.running_var.uniform_(0.5, 2, generator=torch.Generator().manual_seed(4))
+        for p in self.parameters():
+            p.data.uniform_(0.5, 2, generator=torch.Generator().manual_seed(5))
+        self.to(DEVICE, F64).eval()
+
+    def forward(self, t, z):
+        f, rest = nn.functional, [slice(None)] * (z.ndim - 1)
+        scaled = self.group(z) + self.rms(z) + f.normalize(z, dim=-1) + f.normalize(z, p=1, dim=-1)
+        spread = z / (1 + z.var(-1, keepdim=True)) + z * z.std(-1, correction=0, keepdim=True) + self.batch(z)
+        soft = z.softmax(-1) * z + z.log_softmax(-1) + z.logsumexp(-1, keepdim=True)
+        moved = f.pad(z, (1, 0))[(*rest, slice(-1))] + z.gather(
+            -1, torch.arange(z.shape[-1]).flip(0).expand(z.shape).to(DEVICE)
+        )
+        turned = torch.linalg.cross(z[..., :3], z[..., 1:4]).sum(-1, keepdim=True) * z[..., :2].prod(-1, keepdim=True)
+        return 0.1 * (scaled + spread + soft + moved + turned)
+
+
+@by_kernels
+@pytest.mark.parametrize("width", [4, 18])
+def test_norms_and_sums_over_features(width):
+    z0 = draw(3, width)
+    compare(Norms(width), z0, steps=2)
+    z0[1] = 0.0
+    at_zero = Does(lambda z: z + z.norm(dim=-1, keepdim=True) * z + z.std(-1, keepdim=True))
+    compare(at_zero, z0, steps=1)
+
+
+class Ensemble(nn.Module):
+    """A network of its own for each sample."""
+
+    def __init__(self, samples):
+        super().__init__()
+        self.first, self.second = (nn.Parameter(0.4 * draw(samples, 3, 3, seed=k)) for k in range(2))
+        self.bias = nn.Parameter(0.1 * draw(samples, 1, 3, seed=2))
+
+    def forward(self, t, z):
+        hidden = torch.baddbmm(self.bias, z[:, None], self.first).tanh()
+        return torch.einsum("bhi,bij->bj", hidden, self.second)
+
+
+@by_kernels
+def test_ensembles():
+    compare(Ensemble(5), draw(5, 3), steps=3)
+
+
 @by_kernels
 @pytest.mark.parametrize("shape", [(3,), (4, 1), (4, 3)])
 def test_orders_of_channels_and_samples(shape):
