@@ -1,6 +1,8 @@
 """Whole blocks of steps in one kernel against single steps: on a GPU, or interpreted in a process of their own."""
 
 import contextlib
+import os
+import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -507,6 +509,38 @@ def test_compiles_for_a_gpu(monkeypatch, room):
     assert threading.get_ident() not in set().union(*threads)
     assert (found.stats.stepper == "kernel") == (room > 1 << 10), found.stats.why
     assert ("KiB of shared memory" in found.stats.why) == (room == 1 << 10)
+
+
+SOURCE = """
+import torch
+from torch import nn
+import neuralfde as nf
+from neuralfde.solve.steppers import kernel
+from neuralfde.solve.steppers.kernel import prepare
+
+compiled = prepare._compiled
+prepare._compiled = lambda source: (print(source), compiled(source))[1]
+kernel.why_not_here = lambda like: None
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 4))
+order, options = torch.tensor(0.6, requires_grad=True), {"params": [*net.parameters()], "history": "exponentials"}
+try:
+    nf.fdeint(lambda t, z: net(z) * t, torch.ones(3, 4), 1.0, order, steps=40, stepper="kernel", **options)
+except RuntimeError:  # there is no GPU
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED or sys.platform != "linux", reason="Triton is built for Linux")
+def test_kernels_read_the_same_in_every_process():
+    """Triton finds what it has compiled, on disk, by the source: sets and hashes must not order it."""
+    for_seed = lambda seed: {**os.environ, "PYTHONHASHSEED": seed, "CUDA_VISIBLE_DEVICES": ""}
+    runs = [
+        subprocess.run([sys.executable, "-c", SOURCE], env=for_seed(k), capture_output=True, text=True) for k in "12"
+    ]
+    assert runs[0].returncode == 0, runs[0].stderr
+    assert "def backward" in runs[0].stdout
+    assert runs[0].stdout == runs[1].stdout
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes CPU tensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -213,8 +214,17 @@ def at_once(jobs: list[Callable[[], Any]], like: Tensor) -> list[Any]:
         with torch.cuda.device_of(like):  # of this thread
             return job()
 
+    _know_triton()
     with ThreadPoolExecutor(len(jobs)) as pool:
         return list(pool.map(here, jobs))
+
+
+def _know_triton() -> None:
+    """Triton reads all of itself once a process to tell its versions apart, 0.7 s: threads would all do it at once."""
+    with contextlib.suppress(ImportError):  # it has moved from version to version
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 def _modes(task: Task) -> int:
