@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .adjoints import Adjoint
+from .base.caches import to_device
 from .base.checks import named
 from .base.structure import is_complex
 from .base.torch_private import compiler_is_watching, pytree, without_compiler
@@ -258,7 +259,7 @@ def solve(
     wanted, structure = solved.problem.request, solved.problem.structure
     ys, error, stats = solved.ys, solved.error, solved.stats
     times = wanted.grid.start + wanted.grid.at(wanted.all_positions)
-    ts = times.to(dtype=structure.dtype, device=structure.device)
+    ts = to_device(times, torch.empty(0, dtype=structure.dtype, device=structure.device)).clone()
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
     if pair is True:

@@ -38,6 +38,7 @@ from .rhs.purity import Called
 from .solve.delays import Delays
 from .solve.function import solved
 from .solve.plan import Plan, Run
+from .solve.steppers import Kernel as Compiled
 from .weights.kernel import Kernel
 
 _log = logging.getLogger("neuralfde")
@@ -218,9 +219,10 @@ def _field(
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
-    # what func does is written down where its steps may be captured: not for a function that is made anew at every
-    # call, which no cache would know again, nor inside a graph of the caller's
-    watch = problem.structure.device.type == "cuda" and not getattr(func, "made_anew", False) and not capturing()
+    # what func does is written down where its steps may be captured or compiled: not for a function that is made anew
+    # at every call, which no cache would know again, nor inside a graph of the caller's
+    captured = problem.structure.device.type == "cuda" or isinstance(problem.stepper, Compiled)
+    watch = captured and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph
     first_evaluation(field, row0, [*trained, *owned, *cut], watch and not keeps, keeps)
     if problem.scheme.implicit and field.impure is not None:

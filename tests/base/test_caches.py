@@ -13,7 +13,7 @@ from torch import nn
 from torch._C._functorch import is_batchedtensor
 
 import neuralfde as nf
-from neuralfde.base import caches, structure
+from neuralfde.base import caches, grid, structure
 from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.door import weighing
 from neuralfde.history import exponentials, long_blocks, panels
@@ -31,13 +31,16 @@ CACHES = {
     "bases of panels": panels._BASES,
     "fits of exponentials": exponentials._FITTED,
     "terms that sufficed": exponentials._SUFFICED,
-    "factors of fits": exponentials._SOLVERS,
+    "lags of fits": exponentials._SAMPLED,
+    "factors of fits": exponentials._BASES,
     "exponentials of checked lags": exponentials._FADING,
     "exponentials of long blocks": long_blocks._FADED,
     "weights": caputo._WEIGHTS,
     "small solves as they were read": weighing._READ,
     "unit matrices of Newton's method": newton_block._UNITS,
     "kernels of steps": prepare._PREPARED,  # test_kernel.py tries to make it lie
+    "steps that were traced": prepare._TRACED,  # likewise
+    "grids of steps": grid._REQUESTS,
 }
 
 
@@ -112,7 +115,7 @@ def test_clear_empties_all_of_them():
     nf.fdeint(relax, state(), 1.0, 0.6, steps=20, method="bdf2")
     caches.to_device(torch.ones(3), torch.empty(0, device="meta"))
     held = caches.listed()
-    for kernels in ("kernels of steps", "exponentials of long blocks"):  # on a GPU alone
+    for kernels in ("kernels of steps", "steps that were traced", "exponentials of long blocks"):  # on a GPU alone
         held.pop(kernels)
     assert all(held.values()), held
     caches.clear()
@@ -299,7 +302,8 @@ def test_exponentials_are_those_of_these_lags_and_rates():
         past, row = nf.Exponentials(block=block, terms=terms, span=40), torch.zeros(1, 1, dtype=dtype)
         weights = torch.arange(1.0, steps + 2, dtype=F64)[None, :, None] ** -0.4
         memory = past.forward(torch.ones(1, 2 * block + terms, 1, dtype=dtype), steps, row)
-        return *past._coefficients(weights, 0.4, terms), memory.fade, memory.modes.losses
+        basis, off = past._tried(weights, weights[:, exponentials._samples(block, steps)], 0.4, terms)
+        return *basis.factors, basis.near, off, memory.fade, memory.modes.losses
 
     cases = [(16, 99, 12, F64), (8, 99, 12, F64), (16, 98, 12, F32), (16, 99, 14, F32), (16, 99, 12, F32)]
     for case, found in zip(cases, [run(*case) for case in cases], strict=True):
@@ -335,6 +339,26 @@ def test_small_solves_tell_what_was_asked_for_apart(other):
     assert (found.stats.method, found.stats.history, found.stats.adjoint) == (
         wanted.stats.method, wanted.stats.history, wanted.stats.adjoint,
     )  # fmt: skip
+
+
+def test_grids_are_not_changed_by_what_is_done_to_their_times():
+    """Neither by a func that writes to its time nor by who writes to the times of a solution."""
+
+    def run(func, t=1.0, steps=30, grading=1.0):
+        return nf.solve(func, state(numbers=600), t, 0.6, steps=steps, grading=grading, stepper="single")
+
+    others = [{}, {"t": 2.0}, {"steps": 31}, {"grading": 1.5}, {"t": torch.tensor([0.5, 1.5])}]
+    wanted = [fresh(lambda: run(relax, **other)) for other in others]
+    caches.clear()
+    for other in others:
+        found = run(lambda t, z: t.mul_(2) - z, **other)
+        found.ts.zero_()
+        found.grid.zero_()
+    for other, once in zip(others, wanted, strict=True):
+        found = run(relax, **other)
+        assert torch.equal(found.ys, once.ys)
+        assert torch.equal(found.ts, once.ts)
+        assert torch.equal(found.grid, once.grid)
 
 
 def test_equal_values_of_another_type_are_read_for_themselves():

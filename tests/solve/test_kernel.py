@@ -1,7 +1,11 @@
 """Whole blocks of steps in one kernel against single steps: on a GPU, or interpreted in a process of their own."""
 
 import contextlib
+import os
+import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +13,7 @@ from torch import nn
 
 import neuralfde as nf
 from neuralfde.solve.steppers import kernel
-from neuralfde.solve.steppers.kernel import prepare, trace
+from neuralfde.solve.steppers.kernel import launch, prepare, trace
 from tests.caching import counted
 from tests.interpreted import INTERPRETED, by_kernels, run_interpreted
 from tests.matrix.cases import Case
@@ -145,6 +149,82 @@ def test_activations():
     compare(Activations(), draw(7, 3), steps=3)
 
 
+class MoreActivations(nn.Module):
+    """Those that are made of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(0.3 + 0.1 * torch.arange(4.0, dtype=F64, device=DEVICE))
+
+    def forward(self, t, z):
+        f = nn.functional
+        u = self.p * z + 0.1 * t
+        one = f.hardswish(u) + f.mish(u) + f.celu(u) + f.logsigmoid(3 * u) + f.softshrink(u, 0.2) + f.selu(u)
+        two = f.hardshrink(u, 0.3) + f.threshold(u, 0.1, 0.2) + f.prelu(u, self.p) + f.relu6(9 * u) + f.softsign(u)
+        three = torch.exp2(u) + torch.log2(1 + u * u) + torch.log10(1 + u * u) + torch.hypot(u, 1 + u * u)
+        pairs = torch.logaddexp(u, 2 * u) + f.glu(torch.cat([u, 2 * u], -1), -1) + f.tanhshrink(u)
+        masks = u.masked_fill(u < 0, 0.5) + torch.where((u > 0) & ~(u > 1) | (u < -1), u, 0.1 * u)
+        mixed = torch.where(torch.logical_and(u.sin(), self.p > 0.4), u, -u)
+        return 0.1 * (one + two + three + pairs + masks + mixed) - z
+
+
+@by_kernels
+def test_more_activations():
+    compare(MoreActivations(), 2 * draw(7, 4), steps=3)
+
+
+class Norms(nn.Module):
+    """What is done over the features of a sample; some samples are zero, where roots have no derivative."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.group, self.rms, self.batch = nn.GroupNorm(2, width), nn.RMSNorm(width), nn.BatchNorm1d(width)
+        self.batch.running_mean.normal_(generator=torch.Generator().manual_seed(3))
+        self.batch.running_var.uniform_(0.5, 2, generator=torch.Generator().manual_seed(4))
+        for p in self.parameters():
+            p.data.uniform_(0.5, 2, generator=torch.Generator().manual_seed(5))
+        self.to(DEVICE, F64).eval()
+
+    def forward(self, t, z):
+        f, rest = nn.functional, [slice(None)] * (z.ndim - 1)
+        scaled = self.group(z) + self.rms(z) + f.normalize(z, dim=-1) + f.normalize(z, p=1, dim=-1)
+        spread = z / (1 + z.var(-1, keepdim=True)) + z * z.std(-1, correction=0, keepdim=True) + self.batch(z)
+        soft = z.softmax(-1) * z + z.log_softmax(-1) + z.logsumexp(-1, keepdim=True)
+        moved = f.pad(z, (1, 0))[(*rest, slice(-1))] + z.gather(
+            -1, torch.arange(z.shape[-1]).flip(0).expand(z.shape).to(DEVICE)
+        )
+        turned = torch.linalg.cross(z[..., :3], z[..., 1:4]).sum(-1, keepdim=True) * z[..., :2].prod(-1, keepdim=True)
+        return 0.1 * (scaled + spread + soft + moved + turned)
+
+
+@by_kernels
+@pytest.mark.parametrize("width", [4, 18])
+def test_norms_and_sums_over_features(width):
+    z0 = draw(3, width)
+    compare(Norms(width), z0, steps=2)
+    z0[1] = 0.0
+    at_zero = Does(lambda z: z + z.norm(dim=-1, keepdim=True) * z + z.std(-1, keepdim=True))
+    compare(at_zero, z0, steps=1)
+
+
+class Ensemble(nn.Module):
+    """A network of its own for each sample."""
+
+    def __init__(self, samples):
+        super().__init__()
+        self.first, self.second = (nn.Parameter(0.4 * draw(samples, 3, 3, seed=k)) for k in range(2))
+        self.bias = nn.Parameter(0.1 * draw(samples, 1, 3, seed=2))
+
+    def forward(self, t, z):
+        hidden = torch.baddbmm(self.bias, z[:, None], self.first).tanh()
+        return torch.einsum("bhi,bij->bj", hidden, self.second)
+
+
+@by_kernels
+def test_ensembles():
+    compare(Ensemble(5), draw(5, 3), steps=3)
+
+
 @by_kernels
 @pytest.mark.parametrize("shape", [(3,), (4, 1), (4, 3)])
 def test_orders_of_channels_and_samples(shape):
@@ -247,6 +327,76 @@ def test_kernels_are_found_again_where_nothing_but_numbers_of_tensors_changed(mo
     assert (count.hits, count.misses) == (3, 2)  # a number that meets parameters alone is one of theirs
 
 
+class Shaped(nn.Module):
+    """Parameters that something is done to before they meet the state, and what else a call may depend on."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = draw(2, 3, 3)
+        self.first, self.rate = nn.Parameter(0.3 * draw(3, 3)), nn.Parameter(draw(3))
+        self.scale, self.factor, self.others = draw(3, seed=1), 0.5, {"which": 0}
+        self.register_buffer("shift", draw(3, seed=2))
+
+    def forward(self, t, z, u):
+        held = self.both[self.others["which"]]  # of one storage, as large and as dense
+        drawn = nn.functional.softplus(self.rate) * self.scale
+        slope = -drawn * z + z @ self.first.tanh() + 0.1 * (z + u) @ held + self.shift
+        return slope * self.factor if self.training else slope * t
+
+
+def swapped(name):
+    """Another parameter of the same shape in place of this one."""
+    return lambda func: setattr(func, name, nn.Parameter(getattr(func, name).detach() * 0.5))
+
+
+CHANGES = {
+    "nothing": lambda func: None,
+    "numbers of a parameter": lambda func: func.rate.data.mul_(2),
+    "numbers of a buffer, without a trace": lambda func: func.shift.data.add_(1),
+    "a parameter": swapped("first"),
+    "a tensor": lambda func: setattr(func, "scale", draw(3, seed=5)),
+    "a number": lambda func: setattr(func, "factor", 0.25),
+    "which part of a tensor": lambda func: func.others.update(which=1),
+    "the mode": lambda func: func.eval(),
+    "what gets a gradient": lambda func: func.first.requires_grad_(False),
+}
+
+
+@by_kernels
+def test_steps_are_found_again_by_what_func_does(monkeypatch):
+    """A cache that tries to lie: after each change the gradients are those of single steps."""
+    func, found = Shaped(), []
+    count = counted(monkeypatch, prepare._TRACED)
+    traced = prepare._traced
+    monkeypatch.setattr(prepare, "_traced", lambda *given: (found.append(1), traced(*given))[1])
+    for name, change in {"": lambda func: None, **CHANGES}.items():
+        change(func)
+        before = len(found)
+        wanted = [p for p in func.parameters() if p.requires_grad]
+        by = []
+        for stepper in ("kernel", "single"):
+            z0, u = draw(4, 3).requires_grad_(), draw(4, 3, seed=4).requires_grad_()
+            solved = nf.solve(func, z0, 0.5, 0.7, steps=3, stepper=stepper, method="predictor", args=(u,))
+            assert solved.stats.stepper == stepper, solved.stats.why
+            loss = solved.ys.square().sum()
+            by.append([loss.detach(), *torch.autograd.grad(loss, [z0, u, *wanted])])
+        assert apart(*by) < 1e-12, name
+        assert (len(found) == before) == (name == "nothing" or name.startswith("numbers")), name
+    assert count.hits == 3
+
+
+@by_kernels
+def test_a_function_that_makes_constants_anew_is_traced_every_time(monkeypatch):
+    rates, found = [0.5, 1.0, 2.0], []
+    traced = prepare._traced
+    monkeypatch.setattr(prepare, "_traced", lambda *given: (found.append(1), traced(*given))[1])
+    func = Does(lambda z: z * torch.tensor(rates, dtype=F64, device=DEVICE))
+    for factor in (1.0, 1.0, 2.0):
+        rates[0], before = factor, len(found)
+        compare(func, draw(4, 3), steps=2)
+        assert len(found) > before
+
+
 CELLS = [
     Case("predictor", "kernel", "full", "device", "graded", 6, 3, "nodes"),
     Case("abm", "kernel", "full", "device", "variable", 6, 3, "end"),
@@ -298,10 +448,15 @@ class Captured:
     """Stands for a kernel: keeps what it was launched with, and compiles that for an H200, which needs none."""
 
     def __init__(self, function):
-        self.function = function
+        self.function, self.threads = function, set()
 
     def __getitem__(self, grid):
         return self
+
+    def warmup(self, *args, grid, **options):
+        self(*args, **options)
+        self.threads.add(threading.get_ident())
+        return SimpleNamespace(metadata=SimpleNamespace(shared=self.shared))
 
     def __call__(self, *args, num_warps, num_stages=1, enable_fp_fusion=True, **fixed):
         from triton.backends.compiler import GPUTarget
@@ -314,12 +469,15 @@ class Captured:
         }
         source = ASTSource(self.function, {**signature, **dict.fromkeys(fixed, "constexpr")}, fixed)
         options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": enable_fp_fusion}
-        self.size = len(compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
+        made = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        self.size, self.shared = len(made.asm["cubin"]), made.metadata.shared
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED or sys.platform != "linux", reason="compiles what is interpreted elsewhere")
-def test_compiles_for_a_gpu(monkeypatch):
+@pytest.mark.parametrize("room", [1 << 18, 1 << 10])
+def test_compiles_for_a_gpu(monkeypatch, room):
+    """All kernels at once before the first is launched; where one takes too much, other steps are taken."""
     kernels, compiled = {}, prepare._compiled
 
     def captured(source):
@@ -333,16 +491,56 @@ def test_compiles_for_a_gpu(monkeypatch):
         kernels[name] = Captured(getattr(functions, name))
         monkeypatch.setattr(functions, name, kernels[name])
     monkeypatch.setattr(prepare, "_compiled", captured)
+    prepare._PREPARED.clear()
+    prepare._TRACED.clear()
     monkeypatch.setattr(kernel, "why_not_here", lambda like: None)
+    monkeypatch.setattr(launch, "is_compiled_for", lambda like: True)
+    monkeypatch.setattr(launch, "shared_memory_of", lambda device: room)
     monkeypatch.setattr(trace, "KERNEL_NUMBERS", 8)  # tiles, although it is small
     func = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
     order = torch.tensor(0.6, dtype=F64, requires_grad=True)
     options = {"params": list(func.parameters()), "history": "exponentials", "check_finite": False}
+    found = nf.solve(lambda t, z: func(z), torch.ones(5, 3), 1.0, order, steps=40, stepper="kernel", **options)
     with contextlib.suppress(nf.ChangedFunctionError):  # nothing was computed
-        nf.fdeint(
-            lambda t, z: func(z), torch.ones(5, 3), 1.0, order, steps=40, stepper="kernel", **options
-        ).sum().backward()
+        found.ys.sum().backward()
     assert min(kernels[name].size for name in kernels) > 0
+    threads = [kernels[name].threads for name in kernels]
+    assert all(len(own) == 1 for own in threads)
+    assert threading.get_ident() not in set().union(*threads)
+    assert (found.stats.stepper == "kernel") == (room > 1 << 10), found.stats.why
+    assert ("KiB of shared memory" in found.stats.why) == (room == 1 << 10)
+
+
+SOURCE = """
+import torch
+from torch import nn
+import neuralfde as nf
+from neuralfde.solve.steppers import kernel
+from neuralfde.solve.steppers.kernel import prepare
+
+compiled = prepare._compiled
+prepare._compiled = lambda source: (print(source), compiled(source))[1]
+kernel.why_not_here = lambda like: None
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 4))
+order, options = torch.tensor(0.6, requires_grad=True), {"params": [*net.parameters()], "history": "exponentials"}
+try:
+    nf.fdeint(lambda t, z: net(z) * t, torch.ones(3, 4), 1.0, order, steps=40, stepper="kernel", **options)
+except RuntimeError:  # there is no GPU
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED or sys.platform != "linux", reason="Triton is built for Linux")
+def test_kernels_read_the_same_in_every_process():
+    """Triton finds what it has compiled, on disk, by the source: sets and hashes must not order it."""
+    for_seed = lambda seed: {**os.environ, "PYTHONHASHSEED": seed, "CUDA_VISIBLE_DEVICES": ""}
+    runs = [
+        subprocess.run([sys.executable, "-c", SOURCE], env=for_seed(k), capture_output=True, text=True) for k in "12"
+    ]
+    assert runs[0].returncode == 0, runs[0].stderr
+    assert "def backward" in runs[0].stdout
+    assert runs[0].stdout == runs[1].stdout
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes CPU tensors")

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .caches import to_device
+from .caches import Cache, to_device
 from .checks import installed_memory, real, reals, whole
-from .policy import WHOLE_SLACK
+from .policy import TABLE_NUMBERS, WHOLE_SLACK
 from .times import ends_of_series, increasing, times_of_series
+
+_REQUESTS: Cache[Request] = Cache("grids of steps", 32)
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,12 @@ class Grid:
         return min(float(x.min) for x in parts), max(float(x.max) for x in parts)
 
     def times(self, like: Tensor) -> Tensor:
-        """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,)."""
-        return to_device(self.start + self.elapsed if self.start else self.elapsed, like)
+        """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,).
+
+        They are the caller's: a func that writes to its time changes nothing that is found again.
+        """
+        contents = ("grid", self.start, self.step, self.steps, self.grading) if self.points is None else None
+        return to_device(self.start + self.elapsed if self.start else self.elapsed, like, contents).clone()
 
     def positions(self, times: list[float], eps: float = torch.finfo(torch.float64).eps) -> tuple[float, ...]:
         """Where these times lie: the index of the cell plus the part of it that has passed.
@@ -196,7 +202,23 @@ def request(
     grading: float = 1.0,
     mesh: Tensor | Sequence[float] | Grid | None = None,
 ) -> Request:
-    """Read ``t``, ``step``, ``steps`` and ``grid`` as a user gives them, or say what does not fit."""
+    """Read ``t``, ``step``, ``steps`` and ``grid`` as a user gives them, or say what does not fit.
+
+    A few steps to one time are found again, with what was computed of their grid.
+    """
+    plain = mesh is None and step is None and type(t) is type(grading) is float
+    if plain and type(steps) is int and 0 < steps <= TABLE_NUMBERS:
+        return _REQUESTS.get((t, steps, grading), lambda: _request(t, step, steps, grading, mesh))
+    return _request(t, step, steps, grading, mesh)
+
+
+def _request(
+    t: float | Tensor,
+    step: float | None,
+    steps: int | None,
+    grading: float,
+    mesh: Tensor | Sequence[float] | Grid | None,
+) -> Request:
     times, terminal = read_times(t)
     start, end = times[0], times[-1]
     if mesh is not None:

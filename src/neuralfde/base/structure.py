@@ -102,6 +102,8 @@ def grouped(structure: Structure, numbers: dict[str, Any]) -> Structure:
     found: list[list[int]] = [[] for _ in structure.shapes]
     several = False
     for name, given in numbers.items():
+        if isinstance(given, Tensor) and given.numel() == 1:  # on a GPU, to look at it takes a copy
+            continue
         leaves = _matched(structure, name, given)
         several |= len({id(leaf) for leaf in leaves}) > 1
         for axes, leaf, shape in zip(found, leaves, structure.shapes, strict=True):

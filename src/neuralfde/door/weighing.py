@@ -68,7 +68,8 @@ def weighed(
     tables: Tables | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
     key = structure, t, order, given, kinds, torch.is_grad_enabled()
     with outside_of_transforms() if transforms_are_active() else nullcontext():  # these numbers belong to none of them
-        return _READ.get(key, lambda: made(tables))
+        problem, weights = _READ.get(key, lambda: made(tables))
+    return problem, weights._replace(times=weights.times.clone())  # a func may write to its time
 
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..base.caches import Cache
 from ..base.checks import real, whole
-from ..base.policy import CHECKED_LAGS, FITTED_NUMBERS, MOST_TERMS
+from ..base.policy import CHECKED_LAGS, CHECKED_NUMBERS, FEWEST_CHECKED, FITTED_NUMBERS, MOST_TERMS
 from ..base.torch_private import is_constant, value_of
 from ..errors import InputError
 from .base import Block, History, Memory
@@ -21,7 +23,8 @@ from .sum_of_exponentials import SumOfExponentials
 
 _FITTED: Cache[Tensor] = Cache("fits of exponentials", 8)
 _SUFFICED: Cache[list[int]] = Cache("terms that sufficed", 256)
-_SOLVERS: Cache[tuple[Tensor, Tensor]] = Cache("factors of fits", 64)
+_SAMPLED: Cache[Tensor] = Cache("lags of fits", 16)
+_BASES: Cache[Basis] = Cache("factors of fits", 64)
 _FADING: Cache[Tensor] = Cache("exponentials of checked lags", 16)
 
 
@@ -73,21 +76,27 @@ class Exponentials(History):
         return _FITTED.get(key, lambda: self._fit(weights))
 
     def _fit(self, weights: Tensor) -> Tensor:
-        """As few terms as reach the tolerance, whatever was fitted before; one looks first where the last fit ended."""
+        """As few terms as reach the tolerance, whatever was fitted before; one looks first where the last fit ended.
+
+        How many are enough is found without gradients; only the fit that is taken has them.
+        """
         size, steps = self.block, weights.shape[1] - 1
         if steps < 2 * size:
             return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
         power, fewest = _decay(value_of(weights), size), self.terms or max(4, _guess(self.tol, steps, size))
+        place = (size, steps, weights.device)
+        sampled = weights[:, _SAMPLED.get(place, partial(_samples, *place))]
+        tried = partial(self._tried, weights.detach(), sampled.detach(), power)
         sufficed = _SUFFICED.get((self, steps, power), lambda: [fewest])
-        terms, (c, reached) = sufficed[0], self._coefficients(weights, power, sufficed[0])
+        terms, (basis, reached) = sufficed[0], tried(sufficed[0])
         while reached <= self.tol and terms > fewest:
-            fewer, worse = self._coefficients(weights, power, terms - 2)
+            fewer, worse = tried(terms - 2)
             if worse > self.tol:
                 break
-            terms, c, reached = terms - 2, fewer, worse
+            terms, basis, reached = terms - 2, fewer, worse
         while reached > self.tol and self.terms is None and terms + 2 <= MOST_TERMS:
             terms += 2
-            c, better = self._coefficients(weights, power, terms)
+            basis, better = tried(terms)
             reached = min(reached, better)
         if reached > self.tol:
             raise InputError(
@@ -95,18 +104,15 @@ class Exponentials(History):
                 f"tol={2 * reached:.0e}, more exact lags (block={2 * size}), or history='full' or 'fft' for exact sums."
             )
         sufficed[:] = [terms]
-        lags = torch.arange(size + 1, 2 * size, dtype=torch.float64)[:, None]
-        shadow = torch.einsum("mk,nkg->nmg", torch.exp((size - lags) * self.rates(steps, terms)).to(c), c)
-        return torch.cat([weights[:, : size + 1], shadow, c], dim=1)
+        c = basis.coefficients(sampled)
+        return torch.cat([weights[:, : size + 1], basis.near @ c, c], dim=1)
 
-    def _coefficients(self, weights: Tensor, power: float, terms: int) -> tuple[Tensor, float]:
-        """The coefficients (sums, terms, groups) of so many exponentials, and their largest relative error."""
-        size, steps = self.block, weights.shape[1] - 1
-        c = weights[:, _samples(size, steps)].transpose(1, 2)
-        for factor in _SOLVERS.get((self, steps, terms, power), partial(_solver, self, steps, terms, power)):
-            c = c @ factor.to(c)
-        c = c.transpose(1, 2)
-        return c, _worst(c.detach(), weights.detach(), self.rates(steps, terms), size)
+    def _tried(self, weights: Tensor, sampled: Tensor, power: float, terms: int) -> tuple[Basis, float]:
+        """So many exponentials, and the largest relative error that they leave."""
+        steps = weights.shape[1] - 1
+        key = (self, steps, terms, power, weights.dtype, weights.device)
+        basis = _BASES.get(key, partial(_basis, self, steps, terms, power, weights))
+        return basis, _worst(basis.coefficients(sampled), weights, basis.rates, self.block)
 
     def rates(self, steps: int, terms: int) -> Tensor:
         """The rates per step, fastest last; float64."""
@@ -150,10 +156,10 @@ def _guess(tol: float, steps: int, block: int) -> int:
     return 2 * int(0.1 * -math.log10(tol) * math.log(300 * steps / block))
 
 
-def _samples(block: int, steps: int) -> Tensor:
+def _samples(block: int, steps: int, device: torch.device | None = None) -> Tensor:
     """Lags the fit looks at: log-spaced from B to N."""
     points = torch.linspace(math.log(block), math.log(steps), 6 * MOST_TERMS, dtype=torch.float64)
-    return torch.unique(points.exp().round().long().clamp(block, steps))
+    return torch.unique(points.exp().round().long().clamp(block, steps)).to(device)
 
 
 def _decay(weights: Tensor, block: int) -> float:
@@ -161,39 +167,70 @@ def _decay(weights: Tensor, block: int) -> float:
 
     Rounded, it does not change with the order, so that the coefficients are linear in the weights.
     """
-    ends = weights[:, [block, weights.shape[1] - 1]].abs().clamp(min=1e-300)
-    slope = torch.log(ends[:, 0] / ends[:, 1]) / math.log((weights.shape[1] - 1) / block)
-    return round(min(2.0, max(0.0, float(slope.mean()))), 1)
+    steps = weights.shape[1] - 1
+    ends = weights[:, block :: steps - block].abs().clamp(min=1e-300)  # of lags B and N
+    slope = torch.log(ends[:, 0] / ends[:, 1]).mean() / math.log(steps / block)
+    return round(min(2.0, max(0.0, float(slope))), 1)
 
 
-def _solver(history: Exponentials, steps: int, terms: int, power: float) -> tuple[Tensor, Tensor]:
-    """From sampled weights to coefficients: least squares on errors scaled by ``lag^power``.
+class Basis(NamedTuple):
+    """Some exponentials over some steps, and how weights become a sum of them.
+
+    Attributes:
+        rates: their rates, (terms,), in float64 on the host.
+        factors: from sampled weights to coefficients, one after the other.
+        near: their values at the lags between B and 2B, (B - 1, terms).
+    """
+
+    rates: Tensor
+    factors: tuple[Tensor, Tensor]
+    near: Tensor
+
+    def coefficients(self, sampled: Tensor) -> Tensor:
+        """(sums, terms, groups) from weights at the sampled lags, (sums, lags, groups)."""
+        return (sampled.transpose(1, 2) @ self.factors[0] @ self.factors[1]).transpose(1, 2)
+
+
+def _basis(history: Exponentials, steps: int, terms: int, power: float, like: Tensor) -> Basis:
+    """Least squares on errors scaled by ``lag^power``.
 
     Two factors of the pseudo-inverse, applied one after the other: multiplied out, it would lose half the digits.
     """
-    lags = _samples(history.block, steps).double()
+    lags, rates = _samples(history.block, steps).double(), history.rates(steps, terms)
     scale = ((lags / history.block) ** power)[:, None]
-    matrix = torch.exp((history.block - lags[:, None]) * history.rates(steps, terms)) * scale
-    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    u, s, v = torch.linalg.svd(_fading(history.block - lags, rates) * scale, full_matrices=False)
     kept = s > max(1e-14, 1e-2 * history.tol) * s[0]  # keeps coefficients small: float32 sums cancel nothing
-    return u[:, kept] * scale, v[kept] / s[kept, None]
+    near = _fading(-torch.arange(1, history.block), rates)
+    return Basis(rates, ((u[:, kept] * scale).to(like), (v[kept] / s[kept, None]).to(like)), near.to(like))
 
 
 def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
     """The largest error of any checked weight of lag > B, relative to it (but not to less than 1e-6 of ``w_B``)."""
-    steps = weights.shape[1] - 1
-    lags = torch.arange(block + 1, steps + 1)
-    if steps > CHECKED_LAGS:
-        points = torch.linspace(math.log(block + 1), math.log(steps), CHECKED_LAGS, dtype=torch.float64)
-        lags = torch.unique(points.exp().round().long().clamp(block + 1, steps))
-    floor = 1e-6 * weights[:, block : block + 1].abs()
-    worst = 0.0
-    for part in lags.split(1024):
-        make = partial(_fading, block - part, rates)
-        fading = _FADING.get((block, steps, len(rates), int(part[0])), make) if steps <= 4096 else make()
-        fit, true = torch.einsum("mk,nkg->nmg", fading.to(c), c), weights[:, part]
-        worst = max(worst, float(((fit - true).abs() / torch.maximum(true.abs(), floor)).max()))
+    steps, size = weights.shape[1] - 1, max(FEWEST_CHECKED, CHECKED_NUMBERS // weights.shape[2])
+    floor, worst = 1e-6 * weights[:, block : block + 1].abs(), 0.0
+    for part in _checked(block, steps, size):
+        if isinstance(part, slice) and steps <= 4096:
+            key = (block, steps, len(rates), part.start, part.stop, c.dtype, c.device)
+            fading = _FADING.get(key, partial(_fading_at, part, block, rates, c))
+        else:
+            fading = _fading_at(part, block, rates, c)
+        true = weights[:, part]
+        worst = max(worst, float(((fading @ c - true).abs() / torch.maximum(true.abs(), floor)).max()))
     return worst
+
+
+def _checked(block: int, steps: int, size: int) -> Iterator[slice | Tensor]:
+    """The lags at which a fit is compared with the weights, so many at a time."""
+    if steps <= CHECKED_LAGS:
+        yield from (slice(first, min(first + size, steps + 1)) for first in range(block + 1, steps + 1, size))
+        return
+    points = torch.linspace(math.log(block + 1), math.log(steps), CHECKED_LAGS, dtype=torch.float64)
+    yield from torch.unique(points.exp().round().long().clamp(block + 1, steps)).split(size)
+
+
+def _fading_at(part: slice | Tensor, block: int, rates: Tensor, like: Tensor) -> Tensor:
+    """What is left of each exponential at these lags, counted from B on."""
+    return _fading(block - (torch.arange(part.start, part.stop) if isinstance(part, slice) else part), rates).to(like)
 
 
 def _fading(lags: Tensor, rates: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ class Weighed(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, with 0 for lag 0; beyond it
+    """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, of which that of lag 0 belongs to
+    the local stage and is not meant; beyond it
     ``Σ_i c_i (1 - d_i)^{m-B}`` with coefficients ``c`` (groups, sums, K) and losses ``d`` (K,): of a sum that fades
     slowly, ``1 - d`` would be rounded so that thousands of steps later 1e-5 of it is wrong in float32.
     In a backward pass that weighs, the stepper adds their gradients to ``weighed``."""
@@ -64,11 +65,9 @@ class LongBlocks(Memory):
     def __init__(self, short: SumOfExponentials, weights: Tensor, rates: Tensor, block: int, weigh: bool) -> None:
         self.short, self.block, self.backward, self.near = short, block, short.backward, short.block
         lags, c = weights.permute(2, 0, 1).split([2 * self.near, short.terms], dim=-1)
-        lags = lags[..., : self.near + 1].clone(memory_format=torch.contiguous_format)
-        lags[..., 0] = 0  # the slope of the step itself belongs to the local stage
         key = (tuple(rates.tolist()), block, weights.dtype, weights.device)
         losses, self.fade = _FADED.get(key, lambda: _faded(rates, block, weights))  # by lag beyond B
-        self.modes = Modes(lags, c.contiguous(), losses)
+        self.modes = Modes(lags[..., : self.near + 1], c, losses)
         if weigh:
             self.weights_grad = weights.new_zeros(weights.shape[0], weights.shape[2], weights.shape[1])
             parts = self.weights_grad[..., 1 : self.near + 1], self.weights_grad[..., 2 * self.near :]

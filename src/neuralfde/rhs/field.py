@@ -66,6 +66,7 @@ class Field:
         self.args = args
         self.evaluations = 0
         self.trace: tuple[Hashable, ...] | None = None  # what the first evaluation did, where that was watched
+        self.taken: list[Tensor] = []  # what it took from outside, likewise
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
         self.first_graph: tuple[Tensor, Tensor] | None = None  # z_0 and f(t_0, z_0) with its graph, likewise
         self.impure: str | None = None
@@ -198,7 +199,7 @@ class Field:
         other.func, other._over_times = func, getattr(func, "over_times", None)
         other.structure, other.shape = structure, torch.Size(shape)
         other.first_slope = other.first_graph = other.trace = other.known_by = None
-        other.known, other.outside = [], []
+        other.known, other.outside, other.taken = [], [], []
         other.as_it_is, other._plain = True, other.autocast is None
         return other
 

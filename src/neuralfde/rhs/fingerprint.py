@@ -1,4 +1,4 @@
-"""What a call of ``func`` does, written down: two calls that read alike can share one captured graph."""
+"""What a call of ``func`` does, written down: two calls that read alike can share one captured graph, or one kernel."""
 
 from __future__ import annotations
 
@@ -10,35 +10,60 @@ from torch import Tensor
 
 from ..base.torch_private import Recording, pytree
 
+_NUMBERS = (int, float, str, torch.dtype, torch.device, type(None))
+_SINGLE = (Tensor, *_NUMBERS)
+
 
 class Watch(Recording):
     """Records every operation: its name, its numbers, and where each tensor came from.
 
     A tensor from outside is known by its address, so that one that is replaced between two solves (an attribute, a
-    closure) shows up as a different call, as does a number or a branch that has changed.
+    closure) shows up as a different call, as does a number or a branch that has changed. Views of one storage are told
+    apart by where they begin and by their strides.
+
+    Attributes:
+        taken: the tensors from outside, in the order in which they were met.
     """
 
     def __init__(self, known: list[Tensor]) -> None:
         super().__init__()
         self.lines: list[Hashable] = []
+        self.taken: list[Tensor] = []
         self.made = {_address(x): -1 - k for k, x in enumerate(known)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and write it down."""
-        leaves = pytree.tree_leaves((args, kwargs or {}))
-        self.lines.append((str(func), *[self._name(x) for x in leaves]))
-        out = func(*args, **(kwargs or {}))
-        for x in pytree.tree_leaves(out):
+        kwargs = kwargs or {}
+        self.lines.append((func, *[self._name(x) for x in _leaves((*args, kwargs) if kwargs else args)]))
+        out = func(*args, **kwargs)
+        for x in (out,) if isinstance(out, Tensor) else _leaves(out):
             if isinstance(x, Tensor):
                 self.made[_address(x)] = len(self.lines)
         return out
 
     def _name(self, x: Any) -> Hashable:
-        if isinstance(x, Tensor):
-            address = _address(x)
-            source = ("made", self.made[address]) if address in self.made else ("outside", address)
-            return (*source, tuple(x.shape), x.dtype)
-        return x if x is None or isinstance(x, int | float | str | torch.dtype | torch.device) else repr(x)
+        if not isinstance(x, Tensor):
+            return x if isinstance(x, _NUMBERS) else repr(x)
+        address = _address(x)
+        known = self.made.get(address)
+        if known is None and all(x is not y for y in self.taken):
+            self.taken.append(x)
+        source: tuple[Hashable, Hashable] = ("outside", address) if known is None else ("made", known)
+        if x.layout != torch.strided:
+            return (*source, x.shape, x.dtype, x.layout)
+        return (*source, x.shape, x.dtype, x.storage_offset(), x.stride())
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """All that is in a nesting; most calls have one tuple of tensors and numbers, which pytree takes ten times as long
+    for."""
+    found = []
+    for x in tree if isinstance(tree, tuple | list) else (tree,):
+        if isinstance(x, _SINGLE):
+            found.append(x)
+        else:
+            found += pytree.tree_leaves(x) or [repr(x)]
+    return found
 
 
 def _address(x: Tensor) -> int:

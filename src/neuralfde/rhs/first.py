@@ -152,7 +152,7 @@ def _first(field: Field, start: Tensor, own: Tensor, watch: bool) -> Any:
             raise
         finally:
             if watch:
-                field.trace = tuple(watched.lines)
+                field.trace, field.taken = tuple(watched.lines), watched.taken
 
 
 def _call(field: Field) -> str:

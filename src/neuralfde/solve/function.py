@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from ..base.policy import TABLE_NUMBERS
 from ..base.structure import all_finite, replace_tensors, tensors_in
 from ..base.torch_private import are_batched, derivatives_are_watched, places, with_parameters, with_tangent
 from ..errors import NonFiniteError, UnsupportedError
@@ -130,6 +131,8 @@ class Solve(torch.autograd.Function):
             out, between, record = _advised(plan, work)
         if plan.train:
             ctx.plan, ctx.run, ctx.adjoint, ctx.record = plan, run, adjoint, record
+            # a copy to the device waits for all that was asked of it before: small ones are kept
+            ctx.numbers = c if sum(x.numel() for x in c if x is not None) <= TABLE_NUMBERS else None
             ctx.save_for_backward(*inputs)
         return out, between
 
@@ -145,7 +148,7 @@ def _gradients(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple
     """The gradients of all inputs, by the adjoint."""
     plan, run, adjoint, inputs = ctx.plan, ctx.run, ctx.adjoint, ctx.saved_tensors
     z0 = inputs[COEFFICIENTS].detach()
-    c = _numbers(inputs, z0)
+    c = ctx.numbers or _numbers(inputs, z0)
     again = plan.called.restored(plan.field.impure is not None or adjoint.stores_graph)
 
     def work() -> Gradients:

@@ -167,7 +167,9 @@ def backward(
             place = steps.room(block.count, True)
             sums = like.new_zeros(block.count, 1, *like.shape) if place is None else place.zero_()
         task = backward_task(plan, c, block, sums, inner)
-        grads = [outside.get(n) for n in task.steps]
+        grads: list[Tensor | None] = [None] * block.count
+        for n in _nodes_in(plan.nodes, task.steps[-1], task.steps[0] + 1):
+            grads[task.steps[0] - n] = outside[n]
         mu, slopes = steps.backward(task, Pull(read, read_block, grads, totals, plan.weigh, record.witness))
         compare()
         if plan.callback is not None:
@@ -236,6 +238,11 @@ def _open_tape(plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> Tap
     if plan.storage.recomputes:
         return SegmentRows(plan, c, memory, like)
     return plan.storage.open(plan.steps + 1, (plan.scheme.sums, *like.shape), like.dtype, like.device)
+
+
+def _nodes_in(nodes: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+    """The output nodes from ``start`` up to ``stop``."""
+    return nodes[bisect_left(nodes, start) : bisect_left(nodes, stop)]
 
 
 def _take_nodes(nodes: tuple[int, ...], block: Block, states: Tensor, out: Tensor) -> None:

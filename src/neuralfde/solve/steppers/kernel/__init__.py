@@ -54,7 +54,7 @@ class Kernel(Stepper):
 
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
         """See :class:`Stepper`."""
-        return KernelSteps(plan, run)
+        return KernelSteps(plan, run, backward)
 
 
 def _why_not(plan: Plan) -> str | None:
@@ -79,11 +79,11 @@ def _launcher(plan: Plan, like: Tensor) -> Launcher | str:
 class KernelSteps(Steps):
     """Blocks of steps, a launch each."""
 
-    def __init__(self, plan: Plan, run: Run) -> None:
-        self.plan, self.run, self.launcher = plan, run, run.kernel
+    def __init__(self, plan: Plan, run: Run, backward: bool) -> None:
+        self.plan, self.run, self.launcher, self.pulls = plan, run, run.kernel, backward
 
     def __enter__(self) -> Steps:
-        self.launcher.begin()
+        self.launcher.begin(self.pulls)
         return self
 
     def forward(self, task: Task) -> Filled:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ....base.structure import tensors_in
 from .builder import Builder
+from .compound import Compound
 from .elements import MIXED, Elements, concatenated, constant_slots, slots_of, structural
-from .operations import FILLED, LITERAL, OTHERS, POINTWISE, SAME, STRUCTURAL
+from .operations import FILLED, LITERAL, MASKED, OTHERS, POINTWISE, SAME, STRUCTURAL
 from .program import Program, Sym
 from .record import Call, Constants, Refused, Unfit
 
@@ -45,7 +46,7 @@ class Lowering:
     """One attempt, with one idea of what a sample is."""
 
     def __init__(self, builder: Builder, constants: Constants, dtype: torch.dtype) -> None:
-        self.builder, self.dtype, self.recorded = builder, dtype, constants
+        self.builder, self.dtype, self.recorded, self.compound = builder, dtype, constants, Compound(builder)
         self.held: dict[int, Elements] = {}
         self.numbers: dict[int, int] = {}  # of constants, by the id of their tensor
         self.tensors: list[Tensor] = []
@@ -75,6 +76,8 @@ class Lowering:
                 found = self._lower(call, name)
             except (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError) as error:
                 raise Refused(f"{call.name} is not covered in this form: {error}") from error
+            # a buffer for a backward pass may have no elements at all
+            found = [y if x.numel() else Elements(torch.empty(x.shape).long()) for x, y in zip(out, found, strict=True)]
             if [elements.slot.shape for elements in found] != [x.shape for x in out]:
                 raise Refused(f"{call.name} is not covered in this form")
             self.held.update({id(x): elements for x, elements in zip(out, found, strict=True)})
@@ -88,49 +91,34 @@ class Lowering:
             return structural(call.op, args, kwargs, self.held)
         if name in SAME:
             return [self.of(args[0])]
-        if name == "where" and id(args[0]) not in self.held:  # a mask is kept as numbers
-            mask = self.builder.pointwise(lambda c: c.ne(0.0), self.of(args[0]))
-            return [self.builder.pointwise(POINTWISE[name], mask, *[self.of(_float(x)) for x in args[1:]])]
+        if name == "masked_fill":
+            name, args = "where", (args[1], args[2], args[0])
+        if name in MASKED:
+            masks, others = args[: MASKED[name]], args[MASKED[name] :]
+            given = [*map(self._mask, masks), *[self.of(_float(x)) for x in others]]
+            return [self.builder.pointwise(POINTWISE[name], *given)]
         if name in POINTWISE:
-            given = {k: v for k, v in kwargs.items() if k in ("alpha", "value", "rounding_mode", "approximate")}
+            named = {k: v for k, v in kwargs.items() if k in ("alpha", "value", "rounding_mode", "approximate")}
             rule = POINTWISE[name]
-            return [self.builder.pointwise(lambda *xs: rule(*xs, **given), *[self.of(_float(x)) for x in args])]
+            return [self.builder.pointwise(lambda *xs: rule(*xs, **named), *[self.of(_float(x)) for x in args])]
         if name in OTHERS:
-            found = getattr(self, f"_{name.lstrip('_')}")(*[self.of(x) for x in args], **kwargs)
+            plain = name.lstrip("_")
+            made = getattr(self.compound, plain, None) or getattr(self, f"_{plain}")
+            found = made(*[self.of(x) for x in args], **kwargs)
             return found if isinstance(found, list) else [found]
         raise Refused(f"{call.name} is not covered")
+
+    def _mask(self, x: Any) -> Elements:
+        """What is true or not; numbers are where they are not zero, and so is a mask that does not change."""
+        found: Elements = self.of(x)
+        compared = id(x) in self.held and x.dtype == torch.bool
+        return found if compared else self.builder.pointwise(lambda c: c.ne(0.0), found)
 
     def _cat(self, parts: list[Any], dim: int = 0) -> Elements:
         return concatenated(torch.cat, [self.of(x) for x in parts], dim, new_axis=False)
 
     def _stack(self, parts: list[Any], dim: int = 0) -> Elements:
         return concatenated(torch.stack, [self.of(x) for x in parts], dim, new_axis=True)
-
-    def _sum(self, x: Elements, dims: Sequence[int] | int | None = None, keepdim: bool = False, **_: Any) -> Elements:
-        return self.builder.summed(x, [dims] if isinstance(dims, int) else list(dims or ()), keepdim)
-
-    def _mean(self, x: Elements, dims: Any = None, keepdim: bool = False, **kwargs: Any) -> Elements:
-        total = self._sum(x, dims, keepdim)
-        return self.builder.pointwise(lambda y: y * (total.slot.numel() / x.slot.numel()), total)
-
-    def _native_layer_norm(
-        self, x: Elements, shape: Sequence[int], weight: Elements | None, bias: Elements | None, eps: float
-    ) -> list[Elements]:
-        dims, point = list(range(-len(shape), 0)), self.builder.pointwise
-        mean = self._mean(x, dims, True)
-        centred = point(Sym.__sub__, x, mean)
-        rate = point(lambda v: 1.0 / (v + eps).sqrt(), self._mean(point(lambda d: d * d, centred), dims, True))
-        out = point(Sym.__mul__, centred, rate)
-        out = out if weight is None else point(Sym.__mul__, out, weight)
-        return [out if bias is None else point(Sym.__add__, out, bias), mean, rate]
-
-    def _softmax(self, x: Elements, dim: int, half: bool) -> Elements:
-        first, *others = [x.map(lambda a, k=k: a.narrow(dim, k, 1)) for k in range(x.slot.shape[dim])]  # type: ignore[misc]
-        largest = first
-        for other in others:
-            largest = self.builder.pointwise(lambda a, b: a.maximum(b), largest, other)
-        powers = self.builder.pointwise(lambda a, b: (a - b).exp(), x, largest)
-        return self.builder.pointwise(Sym.__truediv__, powers, self._sum(powers, [dim], True))
 
     def _mm(self, x: Elements, w: Elements) -> Elements:
         if bool((w.slot >= 0).any()) and bool((x.slot < 0).all()):  # constants come second
@@ -152,6 +140,9 @@ class Lowering:
             raise Refused("aten::bmm is covered for small matrices alone")
         wide = self.builder.pointwise(Sym.__mul__, x.map(lambda a: a[..., None]), w.map(lambda a: a[:, None]))
         return self.builder.summed(wide, [2], False)
+
+    def _baddbmm(self, bias: Elements, x: Elements, w: Elements, beta: float = 1.0, alpha: float = 1.0) -> Elements:
+        return self.builder.pointwise(lambda b, y: b * float(beta) + y * float(alpha), bias, self._bmm(x, w))
 
 
 def _float(x: Any) -> Any:

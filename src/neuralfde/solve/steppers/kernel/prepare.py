@@ -26,10 +26,12 @@ from ...plan import Plan
 from .elements import Pick, picked
 from .emit import Emitter, Kernels
 from .lower import Lowered
+from .recipes import Recipe, key_of, taken_by, written
 from .record import Constants, Refused
 from .trace import Step, recorded, traced
 
 _PREPARED: Cache[Prepared | str] = Cache("kernels of steps", 16)
+_TRACED: Cache[Recipe | str | None] = Cache("steps that were traced", 16)
 
 
 @dataclass(frozen=True)
@@ -90,16 +92,41 @@ class Prepared:
 
     def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
         """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
-        shared, own = (
-            like.new_zeros(1) if pick is None else pick.of(constants, like) for pick in (self.shared, self.own)
+        shared, own = (  # nobody reads what stands for none
+            like.new_empty(1) if pick is None else pick.of(constants, like) for pick in (self.shared, self.own)
         )
         return shared, own
 
 
 def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor]]:
     """The kernels of this solve, what makes its constants, and their values now; raises where there are none."""
+    key = key_of(plan, like)
+    found = None if key is None else _TRACED.get((key, _near(plan)), lambda: _recipe(plan, like))
+    if isinstance(found, str):
+        raise Refused(found)
+    if found is None:
+        return _traced(plan, like)
+    calls, constants = found.again(taken_by(plan))
+    return found.prepared, Constants(calls, _trained(plan)), constants
+
+
+def _recipe(plan: Plan, like: Tensor) -> Recipe | str | None:
+    """See :func:`~.recipes.written`, or why there are no kernels."""
+    try:
+        found, constants, values = _traced(plan, like)
+    except Refused as reason:
+        return str(reason)
+    return written(found, constants.calls, values, taken_by(plan))
+
+
+def _trained(plan: Plan) -> list[Tensor]:
+    return [x for x in plan.leaves if x.requires_grad]
+
+
+def _traced(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor]]:
+    """The same from a step that is watched."""
     step = recorded(plan, like)
-    constants = Constants(step.record.constant, [x for x in plan.leaves if x.requires_grad])
+    constants = Constants(step.record.constant, _trained(plan))
     does, seen = step.described()
     trained = tuple(id(x) in constants.trained for x in seen)
     structure = plan.field.structure
