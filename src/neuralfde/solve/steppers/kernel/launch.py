@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ....base.policy import KERNEL_MODES, KERNEL_REPLAYS
+from ....base.policy import KERNEL_MODES, KERNEL_PAIRED, KERNEL_PAIRS, KERNEL_REPLAYS, KERNEL_ROWS
 from ....base.torch_private import copy_each, shared_memory_of, vjp
-from ....history import Modes
+from ....history import Modes, Weighed
 from ...plan import Plan
 from ..base import Pull, Task, Totals
-from .pairs import Pairs
 from .prepare import prepared
 from .record import Refused
 
@@ -73,51 +68,31 @@ class Launcher:
             self.samples, *self.prepared.strides, row, width,
         )  # fmt: skip
 
-    def launch(self, name: str, task: Task, tensors: tuple[Any, ...], common: tuple[Any, ...], weigh: bool) -> None:
-        """Run a kernel over the steps of a block."""
-        kernel, grid, options = self._kernel(name, task, weigh)
-        with torch.cuda.device_of(task.sums):
-            kernel[grid](*tensors, *common, **options)
-
-    def _kernel(self, name: str, task: Task, weigh: bool) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
-        """A kernel, its programs, and what it is compiled for."""
-        modes = _modes(task)
+    def launch(
+        self, name: str, task: Task, tensors: tuple[Any, ...], common: tuple[Any, ...], weigh: bool, dry: bool = False
+    ) -> None:
+        """Run a kernel over the steps of a block, or only compile it; raises where the device has no room for it."""
+        modes = _room(len(task.inner.losses)) if isinstance(task.inner, Modes) else 0
         options = {**self.prepared.fixed(task.sums, name, modes), "WEIGH": weigh}
         tiles = -(-self.samples // options["BM"])
         grid = (tiles, max(1, min(task.block.count, KERNEL_REPLAYS // tiles))) if name == "replay" else (tiles,)
-        return self.prepared.functions(modes)[name], grid, options
-
-    def compile(self, task: Task, plan: Plan, sums: Tensor, common: tuple[Any, ...]) -> None:
-        """All kernels of a solve, at once; raises where the device has no room for one of them.
-
-        A backward pass that finds no room would find it too late. Triton is a compiler of one thread, which leaves
-        Python's lock to others while it works.
-        """
-        key = (_modes(task), plan.train, plan.weigh)
-        if key in self.prepared.fitting:
-            return
-        given: dict[str, tuple[tuple[Any, ...], bool]] = {"forward": ((sums,) * 3 + (0,), False)}
-        if plan.train:
-            given["backward"] = ((sums,) * 7 + (0, 0, 0), plan.weigh)
-            if self.kernels.replays:
-                given["replay"] = ((sums,) * 3 + (0,), plan.weigh)
-        jobs: list[Callable[[], Any]] = []
-        for name, (tensors, weigh) in given.items():
-            kernel, grid, options = self._kernel(name, task, weigh)
-            jobs.append(partial(kernel.warmup, *tensors, *common, grid=grid, **options))
-        if plan.weigh and isinstance(task.inner, Modes):
-            jobs += Pairs(task.inner, (task.block.count, *sums.shape[1:]), sums.dtype).compiling(sums)
-        for made in at_once(jobs, sums):
-            _check_room(made, sums.device)
-        self.prepared.fitting.add(key)
+        kernel, key = self.prepared.functions(modes)[name], (name, modes, weigh)
+        with torch.cuda.device_of(task.sums):
+            if key not in self.prepared.fitting and task.sums.is_cuda:
+                _check_room(kernel.warmup(*tensors, *common, grid=grid, **options), task.sums.device)
+            self.prepared.fitting.add(key)
+            if not dry:
+                kernel[grid](*tensors, *common, **options)
 
     def forward(self, task: Task, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, states and slopes of a block."""
         sums, common = task.sums.contiguous(), self.common(task, plan)
         slopes = torch.empty_like(sums[:, 0])
         states = sums[:, 0] if sums.shape[1] == 1 else torch.empty_like(slopes)
-        if is_compiled_for(sums):
-            self.compile(task, plan, sums, common)
+        if plan.train:  # a backward pass that finds no room would find it too late
+            self.launch("backward", task, (sums,) * 7 + (0, 0, 0), common, weigh=plan.weigh, dry=True)
+            if self.kernels.replays:
+                self.launch("replay", task, (sums,) * 3 + (0,), common, weigh=plan.weigh, dry=True)
         self.launch("forward", task, (sums, states, slopes, 0), common, weigh=False)
         return sums, states, slopes
 
@@ -157,7 +132,7 @@ class Launcher:
                 found[task.origin] = 0.0
             pull.totals.add_locals(task.steps, found)
         if isinstance(task.inner, Modes) and task.inner.weighed is not None:
-            Pairs(task.inner, tuple(mu.shape), mu.dtype).add(task.inner.weighed, mu, slopes)  # type: ignore[arg-type]
+            _pull_modes(task.inner, task.inner.weighed, mu, slopes)
         return mu, slopes if pull.weigh else None
 
     def _gather(self, rows: Tensor, saved: Tensor, totals: Tensor) -> None:
@@ -202,34 +177,37 @@ def _weights(inner: Tensor | Modes) -> tuple[Any, ...]:
     return table, count, *strides, table, table
 
 
-def is_compiled_for(like: Tensor) -> bool:
-    """Whether kernels for this tensor are compiled, not interpreted."""
-    return like.is_cuda
+def _pull_modes(modes: Modes, weighed: Weighed, mu: Tensor, slopes: Tensor) -> None:
+    """Add the gradients of lags and coefficients from all pairs of a step of a block with an earlier one."""
+    import triton.language as tl
+
+    from . import functions
+
+    count, sums, groups, width = mu.shape
+    lags, terms, row = modes.lags.shape[-1] - 1, len(modes.losses), groups * width
+    dtype = tl.float32 if mu.dtype == torch.float32 else tl.float64
+    options = {"DT": dtype, "R": lags, "BLOCK": KERNEL_PAIRS, "num_warps": 1}
+    tiles = -(-row // KERNEL_PAIRS)
+    pieces = max(1, min(count // lags, KERNEL_REPLAYS // (tiles * sums)))
+    near, far = mu.new_empty(pieces, sums, lags, groups, width), mu.new_empty(sums, terms, groups, width)
+    sizes, power = (count, sums, row, width), _power(terms)
+    if tiles * sums < KERNEL_REPLAYS:
+        power = min(power, KERNEL_PAIRED)
+    with torch.cuda.device_of(mu):
+        functions.near_pairs[(tiles, sums, pieces)](
+            mu, slopes, weighed.previous, near, *sizes, P=_power(lags), **options
+        )
+        functions.far_pairs[(tiles, sums, -(-terms // power))](
+            mu, slopes, weighed.previous, weighed.older, modes.losses, far, *sizes, terms,
+            K=power, AHEAD=KERNEL_ROWS, **options,
+        )  # fmt: skip
+    weighed.lags.add_(near.sum((0, -1)).transpose(1, 2))
+    weighed.coefficients.add_(far.sum(-1).transpose(1, 2))
 
 
-def at_once(jobs: list[Callable[[], Any]], like: Tensor) -> list[Any]:
-    """What these give, each in a thread of its own, for the device of ``like``."""
-
-    def here(job: Callable[[], Any]) -> Any:
-        with torch.cuda.device_of(like):  # of this thread
-            return job()
-
-    _know_triton()
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        return list(pool.map(here, jobs))
-
-
-def _know_triton() -> None:
-    """Triton reads all of itself once a process to tell its versions apart, 0.7 s: threads would all do it at once."""
-    with contextlib.suppress(ImportError):  # it has moved from version to version
-        from triton.runtime.cache import triton_key
-
-        triton_key()
-
-
-def _modes(task: Task) -> int:
-    """How many exponentials there has to be room for; 0 where there are none."""
-    return _room(len(task.inner.losses)) if isinstance(task.inner, Modes) else 0
+def _power(count: int) -> int:
+    """The power of two that holds so many numbers."""
+    return 1 << (count - 1).bit_length()
 
 
 def _room(terms: int) -> int:
