@@ -137,7 +137,7 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
     if against is not None:
         raise InputError(
             f"neither step=, steps= nor grid= is given, and a tolerance cannot choose the steps: {against}. Give one "
-            "of them, or method='trapezoid' (implicit) or ABM(ahead=True) (explicit)."
+            "of the three."
         )
     if given.grading != 1 or given.velocity is not None or more:
         raise InputError(

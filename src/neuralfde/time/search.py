@@ -22,6 +22,7 @@ from ..base.policy import (
     ADAPTIVE_WEIGHT,
     JUMP_LENGTH,
 )
+from ..base.structure import all_finite
 from ..errors import ConvergenceError
 from ..schemes import OneStage, Scheme, Stages
 from .controller import Tolerance, Trial, next_length, slope_error
@@ -167,7 +168,8 @@ def _tried(
         try:
             z, v = scheme.locate(f, x[0], w0, before.view(shape), stages, f"the step to t={time + length:g}")
         except ConvergenceError:
-            return None
+            lost = [v for _, v in seen if not all_finite(v)]
+            return Trial(before, lost[0].view_as(before), lost[0].view_as(before).abs()) if lost else None
     else:
         z, v = scheme.evaluate(f, x, w0)
     assert v is not None
@@ -200,7 +202,7 @@ def _rates(
     """
     (a, before), (b, after) = seen[0], seen[-1]
     change = after - before
-    rows = torch.stack([b - a, change, w0 * change, b, slope, slope - last]).div_(scale).flatten(1).double()
+    rows = torch.stack([b - a, change, w0 * change, b, slope, slope - last]).div_(scale).reshape(6, -1).double()
     products = (rows @ rows.T).tolist()
     by, _, weighed, size, now, turned = (math.sqrt(products[k][k]) for k in range(6))
     passes = now / max(turned, 1e-300)
