@@ -101,6 +101,7 @@ def test_structures_complex_numbers_and_events():
         ({"past": (TIMES.flip(0), torch.ones(5, 1))}, "must increase"),
         ({"past": (TIMES, torch.ones(5, 1) / 0)}, "NaN or infinity"),
         ({"z0": torch.zeros(1)}, "z0=None"),
+        ({"z0": 1.0}, "z0=None"),
         ({"order": nf.Tempered(0.5, 1.0)}, "Caputo"),
         ({"order": 1.5, "velocity": torch.zeros(1)}, "up to 1"),
         ({"history": nf.Window(4)}, "forgets"),
