@@ -98,7 +98,8 @@ def test_a_state_that_is_one_number(method):
     one = torch.tensor(1.0, dtype=F64, requires_grad=True)
     found = nf.fdeint(decay, one, 2.0, 0.5, method=method)
     alike = nf.fdeint(decay, one[None], 2.0, 0.5, method=method)
-    assert found.shape == () and found == alike[0]
+    assert found.shape == ()
+    assert found == alike[0]
     assert torch.autograd.grad(found, one) == torch.autograd.grad(alike, one)
 
 

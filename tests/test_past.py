@@ -98,6 +98,7 @@ def test_structures_complex_numbers_and_events():
         ({"past": (TIMES, 1.0)}, "first axis"),
         ({"past": (TIMES[:3], torch.ones(5, 1))}, "begins at 0"),
         ({"past": (TIMES, torch.ones(4, 1))}, "5 times"),
+        ({"past": (TIMES[-1:], torch.ones(1, 1))}, "a single state is z0"),
         ({"past": (TIMES.flip(0), torch.ones(5, 1))}, "must increase"),
         ({"past": (TIMES, torch.ones(5, 1) / 0)}, "NaN or infinity"),
         ({"z0": torch.zeros(1)}, "z0=None"),

@@ -156,8 +156,8 @@ class Watched:
         after = self.event.reset(event.state)
         if not alike(after, event.state) or not all_finite(*pytree.tree_leaves(after)):
             raise InputError(
-                "reset must return a state like the one that it is given, of its structure, shapes and dtype, in finite "
-                "numbers: torch.zeros_like(z), for example."
+                "reset must return a state of the structure, shapes and dtype that it is given, in finite numbers: "
+                "torch.zeros_like(z), for example."
             )
         value = pytree.tree_map(lambda a, b: a - b, after, event.state)
         if self.own:

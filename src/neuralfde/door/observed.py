@@ -68,7 +68,10 @@ def initial_state(z0: Any, past: Any) -> Any:
 
 def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
     """``(times, states)`` as a user gives them, times increasing up to the initial one."""
-    times, _ = read_times(reals("the times of past=", past[0]).double().reshape(-1), "the times of past=")
+    given = reals("the times of past=", past[0]).double().reshape(-1)
+    if len(given) < 2:
+        raise InputError("past= is a window of at least two times; a single state is z0: leave past= out.")
+    times, _ = read_times(given, "the times of past=")
     start = read_times(t)[0][0]
     if abs(times[-1] - start) > WHOLE_SLACK * (times[-1] - times[0]):
         raise InputError(

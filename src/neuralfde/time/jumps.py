@@ -72,7 +72,8 @@ def value_of_jump(value: Callable[[Any], Any], before: Any) -> Any:
     found = value(before)
     if not alike(found, before):
         raise InputError(
-            "the value of a jump, as a function of the state before it, must have the structure, shapes and dtype of z0."
+            "the value of a jump, as a function of the state before it, must have the structure, shapes and dtype of "
+            "z0: torch.zeros_like(z), for example."
         )
     return found
 
