@@ -93,6 +93,16 @@ def test_a_structure_in_float32_and_a_block():
     assert block.raw_order.grad.abs() > 0
 
 
+@pytest.mark.parametrize("method", ["trapezoid", nf.ABM(ahead=True)], ids=str)
+def test_a_state_that_is_one_number(method):
+    one = torch.tensor(1.0, dtype=F64, requires_grad=True)
+    found = nf.fdeint(decay, one, 2.0, 0.5, method=method)
+    alike = nf.fdeint(decay, one[None], 2.0, 0.5, method=method)
+    assert found.shape == ()
+    assert found == alike[0]
+    assert torch.autograd.grad(found, one) == torch.autograd.grad(alike, one)
+
+
 @pytest.mark.parametrize(
     ("func", "options", "words"),
     [
@@ -113,8 +123,9 @@ def test_a_structure_in_float32_and_a_block():
             {"method": "abm", "rtol": 0.1},
             ["reached t=1 ", "NaN or infinite"],
         ),
+        (lambda t, z: torch.sqrt(1 - t) - z, {"rtol": 0.1}, ["reached t=1 ", "NaN or infinite"]),
     ],
-    ids=["blow-up", "too many", "an odd number", "foreseen", "not finite"],
+    ids=["blow-up", "too many", "an odd number", "foreseen", "not finite", "not finite, implicit"],
 )
 def test_a_tolerance_that_cannot_be_met_names_time_and_culprit(func, options, words):
     with pytest.raises(nf.ConvergenceError) as caught:

@@ -41,14 +41,32 @@ def test_lags_and_all_else_have_exact_gradients(options):
     assert torch.autograd.gradcheck(solve, given, fast_mode=True)
 
 
+def delayed_integrals(t, order):
+    """The solution of ``D^β z = -z(t - 1)``, 1 up to time 0."""
+    terms = torch.arange(12, dtype=F64)
+    late = (t[:, None] - terms + 1).clamp(min=0) * (terms > 0)
+    return 1 + ((-1) ** terms * late ** (order * terms) / torch.lgamma(order * terms + 1).exp() * (late > 0)).sum(1)
+
+
+@pytest.mark.parametrize(("order", "rtol", "steps"), [(0.3, 1e-4, 700), (0.9, 1e-5, 1300)])
+def test_states_between_steps_are_held_to_the_tolerance_where_a_delay_shows_them(order, rtol, steps):
+    """Slopes are constant up to the lag, so that only the states say how short the steps must be."""
+    t = torch.tensor([0.0, 0.5, 0.99, 1.01, 1.7, 3.0], dtype=F64)
+    with torch.no_grad():
+        found = nf.solve(
+            lambda t, z, ago: -ago, torch.ones(1, dtype=F64), t, order, lags=1.0, rtol=rtol, method=nf.ABM(ahead=True)
+        )
+    exact = delayed_integrals(t, order)
+    assert ((found.ys[:, 0] - exact).abs() < 3 * rtol * (1 + exact.abs())).all()
+    assert found.stats.accepted < steps
+
+
 @pytest.mark.parametrize("method", [nf.Trapezoid(), nf.ABM(ahead=True)], ids=str)
 def test_a_tolerance_chooses_steps_up_to_the_lag(method):
     """The delayed integral of a known forcing, over three decades; lags are learned on the mesh that was found."""
     t, lag = torch.tensor([0.0, 0.01, 0.5, 1.0, 10.0], dtype=F64), leaf(1.0)
     found = nf.solve(lambda t, z, ago: -ago, torch.ones(1, dtype=F64), t, 0.6, lags=lag, rtol=1e-4, method=method)
-    terms = torch.arange(12, dtype=F64)
-    late = (t[:, None] - terms + 1).clamp(min=0) * (terms > 0)
-    exact = 1 + ((-1) ** terms * late ** (0.6 * terms) / torch.lgamma(0.6 * terms + 1).exp() * (late > 0)).sum(1)
+    exact = delayed_integrals(t, 0.6)
     assert ((found.ys[:, 0] - exact).abs() < 2e-4 * (1 + exact.abs())).all()
     assert found.stats.largest_step <= 0.5
     (grad,) = torch.autograd.grad(found.ys[-1].sum(), lag)

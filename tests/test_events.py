@@ -152,6 +152,17 @@ def test_resets_of_single_samples_have_exact_gradients(options):
     torch.testing.assert_close(gradients(loss, *given), differences(loss, *given), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{"steps": 40}, {"rtol": 1e-3}], ids=str)
+def test_times_are_those_asked_for_also_beyond_the_end(options):
+    t = torch.tensor([0.0, 0.1, 2.0, 7.0], dtype=F64)
+    for asked, ts in ((t, t), (7.0, t[-1:])):
+        found = nf.solve(
+            lambda t, z: -z, torch.ones(1, dtype=F64), asked, 0.6, event=lambda t, z: z[0] - 0.5, **options
+        )
+        torch.testing.assert_close(found.ts, ts, rtol=1e-14, atol=0.0)
+        assert found.grid[-1] < 1
+
+
 def test_times_that_are_only_noted():
     turns = nf.Event(lambda t, z: z["x"][0], direction=-1, terminal=False)
     z0 = {"x": torch.ones(1, dtype=F64), "y": torch.zeros(1, dtype=F64)}
@@ -219,6 +230,10 @@ def test_complex_states():
         (lambda t, z: z[0, 0] - 0.5, {"horizon": 2.0}, "horizon"),
         (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: 2 * z), {}, "happens at once again"),
         (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: z[0]), {}, "reset must return"),
+        (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: 0.0), {}, "reset must return"),
+        (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: (z,)), {}, "reset must return"),
+        (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: z.double()), {}, "reset must return"),
+        (nf.Event(lambda t, z: z[0, 0] - 0.5, reset=lambda z: z / 0), {}, "finite"),
         ("end", {}, "callable"),
     ],
     ids=itertools.count(),

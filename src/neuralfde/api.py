@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from .adjoints import Adjoint
 from .base.caches import to_device
 from .base.checks import named
+from .base.grid import Grid
 from .base.structure import is_complex
 from .base.torch_private import compiler_is_watching, pytree, without_compiler
 from .course import follow, needs_no_steps, solved_exactly, stats_of
@@ -64,7 +65,6 @@ class Solution:
 
     ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=`` asked for it.
     ``state``, where ``resume=True`` asked for it, is what a later solve goes on from, as ``past=state``.
-    ``grid`` are the times at which the steps ended, float64; a later solve takes them as ``grid=``.
     ``event_times``, with ``event=``, are the times at which it happened, with their gradients: of the shape that
     ``event`` returns where it ends the solve, several stacked first where not, infinite where it did not happen.
     """
@@ -74,8 +74,16 @@ class Solution:
     stats: Stats
     error: Any = None
     state: State | None = None
-    grid: Tensor | None = None
     event_times: Tensor | None = None
+    _grid: Grid | None = field(default=None, repr=False)
+
+    @property
+    def grid(self) -> Tensor | None:
+        """The times at which the steps ended, float64; a later solve takes them as ``grid=``. None: there were none.
+
+        Made when it is asked for: beside a solve of very many small steps, one more number a step is a lot.
+        """
+        return None if self._grid is None else self._grid.start + self._grid.elapsed
 
 
 @explained
@@ -269,7 +277,7 @@ def solve(
             half = run(func, z0, t, order, given._replace(step=None, **longer)).ys
         half = structure.unpack(structure.pack(half)[None]) if wanted.terminal else half
         error = difference(ys, half, gain(stats.method, order))
-    return Solution(ts, ys, stats, error, solved.state, wanted.grid.start + wanted.grid.elapsed, solved.event_times)
+    return Solution(ts, ys, stats, error, solved.state, solved.event_times, wanted.grid)
 
 
 def asked(z0: Any, t: Any, past: Any) -> tuple[Any, Any]:

@@ -83,7 +83,8 @@ class Grid:
     def positions(self, times: list[float], eps: float = torch.finfo(torch.float64).eps) -> tuple[float, ...]:
         """Where these times lie: the index of the cell plus the part of it that has passed.
 
-        On a mesh a time is that of a point where it differs by its rounding, ``eps``, and not by more.
+        On a mesh a time is that of a point where it differs by its rounding, ``eps``, and not by more; one beyond the
+        mesh lies that far beyond its last cell.
         """
         if self.uniform:
             start, step = self.start, self.step
@@ -92,7 +93,8 @@ class Grid:
         low = (torch.searchsorted(self.elapsed, since, right=True) - 1).clamp(0, self.steps - 1)
         left, right = self.elapsed[low], self.elapsed[low + 1]
         slack, share = 4 * eps * (since.abs() + 2 * abs(self.start)), (since - left) / (right - left)
-        share = torch.where(since - left <= slack, 0.0, torch.where(right - since <= slack, 1.0, share))
+        share = torch.where((since - left).abs() <= slack, 0.0, share)
+        share = torch.where((since - right).abs() <= slack, 1.0, share)
         return tuple((low + share).tolist())
 
     def at(self, positions: Tensor) -> Tensor:

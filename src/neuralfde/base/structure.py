@@ -204,6 +204,15 @@ def all_finite(*tensors: Tensor) -> bool:
     return all(map(math.isfinite, torch.stack(worst).tolist() if len(worst) > 1 else map(float, worst)))
 
 
+def alike(tree: Any, other: Any) -> bool:
+    """Whether two states have one structure, and in it tensors of the same shapes, dtypes and devices."""
+    (mine, spec), (theirs, given) = pytree.tree_flatten(tree), pytree.tree_flatten(other)
+    return bool(spec == given) and all(
+        isinstance(a, Tensor) and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+        for a, b in zip(mine, theirs, strict=True)
+    )
+
+
 def tensors_in(tree: Any) -> list[Tensor]:
     """All tensors of a nested structure, in order."""
     if isinstance(tree, Tensor):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base.grid import Request, read_times, request
 from ..base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
-from ..base.structure import Structure, all_finite, structure_of
+from ..base.structure import Structure, alike, all_finite, structure_of
 from ..base.torch_private import derivatives_are_watched, pytree
 from ..door.adaptive import Adapted, adapted
 from ..door.validation import Options
@@ -154,8 +154,11 @@ class Watched:
             shift -= apart
         assert self.event.reset is not None
         after = self.event.reset(event.state)
-        if [x.shape for x in pytree.tree_leaves(after)] != [x.shape for x in pytree.tree_leaves(event.state)]:
-            raise InputError("reset must return a state of the structure and shapes that it is given.")
+        if not alike(after, event.state) or not all_finite(*pytree.tree_leaves(after)):
+            raise InputError(
+                "reset must return a state of the structure, shapes and dtype that it is given, in finite numbers: "
+                "torch.zeros_like(z), for example."
+            )
         value = pytree.tree_map(lambda a, b: a - b, after, event.state)
         if self.own:
             place = torch.tensor([k], device=self.like.device)

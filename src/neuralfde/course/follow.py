@@ -69,7 +69,7 @@ def _jump_by_jump(
             before = elapsed[elapsed < at - 1.5 * JUMP_LENGTH * (asked[-1] - asked[0])]
             part = part._replace(grid=torch.cat([asked[0] + before, end]))
         found = solve(func, z0, torch.tensor([asked[0], asked[0] + at], dtype=torch.float64), order, part).ys
-        values.append(value_of_jump(value, pytree.tree_map(lambda x: x[-1], found), structure))
+        values.append(value_of_jump(value, pytree.tree_map(lambda x: x[-1], found)))
     given = given._replace(jumps=_stacked(times, values))
     if elapsed is not None:
         given = given._replace(grid=torch.cat([asked[0] + elapsed[:-1], end.new_tensor(asked[-1:])]))

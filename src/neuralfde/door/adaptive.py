@@ -119,7 +119,7 @@ def adapted(
         march = partial(find_mesh, equation, marching, times[-1] - times[0], jumps=jumps)
         if marched is None and until is None:
             refuse_hopeless(march, tolerance)
-        found = march(tolerance, until=ended, longest=math.inf if marched is None else marched.longest)
+        found = march(tolerance, until=ended, lag=math.inf if marched is None else marched.shortest)
     except RuntimeError as error:
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise
@@ -137,7 +137,7 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
     if against is not None:
         raise InputError(
             f"neither step=, steps= nor grid= is given, and a tolerance cannot choose the steps: {against}. Give one "
-            "of them, or method='trapezoid' (implicit) or ABM(ahead=True) (explicit)."
+            "of the three."
         )
     if given.grading != 1 or given.velocity is not None or more:
         raise InputError(
@@ -156,7 +156,7 @@ class _Marched:
     ) -> None:
         self.delays = delays_of(*lags_of(given.lags), structure, window, torch.zeros(1, dtype=torch.float64), horizon)
         self.times, self.rows = [0.0], [first]
-        self.longest = min(float(lag.detach()) for lag in self.delays.lags)
+        self.shortest = min(float(lag.detach()) for lag in self.delays.lags)
 
     def lagged(self, time: float) -> Any:
         """What ``func`` gets at a time up to one step beyond the last state."""

@@ -24,7 +24,10 @@ def why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Sche
     if float(value_of(known["order"]).max()) > 1:
         return "the kernel of an order above 1 grows and is no sum of decaying exponentials"
     if not scheme.cells:
-        return f"method={type(scheme).__name__} is no integration rule on cells"
+        return (
+            f"method={type(scheme).__name__} is no integration rule on cells, as 'trapezoid' (implicit) and "
+            "ABM(ahead=True) (explicit) are"
+        )
     return None
 
 

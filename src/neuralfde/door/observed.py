@@ -16,7 +16,7 @@ from torch import Tensor
 from ..base.checks import reals
 from ..base.grid import read_times
 from ..base.policy import WHOLE_SLACK
-from ..base.structure import Structure, all_finite, structure_of
+from ..base.structure import Structure, alike, all_finite, structure_of
 from ..base.torch_private import pytree, value_of
 from ..errors import InputError, InputTypeError
 from ..history import History, Window
@@ -60,19 +60,18 @@ def initial_state(z0: Any, past: Any) -> Any:
         raise InputTypeError("the states of past= must be tensors with the times along a first axis.")
     last = pytree.tree_map(lambda x: x[-1], past[1])
     if z0 is not None:
-        mine, other = pytree.tree_flatten(z0), pytree.tree_flatten(last)
-        pairs = list(zip(mine[0], other[0], strict=False))
-        same = mine[1] == other[1] and all(
-            (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) for a, b in pairs
-        )
-        if not same or not all(torch.allclose(a, b, rtol=1e-5) for a, b in pairs):
+        pairs = zip(pytree.tree_leaves(z0), pytree.tree_leaves(last), strict=False)
+        if not alike(z0, last) or not all(torch.allclose(a, b, rtol=1e-5) for a, b in pairs):
             raise InputError("z0 is not the last state of past=: pass z0=None, which takes that.")
     return last
 
 
 def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
     """``(times, states)`` as a user gives them, times increasing up to the initial one."""
-    times, _ = read_times(reals("the times of past=", past[0]).double().reshape(-1), "the times of past=")
+    given = reals("the times of past=", past[0]).double().reshape(-1)
+    if len(given) < 2:
+        raise InputError("past= is a window of at least two times; a single state is z0: leave past= out.")
+    times, _ = read_times(given, "the times of past=")
     start = read_times(t)[0][0]
     if abs(times[-1] - start) > WHOLE_SLACK * (times[-1] - times[0]):
         raise InputError(

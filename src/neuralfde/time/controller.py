@@ -78,14 +78,14 @@ def next_length(length: float, excess: float, power: float, stiffness: float, or
     return length * min(ADAPTIVE_GROWTH, max(ADAPTIVE_SHRINK, min(factor, max(stable, 0.5))))
 
 
-def slope_error(slopes: list[Tensor], lengths: list[float], linear: bool) -> Tensor:
-    """How far a slope is, in the mean, from what a rule takes it to be on the newest cell.
+def cell_error(rows: list[Tensor], lengths: list[float], linear: bool) -> Tensor:
+    """How far a slope, or a state, is in the mean from what a rule takes it to be on the newest cell.
 
     A linear rule leaves ``h²/6 |v[t_{n-2}, t_{n-1}, t_n]|``, a constant one, or any on the first cell, half of the
     change.
     """
-    change, h = slopes[-1] - slopes[-2], lengths[-1]
-    if not linear or len(slopes) < 3:
+    change, h = rows[-1] - rows[-2], lengths[-1]
+    if not linear or len(rows) < 3:
         return change.abs() / 2
     before = lengths[-2]
-    return (change - (slopes[-2] - slopes[-3]) * (h / before)).abs() * (h / (6 * (h + before)))
+    return (change - (rows[-2] - rows[-3]) * (h / before)).abs() * (h / (6 * (h + before)))

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..base.checks import reals
 from ..base.grid import Grid, Request, read_times
 from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH, WHOLE_SLACK
-from ..base.structure import Structure, all_finite
+from ..base.structure import Structure, alike, all_finite
 from ..base.torch_private import pytree
 from ..base.torch_transforms import is_followed, refuse_mapped
 from ..errors import InputError, InputTypeError
@@ -56,20 +56,24 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     start, end = asked[0], asked[-1]
     apart = 2 * JUMP_LENGTH * (end - start)
     if not times or not all(b - a > apart for a, b in itertools.pairwise([start, *times])) or not times[-1] <= end:
-        raise InputError(f"the times of jumps= must increase, after the initial time {start:g} and up to {end:g}.")
+        raise InputError(
+            f"the times of jumps= must increase, after the initial time {start:g} and up to {end:g}. A jump "
+            "at the initial time belongs to z0, two at one time are one by the sum of both; leave later ones out, and "
+            "jumps= where there are none."
+        )
     since = tuple(x - start for x in times)
     if callable(values):
-        return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row), structure)))
+        return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row))))
     return Jumps(since, _rows(values, len(times), structure), at - start if is_followed(at) else None)
 
 
-def value_of_jump(value: Callable[[Any], Any], before: Any, structure: Structure) -> Any:
+def value_of_jump(value: Callable[[Any], Any], before: Any) -> Any:
     """By how much the state jumps, as a function of the state before, checked."""
     found = value(before)
-    leaves, spec = pytree.tree_flatten(found)
-    if spec != structure.spec or [getattr(x, "shape", None) for x in leaves] != list(structure.shapes):
+    if not alike(found, before):
         raise InputError(
-            "the value of a jump, as a function of the state before it, must have the structure and shapes of z0."
+            "the value of a jump, as a function of the state before it, must have the structure, shapes and dtype of "
+            "z0: torch.zeros_like(z), for example."
         )
     return found
 

@@ -22,9 +22,10 @@ from ..base.policy import (
     ADAPTIVE_WEIGHT,
     JUMP_LENGTH,
 )
+from ..base.structure import all_finite
 from ..errors import ConvergenceError
 from ..schemes import OneStage, Scheme, Stages
-from .controller import Tolerance, Trial, next_length, slope_error
+from .controller import Tolerance, Trial, cell_error, next_length
 from .jumps import Jumps
 from .past import Past
 
@@ -68,12 +69,13 @@ def find_mesh(
     tolerance: Tolerance,
     jumps: Jumps | None = None,
     until: Callable[[float, Tensor], bool] | None = None,
-    longest: float = math.inf,
+    lag: float = math.inf,
 ) -> Found:
     """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten.
 
     A march stops just before each jump and goes on from behind it, as from a new start. It ends where ``until`` says so
-    of an accepted step's time and state. No step is longer than ``longest``.
+    of an accepted step's time and state. No step is longer than ``lag``, after which ``slope`` looks at the states
+    again: as straight lines between steps, which are held to the tolerance too.
     """
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
@@ -82,7 +84,7 @@ def find_mesh(
         scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * min(tolerance.rtol, 1.0), state
     )
     past.begin(slope)
-    jumped = torch.zeros_like(state)
+    jumped, states = torch.zeros_like(state), [state]
     ahead = [] if jumps is None else list(enumerate(jumps.times))
     times, rejected, trial, stages = array("d", [0.0]), 0, None, _roughly(scheme, tolerance).open_stages()
     while time < end:
@@ -91,16 +93,17 @@ def find_mesh(
         if jumping and jumps is not None:
             k, stop = ahead.pop(0)
             jumped = jumped + jumps.by(k, state)
-        length = stop - time if jumping else _fitting(min(length, longest), stop - time)
+        length = stop - time if jumping else _fitting(min(length, lag), stop - time)
         if 2 * len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
-        trial = _tried(equation, scheme, stages, past, time, length, state, tolerance)
+        trial = _tried(equation, scheme, stages, past, time, length, states, tolerance, time + lag < end)
         excess = math.inf if trial is None else trial.excess
         if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
             past.accept(length, trial.slope)
             time, state = stop if length == stop - time else time + length, trial.state
             times.append(time)
+            states = [*states[-1:], state]
             if until is not None and until(time, state):
                 break
         elif jumping:
@@ -108,6 +111,7 @@ def find_mesh(
         else:
             rejected += 1
         if jumping:
+            states = [state]
             past.begin(past.slopes[-1])
             length = _first_length(equation, state, past.slopes[-1], tolerance)
         else:
@@ -147,11 +151,14 @@ def _halved(times: Tensor) -> Tensor:
 
 
 def _tried(
-    equation: Equation, scheme: Scheme, stages: Stages | None, past: Past, time: float, length: float, before: Tensor,
-    tolerance: Tolerance,
+    equation: Equation, scheme: Scheme, stages: Stages | None, past: Past, time: float, length: float,
+    states: list[Tensor], tolerance: Tolerance, again: bool,
 ) -> Trial | None:  # fmt: skip
-    """A step of this length; None where an implicit one has no solution that can be found."""
-    shape, groups = equation.shape, len(equation.order)
+    """A step of this length from the last of ``states``, which will be looked at ``again``, or not.
+
+    None where an implicit one has no solution that can be found.
+    """
+    before, shape, groups = states[-1], equation.shape, len(equation.order)
     sums, local = past.trial(length)
     x = [c.view(shape) for c in sums]
     w0 = local[0] if groups == 1 else local[:, None]
@@ -167,7 +174,8 @@ def _tried(
         try:
             z, v = scheme.locate(f, x[0], w0, before.view(shape), stages, f"the step to t={time + length:g}")
         except ConvergenceError:
-            return None
+            lost = [v for _, v in seen if not all_finite(v)]
+            return Trial(before, lost[0].view_as(before), lost[0].view_as(before).abs()) if lost else None
     else:
         z, v = scheme.evaluate(f, x, w0)
     assert v is not None
@@ -176,9 +184,11 @@ def _tried(
     scale = tolerance.scale(before, state)
     rate, stiffness, passes = _rates(seen, w0, v, past.slopes[-1].view(shape), scale.view(shape))
     since = min(past.age + length, ADAPTIVE_PASSES * passes * length)
-    error = slope_error([*past.slopes, slope], [past.length, length], linear) * past.reach(since, rate).to(state)
+    error = cell_error([*past.slopes, slope], [past.length, length], linear) * past.reach(since, rate).to(state)
     if linear and not scheme.implicit:
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
+    if again:
+        error += cell_error([*states, state], [past.length, length], linear=True)
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
     return Trial(state, slope, ADAPTIVE_WEIGHT * error / scale, stiffness / stable)
 
@@ -200,7 +210,7 @@ def _rates(
     """
     (a, before), (b, after) = seen[0], seen[-1]
     change = after - before
-    rows = torch.stack([b - a, change, w0 * change, b, slope, slope - last]).div_(scale).flatten(1).double()
+    rows = torch.stack([b - a, change, w0 * change, b, slope, slope - last]).div_(scale).reshape(6, -1).double()
     products = (rows @ rows.T).tolist()
     by, _, weighed, size, now, turned = (math.sqrt(products[k][k]) for k in range(6))
     passes = now / max(turned, 1e-300)
