@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
@@ -20,20 +21,25 @@ def rows() -> list[Row]:
     return [r for run in known("graphs-order") for r in run["rows"]]
 
 
-def reported(found: list[Row], dataset: str) -> dict[str, Row]:
+def waves(row: Row) -> bool:
+    """Whether numbers among the features were turned into random waves."""
+    return bool(row["settings"].get("waves"))
+
+
+def reported(found: list[Row], dataset: str, in_waves: bool) -> dict[str, Row]:
     """The training on ten splits of each kind of order; of several, that which validation prefers."""
     best: dict[str, Row] = {}
     for r in found:
-        if r["stage"] == "final" and r["dataset"] == dataset:
+        if r["stage"] == "final" and r["dataset"] == dataset and waves(r) == in_waves:
             best[r["kind"]] = max(best.get(r["kind"], r), r, key=lambda r: r["val"])
     return best
 
 
-def searched(dataset: str) -> int:
+def searched(dataset: str, in_waves: bool) -> int:
     """Settings tried with every kind of order, in the searches that came to a training on ten splits."""
     count = 0
     for run in known("graphs-order"):
-        own = [r for r in run["rows"] if r["dataset"] == dataset]
+        own = [r for r in run["rows"] if r["dataset"] == dataset and waves(r) == in_waves]
         if any(r["stage"] == "final" for r in own):
             tried: dict[str, set[str]] = {kind: set() for kind in KINDS}
             for r in own:
@@ -61,19 +67,21 @@ def orders() -> str:
     """The table, or a word that there is none yet."""
     found = rows()
     lines = []
-    for dataset, about in ORDER_GRAPHS.items():
-        best = reported(found, dataset)
+    for dataset, in_waves in itertools.product(ORDER_GRAPHS, (False, True)):
+        best = reported(found, dataset, in_waves)
         if not best:
             continue
         cells = [shown(best.get(kind), PUBLISHED.get(dataset, {}).get(kind)) for kind in KINDS]
         ends = [s["order"] for s in best["learned"]["splits"]] if "learned" in best else []
-        gain = difference(best["learned"], best["1"]) if {"learned", "1"} <= best.keys() else "none"
+        gains = [difference(best[k], best["1"]) if {k, "1"} <= best.keys() else "none" for k in KINDS[1:]]
         span = f"{min(ends):.2f}\u00a0…\u00a0{max(ends):.2f}" if ends else "none"
-        lines.append([dataset, "ROC AUC" if about.auc else "accuracy", *cells, span, gain, searched(dataset)])
+        kind = ["waves" if in_waves else "as they are", "ROC AUC" if ORDER_GRAPHS[dataset].auc else "accuracy"]
+        lines.append([dataset, *kind, *cells, span, *gains, searched(dataset, in_waves)])
     if not lines:
         return NOTHING
-    head = ["graph", "test %", "order 1", "order 0.5", "order learned", "β at the end", "learned - order 1"]
-    return f"{table([*head, 'settings each'], lines)}\n\n{measured(*known('graphs-order'))}"
+    head = ["graph", "features", "test %", "order 1", "order 0.5", "order learned", "β at the end"]
+    head += ["0.5 - order 1", "learned - order 1", "settings each"]
+    return f"{table(head, lines)}\n\n{measured(*known('graphs-order'))}"
 
 
 PLACES = {"graphs-order": orders}

@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from neuralfde.errors import InputError, nearest
 from neuralfde.models.graph import FGrand
 
-from .data.graphs import normalise_rows, set_random_split
+from .data.graphs import normalise_rows, random_waves, set_random_split
 from .data.order_graphs import ORDER_GRAPHS
 from .graph_ensemble import FGrandEnsemble
 from .graph_settings import Settings, has_random_splits
@@ -137,7 +137,7 @@ class Training:
         root: str | None = None,
     ) -> None:
         self.dataset, self.s, self.seeds, self.variant = dataset, s, seeds, variant
-        self.data = graph_of(dataset, root, device, s.rows)
+        self.data = graph_of(dataset, root, device, s.rows, s.waves)
         self.cuda = self.data.y.is_cuda
         # the weights of an order that is learned are computed on the host, which no graph can do
         self.captures = self.cuda and not learn_order
@@ -319,11 +319,12 @@ def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def graph_of(dataset: str, root: str | None, device: str, rows: bool = False) -> Data:
+def graph_of(dataset: str, root: str | None, device: str, rows: bool = False, waves: float = 0.0) -> Data:
     """The graph on the device, kept for the next split; features that are mostly zeros are made sparse."""
-    if rows:
+    if rows or waves:
         data = copy.copy(graph_of(dataset, root, device))
-        data.x = normalise_rows(data.x.to_dense())
+        x = normalise_rows(data.x.to_dense()) if rows else data.x.to_dense()
+        data.x = random_waves(x, waves) if waves else x
     else:
         data = named_graph(dataset, root).to(device)
     if torch.count_nonzero(data.x) < SPARSE_BELOW * data.x.numel():
