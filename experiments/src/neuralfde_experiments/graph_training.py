@@ -49,7 +49,7 @@ NONE = -100
 RAMP = 50
 """Epochs until consistency has its full weight."""
 LONGEST_STEP = 1.0
-"""Up to this step, where explicit steps of diffusion are stable, one model on a CPU is solved by powers of attention."""
+"""Up to this step explicit steps of diffusion are stable: one model on a CPU is then solved by powers of attention."""
 CHECK_EVERY = {"cpu": 2, "cuda": 10}
 """Evaluations between two looks at the validation accuracies; each look waits for the device."""
 
