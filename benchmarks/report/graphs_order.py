@@ -14,6 +14,7 @@ from .record import Row, known
 KINDS = ("1", "0.5", "learned")
 #: F-GRAND-l of FROND's paper at order 1 and 0.5, its own split
 PUBLISHED = {"airport-overlapping": {"1": "80.5", "0.5": "98.1\u00a0±\u00a00.2"}}
+SPLITS = {"airport": "splits that share no node", "airport-overlapping": "the published split"}
 NOTHING = "*Not measured yet.*"
 
 
@@ -84,4 +85,24 @@ def orders() -> str:
     return f"{table(head, lines)}\n\n{measured(*known('graphs-order'))}"
 
 
-PLACES = {"graphs-order": orders}
+def features_alone() -> str:
+    """Validation accuracies on Airport, order 1, with its features as they are and as waves, and all else the same."""
+    return " and ".join(f"{_pair(name)} ({text})" for name, text in SPLITS.items())
+
+
+def _pair(dataset: str) -> str:
+    """The two accuracies of settings that were tried with order 1 in one run, with waves and without."""
+    for run in known("graphs-order"):
+        tried: dict[str, dict[float, float]] = {}
+        for r in run["rows"]:
+            if (r["dataset"], r["stage"], r["kind"]) == (dataset, "explore", "1"):
+                rest = str({k: v for k, v in sorted(r["settings"].items()) if k != "waves"})
+                tried.setdefault(rest, {})[r["settings"].get("waves", 0.0)] = r["val"]
+        both = [found for found in tried.values() if 0.0 in found and len(found) > 1]
+        if both:
+            without = both[0].pop(0.0)
+            return f"from {without:.1f} to {max(both[0].values()):.1f} %"
+    return "not measured"
+
+
+PLACES = {"graphs-order": orders, "graphs-order-features": features_alone}

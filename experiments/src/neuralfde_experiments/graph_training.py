@@ -56,6 +56,8 @@ CHECK_EVERY = {"cpu": 2, "cuda": 10}
 
 def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool = False, **options: Any) -> FGrand:
     """The model of these settings for a graph."""
+    if not options.get("powers"):  # which has no steps, and so no adjoint of them
+        options["adjoint"] = adjoint
     return FGrand(
         data.x.shape[1],
         data.num_classes,
@@ -76,7 +78,6 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
         dropout=s.dropout,
         source=s.source,
         batch_norm=s.batch_norm,
-        **({} if options.get("powers") else {"adjoint": adjoint}),
         **options,
     )
 
