@@ -50,11 +50,15 @@ def searched(dataset: str, in_waves: bool) -> int:
     return count
 
 
-def difference(one: Row, other: Row) -> str:
-    """How far the first is ahead on the same splits, with the standard error of the mean."""
+def ahead(one: Row, other: Row) -> tuple[float, float]:
+    """How far the first is ahead on the same splits, and the standard error of the mean."""
     theirs = {s["seed"]: s["test"] for s in other["splits"]}
     apart = [s["test"] - theirs[s["seed"]] for s in one["splits"]]
-    return f"{statistics.fmean(apart):+.1f}\u00a0±\u00a0{statistics.stdev(apart) / math.sqrt(len(apart)):.1f}"
+    return statistics.fmean(apart), statistics.stdev(apart) / math.sqrt(len(apart))
+
+
+def difference(one: Row, other: Row) -> str:
+    return "{:+.1f}\u00a0±\u00a0{:.1f}".format(*ahead(one, other))
 
 
 def shown(row: Row | None, published: str | None) -> str:
