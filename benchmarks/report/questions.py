@@ -164,6 +164,6 @@ QUESTIONS = {
     "images-gradients": Question(
         "What do exact gradients change in a training?",
         f"`{GPU} --parts adjoints`{TAKE}",
-        "reproduce.md#what-exact-gradients-change",
+        "reproduce.md#what-exact-gradients-buy",
     ),
 }

@@ -231,4 +231,5 @@ def test_a_search_goes_on_from_the_result_file():
     for row in known:
         case.know(row)
     assert len(case.found) > 10
+    assert case.done <= case.found.keys()
     assert all(set(seeds) <= set(range(100, 106)) for seeds in case.found.values())

@@ -16,7 +16,7 @@ from graph_space import FINALISTS
 from neuralfde.errors import InputError
 from neuralfde_experiments import graph_training
 from neuralfde_experiments.data import order_graphs
-from neuralfde_experiments.data.graphs import load_graph, set_random_split
+from neuralfde_experiments.data.graphs import WAVES, load_graph, random_waves, set_random_split
 from neuralfde_experiments.graph_settings import FROND, reported_seeds
 
 NODES = 60
@@ -89,8 +89,8 @@ def test_area_under_the_curve_counts_pairs():
 
 
 def test_every_kind_of_order_has_the_same_search():
-    assert drawn("airport") == drawn("airport")
-    case = OrderCase("airport", {"explore": 1e12, "final": 1e12})
+    assert drawn("chameleon") == drawn("chameleon")
+    case = OrderCase("chameleon", {"explore": 1e12, "final": 1e12})
     answer = {"seconds": 1.0}
     for k in range(3 * len(KINDS) + 1):  # of the fourth settings one kind only
         job = case.next()
@@ -99,11 +99,45 @@ def test_every_kind_of_order_has_the_same_search():
         assert job.seeds == CHOOSE
         assert case.take(job, answer | {"rows": rows})["val"] == k
     case.pending = [replace(job, until=0.0) for job in case.pending]
-    third = drawn("airport")[2][0]
+    third = drawn("chameleon")[2][0]
     final = [case.next() for _ in KINDS]
     assert [(j.stage, j.track) for j in final] == [("final", kind) for kind in KINDS]
     assert all(j.settings[0].lr == third.lr and j.settings[0].t == third.t for j in final), "not the fourth"
     assert [j.settings[0].order for j in final] == list(KINDS.values())
+
+
+def test_airport_is_searched_with_its_features_as_they_are_and_as_waves():
+    groups = drawn("airport")
+    assert groups[:2] == [(replace(FROND["airport"], waves=w),) for w in (0.0, 10.0)]
+    assert all(s.waves > 0 for g in groups[1:] for s in g)
+    first = OrderCase("airport", {"explore": 1e12, "final": 1e12}).next()
+    assert (first.seeds, first.settings[0].epochs) == (CHOOSE[:2], 120)
+
+
+def test_waves_stand_for_numbers_and_leave_marks_alone(files):
+    x = load_graph("airport", files).x
+    found = random_waves(x, 5.0)
+    assert found.shape == (NODES, 4 + 2 * 4 * WAVES + 6 + 1)
+    numbers, waves, marks = found.split([4, 8 * WAVES, 7], 1)
+    torch.testing.assert_close(numbers.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
+    torch.testing.assert_close(numbers.std(0), torch.ones(4))
+    assert torch.equal(marks, x[:, 4:])
+    sines, cosines = waves.chunk(2, 1)
+    torch.testing.assert_close(sines**2 + cosines**2, torch.ones(NODES, 4 * WAVES))
+    first = x[:, 0].argsort()  # a wave is a function of one number alone: equal numbers have equal waves
+    twin = x.clone()
+    twin[first[1], 0] = twin[first[0], 0]
+    again = random_waves(twin, 5.0)[:, 4 : 4 + WAVES]
+    assert torch.equal(again[first[1]], again[first[0]])
+    assert torch.equal(found, random_waves(x, 5.0)), "drawn once and for all"
+
+
+def test_a_training_takes_waves_in_place_of_the_features(files):
+    s = FROND["airport"].__class__(8, 2.0, 1.0, 0.02, 0.0, 0.0, 0.0, 2, epochs=3, waves=5.0)
+    data = graph_training.graph_of("airport", str(files), "cpu", waves=5.0)
+    assert torch.equal(data.x, random_waves(graph_training.graph_of("airport", str(files), "cpu").x, 5.0))
+    rows = graph_training.train_splits("airport", s, [0, 1], root=str(files))
+    assert [row["seed"] for row in rows] == [0, 1]
 
 
 def test_the_first_settings_may_take_longer_and_where_none_ended_the_published_ones_are_reported():

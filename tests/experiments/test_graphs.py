@@ -82,6 +82,20 @@ def test_side_by_side_is_one_by_one(tiny):
         assert a["test"] == pytest.approx(b["test"], abs=0.5)
 
 
+def test_one_model_on_a_cpu_is_solved_by_powers_with_the_same_gradients(tiny):
+    quick = {k: v for k, v in QUICK.items() if k != "evaluate_every"}
+    s = settings_for("cora", **quick, input_dropout=0.0, dropout=0.0)
+    found = []
+    for adjoint in ("exact", "direct"):
+        training = graph_training.Training("cora", s, [0], [s], adjoint=adjoint)
+        assert training.model.powers == (adjoint == "exact")
+        training.optimiser.step = lambda: None
+        training.update()
+        found.append({name: p.grad for name, p in training.model.named_parameters()})
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-6)
+    assert not graph_training.Training("cora", replace(s, step=2.0), [0], [s]).model.powers, "no promise of stability"
+
+
 def test_settings_side_by_side_are_each_ones_own(tiny):
     """Members with their own order, rate, decay and dropout train as they do alone; dropout is drawn anew."""
     quick = {k: v for k, v in QUICK.items() if k != "evaluate_every"}

@@ -41,6 +41,7 @@ class Settings:
     patience: int = 100
     order: float = 0.9
     rows: bool = False  # whether each node's features add up to 1
+    waves: float = 0.0  # frequency of the random waves that features which are numbers are turned into; 0: none
     node_dropout: float = 0.0  # share of nodes that lose all their features
     batch_norm: bool = False  # behind the encoder
     consistency: float = 0.0  # weight of agreement between two draws of dropout, see graph_training; full batches only

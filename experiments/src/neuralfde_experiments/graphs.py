@@ -99,6 +99,9 @@ class Config(Options):
     start: str | None = option(None, "how attention starts: random or average", choices=("random", "average"))
     attention_decay: float | None = option(None, "weight decay of attention; default: as the other weights", most=1e6)
     source: bool | None = option(None, "the term b Z0")
+    waves: float | None = option(
+        None, "frequency of the random waves that numbers among the features become; 0: none", least=0, most=1e6
+    )
     batch_norm: bool | None = option(None, "a batch norm behind the encoder")
     t: float | None = option(None, "integration time", above=0, most=1e6)
     step: float | None = option(None, "step size", least=1e-6)
@@ -212,7 +215,8 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
     fixed |= {"device": device, "root": config.data}
 
     def together(settings: Settings) -> int:
-        fits = side_by_side(graph_of(dataset, config.data, device), settings, config.variant, device)
+        graph = graph_of(dataset, config.data, device, settings.rows, settings.waves)
+        fits = side_by_side(graph, settings, config.variant, device)
         return min(config.together, fits) if config.together else fits
 
     def parts(settings: Settings, jobs: list[Job]) -> list[list[Job]]:

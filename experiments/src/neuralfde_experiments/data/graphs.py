@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 OGB_GRAPHS = ("ogbn-arxiv", "ogbn-products")
 GRAPH_NAMES = (*GRAPHS, *OGB_GRAPHS, *ORDER_GRAPHS)
 """Every name :func:`load_graph` takes; case, ``-`` and ``_`` do not matter in it."""
+WAVES = 32
+"""Frequencies of each feature that is turned into random waves."""
 
 
 def load_graph(
@@ -91,6 +93,22 @@ def normalise_rows(x: Tensor) -> Tensor:
     """Shift by the smallest entry, then divide each row by its sum (at least 1), as torch_geometric does."""
     x = x - x.min()
     return x / x.sum(1, keepdim=True).clamp(min=1.0)
+
+
+def random_waves(x: Tensor, frequency: float) -> Tensor:
+    """Turn features that are numbers, not marks, into waves, so that a linear map can tell close numbers apart.
+
+    A column with more than two values is shifted and scaled to mean 0 and deviation 1, ``u``, and ``sin(w u)`` and
+    ``cos(w u)`` stand beside it for :data:`WAVES` frequencies ``w``, drawn once from a normal distribution of deviation
+    ``frequency``: the random features of Rahimi and Recht (NeurIPS 2007), of one number at a time. Other columns stay
+    as they are.
+    """
+    numbers = torch.tensor([len(column.unique()) > 2 for column in x.T], device=x.device)
+    u = x[:, numbers]
+    u = (u - u.mean(0)) / u.std(0)
+    w = frequency * torch.randn(u.shape[1], WAVES, generator=torch.Generator().manual_seed(0)).to(x)
+    turns = (u[:, :, None] * w).flatten(1)
+    return torch.cat([u, turns.sin(), turns.cos(), x[:, ~numbers]], 1)
 
 
 def undirected(edge_index: Tensor, nodes: int) -> Tensor:
