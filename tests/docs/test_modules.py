@@ -8,7 +8,7 @@ from neuralfde.base import grid
 
 
 def test_functions_of_the_package_are_seen_and_bodies_of_modules_are_not():
-    assert modules.ran(lambda: grid.request(1.0, None, 4, 1.0)) == ["base/checks.py", "base/grid.py"]
+    assert modules.ran(lambda: grid.request(1.0, 0.25, None, 1.0)) == ["base/checks.py", "base/grid.py"]
     body = compile("class A:\n  x = 1", grid.__file__, "exec")
     assert modules.ran(lambda: exec(body, {})) == []
 
