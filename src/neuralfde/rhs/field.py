@@ -122,6 +122,11 @@ class Field:
             self._instants = dict(enumerate(self.times[first : first + INSTANTS].unbind(0), first))
         return self._instants[n] if near else self.times[n]
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether ``func`` says that its evaluations cost much more than the operations they end in."""
+        return getattr(self.func, "repeatable", False)
+
     def time(self, n: int) -> Tensor:
         """The time of grid point ``n``."""
         t = self._instants.get(n)

@@ -217,7 +217,7 @@ class Repeated:
 def repeated(field: Field) -> Field | Repeated:
     """A right-hand side for one pass: ``field``, or one that repeats its operations where ``func`` asks for that.
 
-    It does by an attribute ``repeatable``: its evaluations cost much more than the operations in the end.
+    It does by an attribute ``repeatable``.
     """
     return Repeated(field) if _can_be(field) else field
 
@@ -239,4 +239,4 @@ def _can_be(field: Field) -> bool:
     """Whether operations may be repeated: nothing is known that speaks against it, and it would pay."""
     same = field.impure is None and not (field.hooked or field.overwrites or field.noise.active or field.autocast)
     small = field.structure.device.type == "cpu" and math.prod(field.shape) > 0
-    return getattr(field.func, "repeatable", False) and same and small
+    return field.repeatable and same and small

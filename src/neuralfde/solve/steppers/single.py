@@ -92,7 +92,7 @@ class SingleSteps(Steps):
         self.plan, self.run, self._blocks = plan, run, blocks
         self.traces: list[Trace] | None = [] if keep_graphs else None
         self._work: dict[bool, Work] = {}
-        again = plan.steps >= REPEATED_STEPS and plan.callback is None and not keep_graphs
+        again = plan.field.repeatable and plan.steps >= REPEATED_STEPS and plan.callback is None and not keep_graphs
         self._field: Rhs = repeated(plan.field) if again else plan.field
 
     def __exit__(self, *error: object) -> None:
