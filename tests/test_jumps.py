@@ -165,3 +165,22 @@ def test_structures_and_times_in_float32():
 def test_what_is_no_jump_is_refused(jumps, options, match):
     with pytest.raises((nf.InputError, nf.InputTypeError), match=match):
         solve(**{"method": "abm", "jumps": jumps, "steps": 20, **options})
+
+
+@pytest.mark.parametrize("method", ["predictor", "trapezoid", None])
+@pytest.mark.parametrize("event", [nf.Event(lambda t, z: z[0] - 0.5, terminal=False), lambda t, z: t - 0.83])
+def test_jumps_by_a_function_beside_an_event_are_taken_on_the_mesh_of_a_tolerance(method, event):
+    z0, times = torch.tensor([1.0, 0.3], dtype=F64, requires_grad=True), torch.tensor([0.0, 0.5, 1.0], dtype=F64)
+    given = {"jumps": ([0.31, 0.7], lambda z: -0.4 * z + 0.2), "event": event}
+
+    def field(t, z):
+        return torch.sin(3 * z) - z
+
+    found = nf.solve(field, z0, times, 0.6, method=method, rtol=1e-2, **given)
+    ended = found.grid[-1] < 1
+    mesh = torch.cat([found.grid, times[-1:]]) if ended else found.grid
+    again = nf.solve(field, z0, times, 0.6, method=method or "trapezoid", grid=mesh, **given)
+    assert relative(found.ys, again.ys) < 1e-12
+    assert relative(found.event_times, again.event_times) < 1e-12
+    grads = [torch.autograd.grad(ys.square().sum(), z0)[0] for ys in (found.ys, again.ys)]
+    assert relative(*grads) < 1e-11

@@ -38,7 +38,6 @@ from .rhs.purity import Called
 from .solve.delays import Delays
 from .solve.function import solved
 from .solve.plan import Plan, Run
-from .solve.steppers import Kernel as Compiled
 from .weights.kernel import Kernel
 
 _log = logging.getLogger("neuralfde")
@@ -221,8 +220,8 @@ def _field(
     owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
     # what func does is written down where its steps may be captured or compiled: not for a function that is made anew
     # at every call, which no cache would know again, nor inside a graph of the caller's
-    captured = problem.structure.device.type == "cuda" or isinstance(problem.stepper, Compiled)
-    watch = captured and not getattr(func, "made_anew", False) and not capturing()
+    wanted = problem.structure.device.type == "cuda" or (problem.stepper is not None and problem.stepper.watches)
+    watch = wanted and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph
     first_evaluation(field, row0, [*trained, *owned, *cut], watch and not keeps, keeps)
     if problem.scheme.implicit and field.impure is not None:

@@ -36,6 +36,11 @@ def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -
             "jumps= by a function of the state take times without gradient: detach them, or find them by "
             "event=Event(fn, reset=...), whose times have gradients."
         )
+    if given.event is not None and given.adaptive:
+        with torch.no_grad():
+            found = _jump_by_jump(run_with_event, func, z0, t, order, given)
+        again = _jump_by_jump(run_with_event, func, z0, t, order, _on_mesh_of(found, t, given))
+        return again._replace(march=found.march, spent=again.spent + found.spent + found.plan.field.evaluations)
     if given.event is not None:
         return _jump_by_jump(run_with_event, func, z0, t, order, given)
     if not given.adaptive:
@@ -53,7 +58,7 @@ def _jump_by_jump(
 ) -> Solved:
     """A solve up to each jump gives the state before it, and with it the value, for the next one.
 
-    They share one mesh where steps are given; with an event each finds its own to a tolerance.
+    They share one mesh where steps are given; to a tolerance each finds its own.
     """
     (times, value), structure = given.jumps, structure_of(z0)
     known, asked = read_jumps(given.jumps, structure, t), read_times(t)[0]
@@ -74,6 +79,20 @@ def _jump_by_jump(
     if elapsed is not None:
         given = given._replace(grid=torch.cat([asked[0] + elapsed[:-1], end.new_tensor(asked[-1:])]))
     return solve(func, z0, t, order, given, *more)
+
+
+def _on_mesh_of(found: Solved, t: Any, given: Options) -> Options:
+    """The options of a solve to a tolerance, on the steps that it took; the last one goes on from where it ended.
+
+    A jump and the point before it are one here: where it happens, there will be two again.
+    """
+    grid, asked = found.problem.request.grid, read_times(t)[0]
+    points = grid.start + grid.elapsed
+    points = points[torch.cat([points.diff() > 3 * JUMP_LENGTH * (asked[-1] - asked[0]), torch.tensor([True])])]
+    end = torch.tensor(asked[-1:], dtype=torch.float64)
+    named = given.method is not None or given.linear is not None  # else the default for a tolerance
+    method, mesh = given.method if named else found.problem.scheme, torch.cat([points[points < asked[-1]], end])
+    return given._replace(rtol=None, atol=None, grid=mesh, method=method)
 
 
 def _stacked(times: Any, values: list[Any]) -> tuple[Any, Any] | None:

@@ -215,10 +215,7 @@ class Repeated:
 
 
 def repeated(field: Field) -> Field | Repeated:
-    """A right-hand side for one pass: ``field``, or one that repeats its operations where ``func`` asks for that.
-
-    It does by an attribute ``repeatable``.
-    """
+    """A right-hand side for one pass: one that repeats the operations of ``field``, or ``field`` where it cannot be."""
     return Repeated(field) if _can_be(field) else field
 
 

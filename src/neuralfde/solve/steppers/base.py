@@ -202,9 +202,14 @@ class Yielded(Exception):
 
 
 class Stepper(ABC):
-    """A way to take steps: a frozen description that opens ``Steps``, given as ``stepper=``."""
+    """A way to take steps: a frozen description that opens ``Steps``, given as ``stepper=``.
+
+    Attributes:
+        watches: it knows ``func`` again by what that did in its first evaluation, which is then written down.
+    """
 
     name: str
+    watches = False
 
     def longer(self, like: Tensor) -> int:
         """How many times longer its blocks should be than those of single steps, for rows like this."""

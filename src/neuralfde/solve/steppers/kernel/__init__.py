@@ -25,6 +25,7 @@ class Kernel(Stepper):
     """Blocks of steps as one kernel, for a ``func`` of covered operations that treats each sample alone."""
 
     name = "kernel"
+    watches = True
 
     def pays(self, plan: Plan, run: Run, like: Tensor) -> bool:
         """Whether ``func`` can be a kernel, and is one that sums exponentials by itself."""
