@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from torch import distributed as dist
 from neuralfde.cli.experiment import Report, Row, place, rank_and_count, restarts
 
 Result = TypeVar("Result")
+LET_GO = 0.5
+"""Seconds after the last collective until gloo's threads hold none of its tensors any more."""
 
 
 class Processes:
@@ -54,9 +57,10 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._started:
-            if kind is None and dist.get_backend() == "gloo":
-                dist.barrier()  # without it a process aborted now and then while it ended
+            gloo = dist.get_backend() == "gloo"
             dist.destroy_process_group()
+            if gloo:  # its threads still let go of tensors, which aborts a process that is already ending
+                time.sleep(LET_GO)
 
     @property
     def group(self) -> Any:
