@@ -18,9 +18,8 @@ from .door.complex_numbers import in_real_numbers
 from .door.cost import Prediction, predict
 from .door.estimates import difference, gain
 from .door.semilinear import joined
-from .door.validation import read, read_scheme
+from .door.validation import read, read_args, read_params, read_scheme, refuse_surroundings
 from .errors import ConvergenceError, InputError, InputTypeError
-from .rhs.first import read_args, read_params, refuse_surroundings
 from .schemes import Scheme
 
 

@@ -29,12 +29,11 @@ from .door.paper import paper_weights
 from .door.resume import State, settings_of, weights_of_past
 from .door.semilinear import joined, refuse_orders
 from .door.stats import Stats, stats_of
-from .door.validation import Options, Problem
+from .door.validation import Options, Problem, read_args, read_params, refuse_surroundings
 from .door.weighing import Weights, weighed
 from .errors import ConvergenceError, InputError, UnsupportedError
-from .rhs.field import Field
-from .rhs.first import first_evaluation, read_args, read_params, refuse_state, refuse_surroundings
-from .rhs.purity import Called
+from .rhs.field import Called, Field
+from .rhs.first import first_evaluation, refuse_state
 from .solve.delays import Delays
 from .solve.function import solved
 from .solve.plan import Plan, Run

@@ -18,7 +18,7 @@ from neuralfde.base.caches import Cache, Verdicts
 from neuralfde.door import weighing
 from neuralfde.history import exponentials, long_blocks, panels
 from neuralfde.orders import caputo
-from neuralfde.rhs import purity
+from neuralfde.rhs.first import DRAWS
 from neuralfde.solve.steppers import graph_cache, newton_block
 from neuralfde.solve.steppers.kernel import prepare
 from tests.caching import counted
@@ -518,7 +518,7 @@ def test_what_is_kept_beside_goes_with_its_object():
     nf.fdeint(func, state(), 1.0, order, steps=20)
     del func, order
     gc.collect()
-    assert not [f for f in purity.DRAWS if isinstance(f, Switched)]
+    assert not [f for f in DRAWS if isinstance(f, Switched)]
     assert not [f for f in graph_cache._CACHE if isinstance(f, Switched)]
 
 

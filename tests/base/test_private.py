@@ -15,7 +15,7 @@ PRIVATE_MODULES = ("torch.nn.utils.stateless", "torch.autograd.forward_ad._")
 EXCEPTIONS = {
     ("base/caches.py", "_version"): "the only sign that a tensor was changed in place",
     ("models/graph.py", "_version"): "the same, of a kept attention",
-    ("rhs/purity.py", "_buffers"): "buffers by their own names; named_buffers() walks all submodules again",
+    ("rhs/first.py", "_buffers"): "buffers by their own names; named_buffers() walks all submodules again",
     ("rhs/first.py", "_sequence_nr"): "a method of a node: which came first",
     ("rhs/field.py", "_version"): "whether a tensor was written to; there is no public question",
     ("rhs/field.py", "_forward_hooks"): "whether a module has any; there is no public question",

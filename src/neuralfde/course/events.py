@@ -16,9 +16,8 @@ from ..base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, 
 from ..base.structure import Structure, alike, all_finite, structure_of
 from ..base.torch_private import derivatives_are_watched, pytree
 from ..door.adaptive import Adapted, adapted
-from ..door.validation import Options
+from ..door.validation import Options, read_args
 from ..errors import ConvergenceError, InputError, UnsupportedError
-from ..rhs.first import read_args
 from ..solver import Solved, run
 from ..time import Cell, Event, Moment, read_jumps, root, samples_of, support, times_of
 

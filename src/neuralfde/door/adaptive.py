@@ -18,7 +18,7 @@ from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
 from ..rhs.field import Field
-from ..rhs.first import first_evaluation, read_args
+from ..rhs.first import first_evaluation
 from ..schemes import IMEX, Trapezoid
 from ..solve.delays import lags_of
 from ..time import Equation, Found, Tolerance, find_mesh, read_jumps, refuse_hopeless
@@ -27,7 +27,7 @@ from .meshes import refuse_jumps, why_not_fading
 from .observed import Observed, read_past, refuse_past
 from .own_time import in_own_time
 from .semilinear import joined
-from .validation import Options, read_numbers, read_scheme
+from .validation import Options, read_args, read_numbers, read_scheme
 
 
 class Adapted(NamedTuple):

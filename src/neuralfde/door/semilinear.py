@@ -14,9 +14,8 @@ from ..base.structure import structure_of
 from ..errors import InputError
 from ..linear import LinearPart, read_linear
 from ..linear.stages import solver_for
-from ..rhs.first import given_params
 from ..schemes import IMEX, OneStage
-from .validation import Options, Problem, read_scheme
+from .validation import Options, Problem, given_params, read_scheme
 
 
 class Joined(nn.Module):

@@ -7,15 +7,15 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..adjoints import Adjoint, Direct, Exact, Paper
 from ..base.checks import function, named
 from ..base.grid import Grid, Mesh, Request, request
 from ..base.policy import SMALL_NUMBERS, SMALL_STATE
-from ..base.structure import Structure, grouped
+from ..base.structure import Structure, grouped, tensors_in
 from ..base.torch_private import is_constant, value_of
-from ..errors import InputError
+from ..errors import InputError, InputTypeError, UnsupportedError
 from ..history import Exponentials, Full, History
 from ..orders import Operator, read_order
 from ..schemes import Scheme, StageSolver
@@ -225,3 +225,56 @@ def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
             "Use adjoint='exact', or stepper='single'."
         )
     return found
+
+
+def refuse_surroundings(func: Callable[..., Any]) -> None:
+    """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    if func is None or isinstance(func, Tensor):
+        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor go with linear=.")
+    function("func", func, "func(t, z, *args)")
+    if torch.jit.is_tracing():
+        raise UnsupportedError("a solve is not for torch.jit: use torch.export, which takes solves with fixed steps.")
+    if getattr(func, "_is_replica", False):
+        raise UnsupportedError(
+            "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
+            "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
+        )
+    if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
+        raise UnsupportedError(
+            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
+            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once a pass."
+        )
+
+
+def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:
+    """The tensors that get gradients: those given, or the parameters of ``func``."""
+    if params is None:
+        params = func.parameters() if isinstance(func, nn.Module) else ()
+    else:
+        params = given_params(params)
+    return list({id(p): p for p in params if p.requires_grad}.values())
+
+
+def given_params(params: Any) -> list[Tensor]:
+    """The tensors of ``params=``, which a generator gives only once."""
+    single = isinstance(params, Tensor) or not isinstance(params, Iterable)
+    found = [params] if single else list(params)
+    for p in found:
+        if single or not isinstance(p, Tensor):
+            raise InputTypeError(
+                f"params must be a collection of tensors, got {type(p).__name__}. Pass module.parameters(), or "
+                "params=[tensor] for one."
+            )
+    return found
+
+
+def read_args(args: Any, structure: Structure) -> tuple[Any, ...]:
+    """What is passed on to ``func``."""
+    if not isinstance(args, tuple | list):
+        raise InputTypeError(f"args must be a tuple passed on to func, got {type(args).__name__}; write args=(value,).")
+    for a in tensors_in(args):
+        if a.device != structure.device and a.ndim > 0:
+            raise InputTypeError(
+                f"args contains a tensor on {a.device}, the state is on {structure.device}; move it there first."
+            )
+    return tuple(args)

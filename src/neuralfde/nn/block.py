@@ -11,11 +11,10 @@ from ..api import fdeint
 from ..base.checks import function
 from ..base.grid import read_times, request
 from ..door.migration import refuse
-from ..door.validation import check_names
+from ..door.validation import check_names, given_params
 from ..errors import InputError, InputTypeError
 from ..linear import LinearPart
 from ..orders import Caputo, Operator
-from ..rhs.first import given_params
 from .order import Ordered
 
 

@@ -1,9 +1,13 @@
-"""The right-hand side as the solver sees it: rows in, rows out, the same noise and precision in every evaluation."""
+"""The right-hand side as the solver sees it: rows in, rows out, the same noise and precision in every evaluation.
+
+A backward pass, which may come after anything, finds ``func`` as it was when ``fdeint`` was called.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -12,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.caches import capturing
 from ..base.policy import INSTANTS
 from ..base.structure import Structure
-from ..base.torch_private import pytree, vectorised
-from ..errors import InputError, InputTypeError
-from .purity import Noise
+from ..base.torch_private import hooks_at_rest, places, pytree, value_of, vectorised, version_of, with_parameters
+from ..errors import ChangedFunctionError, InputError, InputTypeError
 
+#: The generators that ``func`` draws from belong to the process: one solve at a time may set them. A ``func`` may
+#: contain a solve of its own.
+GENERATORS = threading.RLock()
 _WANTED: ContextVar[bool] = ContextVar("value_wanted", default=True)
 
 
@@ -42,6 +49,50 @@ def derivative_only(only: bool = True) -> Iterator[None]:
         yield
     finally:
         _WANTED.reset(before)
+
+
+class Noise:
+    """Random numbers of a step as a function of (seed, step); inactive until ``func`` is seen to draw any."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.active = False
+        self.seed = 0
+        self._after_first: list[Tensor] = []
+
+    def peek(self) -> list[Tensor]:
+        """The states of the generators that ``func`` can draw from."""
+        states = [torch.get_rng_state()]
+        if self.device.type == "cuda" and not capturing():
+            states.append(torch.cuda.get_rng_state(self.device))
+        return states
+
+    def activate_if_drawn(self, before: list[Tensor]) -> None:
+        """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
+        self._after_first = self.peek()
+        if all(map(torch.equal, before, self._after_first)):
+            return
+        self.active = True
+        self.seed = int(value_of(torch.randint(2**62, (1,))).flatten()[0])
+
+    def drawn_since_first(self) -> bool:
+        """Whether an inactive generator has moved since the first evaluation, and no other thread can have moved it."""
+        if self.active or threading.active_count() > 1:
+            return False
+        return not all(map(torch.equal, self._after_first, self.peek()))
+
+    @contextlib.contextmanager
+    def of_step(self, n: int) -> Iterator[None]:
+        """Within, the generators give the noise of step ``n``; then they are as they were."""
+        with GENERATORS:
+            before = self.peek()
+            torch.manual_seed((self.seed + n) % 2**63)
+            try:
+                yield
+            finally:
+                torch.set_rng_state(before[0])
+                if len(before) > 1:
+                    torch.cuda.set_rng_state(before[1], self.device)
 
 
 class Field:
@@ -265,3 +316,58 @@ def _describe(tree: Any) -> str:
 def describe(structure: Structure) -> str:
     """The structure and the shapes of a state, in words."""
     return _describe(pytree.tree_unflatten([torch.empty(s, device="meta") for s in structure.shapes], structure.spec))
+
+
+class Called:
+    """What a backward pass needs to evaluate the same ``func`` again.
+
+    Args:
+        func: the right-hand side.
+        leaves: the tensors it depends on; those that require grad now get a gradient, whatever becomes of them.
+    """
+
+    def __init__(self, func: Callable[..., Any], leaves: Sequence[Tensor] = ()) -> None:
+        self.func = func
+        self.wanted = [x for x in leaves if x.requires_grad]
+        modules = func.modules() if isinstance(func, nn.Module) else ()
+        self.modes = [(module, module.training) for module in modules]
+        self.owned = places(func)
+        self.versions = {name: version_of(x) for name, x in self.owned.items()}
+
+    def _refuse_changes(self) -> None:
+        """Raise if somebody has written to a buffer or a parameter since; what ``func`` itself writes is its own."""
+        for name, x in self.owned.items():
+            if version_of(x) != self.versions[name]:
+                raise ChangedFunctionError(
+                    f"{name} of func was changed in place between the forward and the backward pass, which evaluates "
+                    "func again. Call backward() before such changes, or use adjoint='direct', which keeps the graphs "
+                    "of the forward pass."
+                )
+
+    @contextlib.contextmanager
+    def restored(self, keeps_state: bool) -> Iterator[None]:
+        """Within, parameters, buffers and modes of modules are as they were, and what required grad does.
+
+        ``torch.func.functional_call`` takes its own away again when the call ends, before a backward pass begins. A
+        func that ``keeps_state`` writes to copies of its buffers, so that they are updated once, in the forward pass.
+        Hooks on tensors stay aside: autograd calls them with the total.
+        """
+        if not keeps_state:
+            self._refuse_changes()
+        now, frozen = places(self.func), [x for x in self.wanted if not x.requires_grad]
+        swapped = {name: x for name, x in self.owned.items() if now.get(name) is not x}
+        if keeps_state:
+            swapped |= {name: x.clone() for name, x in self.owned.items() if not x.requires_grad}
+        changed = [module for module, mode in self.modes if module.training != mode]
+        try:
+            for module in changed:
+                module.training = not module.training
+            for x in frozen:
+                x.requires_grad_()
+            with with_parameters(self.func, swapped), hooks_at_rest(self.wanted):
+                yield
+        finally:
+            for module in changed:
+                module.training = not module.training
+            for x in frozen:
+                x.requires_grad_(False)

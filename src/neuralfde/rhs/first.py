@@ -1,75 +1,38 @@
-"""``func`` at the door: how it is given, and its first evaluation: what it returns, captures, changes and draws."""
+"""The first evaluation of ``func``: what it returns, what it captures, changes and draws.
+
+A function that keeps a counter, a list of states or a buffer gives other results when a solver evaluates it at many
+times at once, or replays it as a CUDA graph. So what it can reach is written down before and after the call:
+attributes of the module and its submodules, buffers, what a closure or a bound object holds, and the global names that
+its code mentions.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import functools
+import types
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..base.caches import capturing
-from ..base.checks import function
-from ..base.structure import Structure, tensors_in
+from ..base.policy import COMPARED_ENTRIES
+from ..base.structure import tensors_in
 from ..base.torch_private import pytree, sequence_number, uncompiled, version_of
-from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
-from .field import Field, describe
+from ..errors import CapturedTensorError, InputError, UnsupportedError
+from .field import GENERATORS, Field, describe
 from .fingerprint import Watch
-from .purity import DRAWS, GENERATORS, changed, held_by, marked
 
-
-def refuse_surroundings(func: Callable[..., Any]) -> None:
-    """Raise where the solver is run in a way that cannot work, naming the one that does."""
-    if func is None or isinstance(func, Tensor):
-        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor go with linear=.")
-    function("func", func, "func(t, z, *args)")
-    if torch.jit.is_tracing():
-        raise UnsupportedError("a solve is not for torch.jit: use torch.export, which takes solves with fixed steps.")
-    if getattr(func, "_is_replica", False):
-        raise UnsupportedError(
-            "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
-            "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
-        )
-    if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
-        raise UnsupportedError(
-            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
-            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once a pass."
-        )
-
-
-def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> list[Tensor]:
-    """The tensors that get gradients: those given, or the parameters of ``func``."""
-    if params is None:
-        params = func.parameters() if isinstance(func, nn.Module) else ()
-    else:
-        params = given_params(params)
-    return list({id(p): p for p in params if p.requires_grad}.values())
-
-
-def given_params(params: Any) -> list[Tensor]:
-    """The tensors of ``params=``, which a generator gives only once."""
-    single = isinstance(params, Tensor) or not isinstance(params, Iterable)
-    found = [params] if single else list(params)
-    for p in found:
-        if single or not isinstance(p, Tensor):
-            raise InputTypeError(
-                f"params must be a collection of tensors, got {type(p).__name__}. Pass module.parameters(), or "
-                "params=[tensor] for one."
-            )
-    return found
-
-
-def read_args(args: Any, structure: Structure) -> tuple[Any, ...]:
-    """What is passed on to ``func``."""
-    if not isinstance(args, tuple | list):
-        raise InputTypeError(f"args must be a tuple passed on to func, got {type(args).__name__}; write args=(value,).")
-    for a in tensors_in(args):
-        if a.device != structure.device and a.ndim > 0:
-            raise InputTypeError(
-                f"args contains a tensor on {a.device}, the state is on {structure.device}; move it there first."
-            )
-    return tuple(args)
+#: Dictionaries of a module that are looked at by themselves (parameters, buffers), or never changed by a call (hooks).
+_OWN = frozenset(nn.Module().__dict__) - {"training"}
+#: What is compared by its value.
+_PLAIN = (bool, int, float, complex, str, bytes)
+#: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
+DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def first_evaluation(
@@ -215,3 +178,116 @@ def captured_error(what: str) -> CapturedTensorError:
         "no gradient. Pass it through args=(...) and take it as an argument of func, list it in params=[...], "
         "make func an nn.Module that owns it, or detach() it if no gradient is wanted."
     )
+
+
+def held_by(func: Any) -> list[tuple[str, Any]]:
+    """What ``func`` can reach and a call could change, by name: all but parameters of modules."""
+    return list(_walk(func, "func", 2))
+
+
+def marked(held: list[tuple[str, Any]]) -> dict[str, Hashable]:
+    """Each thing as it is now; two of these are equal unless something was changed."""
+    return {name: _mark(value) for name, value in held}
+
+
+def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | None:
+    """The name of something that is not as it was, or None."""
+    if before == after:
+        return None
+    return next((name for name in (*after, *before) if before.get(name) != after.get(name)), None)
+
+
+def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, nn.Module):
+        yield from _module(thing, name, depth)
+    elif isinstance(thing, types.FunctionType):
+        yield from _function(thing, name, depth)
+    elif isinstance(thing, types.MethodType):
+        yield from _walk(thing.__self__, name, depth)
+        yield from _function(thing.__func__, name, depth)  # type: ignore[arg-type]
+    elif isinstance(thing, functools.partial):
+        for key, value in (("func", thing.func), *enumerate(thing.args), *thing.keywords.items()):
+            yield from _held(value, f"{name}.{key}", depth)
+    elif isinstance(thing, dict | list | tuple | collections.deque):
+        entries = list(thing.items() if isinstance(thing, dict) else enumerate(thing))
+        for key, value in (*entries[:COMPARED_ENTRIES], *entries[-COMPARED_ENTRIES:]):
+            if not isinstance(value, _PLAIN):
+                yield from _held(value, f"{name}[{key}]", depth - 1)
+    elif "__module__" in vars(type(thing)) and type(thing).__module__ != "torch" and hasattr(thing, "__dict__"):
+        for key, value in list(vars(thing).items()):
+            yield from _held(value, f"{name}.{key}", depth)
+
+
+def _held(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """A value that something holds, and what it holds itself."""
+    yield name, value
+    if depth > 0 and not isinstance(value, Tensor):
+        yield from _walk(value, name, depth - 1)
+
+
+def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for path, part in module.named_modules():
+        where = f"{name}.{path}" if path else name
+        for key, value in part.__dict__.items():
+            if key in _OWN or isinstance(value, nn.Module):
+                continue
+            if isinstance(value, _PLAIN):  # most of them
+                yield f"{where}.{key}", value
+            else:
+                yield from _held(value, f"{where}.{key}", depth)
+        for key, buffer in part._buffers.items():
+            if buffer is not None:
+                yield f"{where}.{key}", buffer
+
+
+def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue
+        if value is not function:
+            yield from _held(value, key, depth)
+    for k, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
+        yield from _held(value, f"{name}.default {k}", depth)
+    for key, value in function.__dict__.items():
+        if key != "__wrapped__":
+            yield from _held(value, f"{name}.{key}", depth)
+    for key in global_names(function):
+        yield from _held(function.__globals__[key], key, depth)
+
+
+def global_names(function: types.FunctionType) -> Iterator[str]:
+    """The global variables that a function mentions."""
+    if function.__module__ is not None and function.__module__.partition(".")[0] == "torch":
+        return  # what PyTorch's own functions use by name is no state of the caller's
+    for key in _names(function.__code__):
+        value = function.__globals__.get(key, function)
+        if value is not function and not isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
+            yield key
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The global names that a function mentions, also inside its comprehensions and lambdas."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names(part)
+
+
+def _mark(value: Any) -> Hashable:
+    """A value as it is now: numbers themselves, tensors by version, containers by length and some entries."""
+    if isinstance(value, Tensor):
+        return (id(value), version_of(value))
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list | tuple | set | dict | collections.deque):
+        first = list(value.values() if isinstance(value, dict) else value)
+        entries = [*first[:COMPARED_ENTRIES], *first[-COMPARED_ENTRIES:]]
+        return (id(value), len(value), tuple(x if isinstance(x, int | float | str) else id(x) for x in entries))
+    if hasattr(value, "__next__"):
+        return object()  # asking an iterator for its state would change it: none is like the one before
+    if hasattr(value, "__array_interface__"):
+        ends = value.flat[:COMPARED_ENTRIES], value.flat[-COMPARED_ENTRIES:]
+        return (id(value), value.size, *[end.tobytes() for end in ends])
+    return (id(value), len(value)) if hasattr(value, "__len__") else id(value)

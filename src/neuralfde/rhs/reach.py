@@ -21,7 +21,7 @@ from ..base.structure import tensors_in
 from ..base.torch_private import is_constant, pytree, tables, value_of
 from ..base.torch_transforms import Duals, outside_of_transforms, without_tangent
 from .field import Field
-from .purity import global_names
+from .first import global_names
 from .replicas import replica
 
 

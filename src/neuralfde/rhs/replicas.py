@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .purity import global_names
+from .first import global_names
 
 
 def replica(thing: Any) -> Any:

@@ -16,7 +16,7 @@ from ..base.structure import Structure, tensors_in
 from ..base.torch_private import derivatives_are_watched, is_constant, pytree, value_of
 from ..base.torch_transforms import follows_gradients
 from ..history import FFT, Exponentials, Full, Window
-from ..rhs.purity import Called
+from ..rhs.field import Called
 from ..rhs.reach import OfTensors, moves
 from ..schemes import ABM, OneStage
 from .plan import COEFFICIENTS, Coefficients, Plan

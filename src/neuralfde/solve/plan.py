@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..history import History
 from ..history.wrappers import Tables
-from ..rhs.field import Field
-from ..rhs.purity import Called
+from ..rhs.field import Called, Field
 from ..schemes import Scheme, Stages
 from ..storage import Storage
 from .delays import Delays

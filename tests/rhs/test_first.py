@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import neuralfde as nf
-from neuralfde.rhs.purity import changed, held_by, marked
+from neuralfde.rhs.first import changed, held_by, marked
 from tests.stubs import F64, relative
 
 COUNT = 0
