@@ -89,6 +89,14 @@ def test_a_split_backward_pass_gives_the_numbers_of_eager_steps(func, history, s
         assert worst(found, eager) < 1e-11
 
 
+def test_auto_tries_a_split_backward_pass_and_keeps_the_numbers(func):
+    eager = gradients(func, "single")
+    for _ in range(5):
+        assert worst(gradients(func, "auto"), eager) < 1e-11
+    (held,) = [x for x in graph_cache._CACHE[func].values() if isinstance(x, Static)]
+    assert held.split is not None
+
+
 @pytest.mark.parametrize("history", ["full", "exponentials"])
 def test_a_frozen_mesh_has_replayed_steps_and_no_step_makes_the_host_wait(func, history):
     """Adapt once, then train: as many synchronisations with four times the steps."""

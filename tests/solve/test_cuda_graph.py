@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import neuralfde as nf
-from neuralfde.base.policy import GRAPHS_KEPT
+from neuralfde.base.policy import GRAPHS_KEPT, SPLIT_PASSES
 from neuralfde.base.structure import structure_of
 from neuralfde.door.names import METHODS
 from neuralfde.rhs.field import Field as Right
@@ -131,6 +131,77 @@ def test_exponentials_on_a_mesh(captures):
         for _ in range(2):
             assert_close(gradients(func, "cuda-graph", method, history="exponentials", **options), single, 1e-11)
     assert captures
+
+
+def timed(monkeypatch, split, plain):
+    """Graphs of a split backward pass and of a plain one are said to take so long."""
+    times = iter([split, plain])
+    monkeypatch.setattr(static, "SPLIT_PASSES", SPLIT_PASSES)
+    monkeypatch.setattr(static, "milliseconds", lambda graph: next(times))
+
+
+@pytest.mark.parametrize("history", ["full", "exponentials"])
+def test_auto_splits_the_backward_pass_of_a_training_where_that_is_measured_to_be_faster(
+    captures, monkeypatch, history
+):
+    func = Field()
+    single = gradients(func, "single", history=history)
+    timed(monkeypatch, 1.0, 2.0)
+    for split in (None, None, True, True):  # the passes before the third one only count
+        assert_close(gradients(func, "auto", history=history), single)
+        assert [buffers.split for buffers in held(func)] == [split]
+    assert len(captures) == 6  # two lengths of a block, forward, backward, and split
+    z0, u = torch.randn(4, 3, dtype=F64), torch.randn(3, dtype=F64)
+    with torch.no_grad():
+        stats = nf.solve(func, z0, 2.0, 0.6, steps=100, history=history, args=(u,)).stats
+    assert stats.stepper == "cuda-graph"
+
+
+def test_the_stats_of_later_solves_say_that_it_was_split(captures, monkeypatch):
+    func, u = Field(), torch.randn(3, dtype=F64)
+    timed(monkeypatch, 1.0, 2.0)
+    told = []
+    for _ in range(4):
+        found = nf.solve(func, torch.randn(4, 3, dtype=F64), 2.0, 0.6, steps=100, args=(u,))
+        told.append("measured to be faster" in found.stats.why)
+        found.ys.sum().backward()
+    assert told == [False, False, False, True]
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "abm"}, {"steps": 63}], ids=str)
+def test_it_is_not_split_where_that_is_slower_or_not_worth_a_try(captures, monkeypatch, options):
+    func = Field()
+    single = gradients(func, "single", **options)
+    timed(monkeypatch, 2.0, 2.0)
+    for _ in range(5):
+        assert_close(gradients(func, "auto", **options), single)
+    assert [buffers.split for buffers in held(func)] == [False]
+    assert all(buffers.parts is None for buffers in held(func))
+
+
+class Doubtful(torch.autograd.Function):
+    """The gradient is not that of the operations."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 3 * grad
+
+
+def test_a_function_with_a_gradient_of_its_own_is_not_split(captures, monkeypatch):
+    class Own(Field):
+        def forward(self, t, z, u=None):
+            return Doubtful.apply(super().forward(t, z, u))
+
+    func = Own()
+    single = gradients(func, "single")
+    timed(monkeypatch, 1.0, 2.0)
+    for _ in range(4):
+        assert_close(gradients(func, "auto"), single)
+    assert [buffers.split for buffers in held(func)] == [False]
 
 
 def test_a_second_initial_value_and_a_resumed_solve(captures):

@@ -186,6 +186,10 @@ STAGE_GROWTH = 0.8
 #: Numbers in the states of steps whose func is evaluated in one call of a split backward pass: 8 of the paper's image
 #: block, each of which takes some 16 rows (150 MiB together).
 SPLIT_NUMBERS = 5 << 19
+#: Steps of a solve, and backward passes with the same graphs, from which on ``auto`` tries a split one: reading func
+#: takes seconds. It is kept where it takes less than this share of the time, measured there and then. H200: the image
+#: block takes 0.78, a network 32-64-32 with a batch of 64 0.64.
+SPLIT_STEPS, SPLIT_PASSES, SPLIT_SHARE = 64, 3, 0.95
 
 # ---- histories ------------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     if not like.is_cuda:
         against = against or picard.refusal(plan, like)
         return (Single(), against) if against else (picard, "a small state, whose steps cost as much as their calls")
-    kernel, graph = Kernel(), CudaGraph(always=False)
+    kernel, graph = Kernel(), CudaGraph(always=False, split=None)
     if _worth_compiling(plan, like) and kernel.pays(plan, run, like):
         return kernel, "a small function: its steps are one launch"
     refusal = graph.refusal(plan, like)

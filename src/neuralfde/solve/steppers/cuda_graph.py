@@ -29,11 +29,12 @@ class CudaGraph(Stepper):
 
     Args:
         always: capture at once, and raise where ``func`` cannot be captured; otherwise only where it pays.
-        split: in the backward pass, evaluate ``func`` for many steps in one call, see :mod:`.split`.
+        split: in the backward pass, evaluate ``func`` for many steps in one call, see :mod:`.split`. None: where that
+            is measured to take less time, in trainings of many solves.
     """
 
     always: bool = True
-    split: bool = False
+    split: bool | None = False
     name = "cuda-graph"
 
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
@@ -64,6 +65,8 @@ class CudaGraph(Stepper):
         repeats = 1 if soon else GRAPHS_REPEATS
         static, why = lease(plan, like, (size, self.split), repeats, lambda: Static(plan, like, size, self.split))
         if static is not None:
+            if static.split and not self.split:
+                run.why += "; func is called once for many steps of a backward pass, which was measured to be faster"
             return CudaGraphSteps(plan, run, static, single, self.always)
         if self.always:
             raise InputError(f"stepper='cuda-graph' cannot take these steps: {why}. Use stepper='auto'.")

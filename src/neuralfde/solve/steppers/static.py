@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ...base.policy import SPLIT_PASSES, SPLIT_SHARE, SPLIT_STEPS
 from ...base.structure import replace_tensors, tensors_in
 from ...base.torch_private import is_compiled, with_parameters
 from ...history import Block
@@ -16,7 +19,16 @@ from ...rhs.field import Field
 from ...schemes import OneStage
 from ..plan import Plan
 from .base import Pull, Task, Totals
-from .capture import CALLS, Leaves, StreamLane, capture, capture_stream, new_leaves, refuse_second_holders
+from .capture import (
+    CALLS,
+    Leaves,
+    StreamLane,
+    capture,
+    capture_stream,
+    milliseconds,
+    new_leaves,
+    refuse_second_holders,
+)
 from .single import fill, pull_back
 from .split import Split, pull_back_split
 from .work import Work, local_weights
@@ -43,12 +55,13 @@ class Static:
     Forward, ``rows`` are the sums of a block and become its rows, and ``past`` becomes its slopes. Backward, ``x`` are
     the rows of the forward pass, ``rows`` the gradients of the slopes; ``past`` holds the gradients of the states from
     outside and becomes the rows μ. Gradients of parameters add up in ``totals``. All graphs share one pool of memory;
-    they never run at once.
+    they never run at once. ``split`` is None until a split backward pass was tried.
     """
 
-    def __init__(self, plan: Plan, like: Tensor, size: int, split: bool = False) -> None:
+    def __init__(self, plan: Plan, like: Tensor, size: int, split: bool | None = False) -> None:
         sums = plan.scheme.sums
         self.size, self.shape, self.split, self.busy = size, like.shape, split, True
+        self.passes = 0  # backward ones so far
         self.rows = like.new_empty(size, sums, *like.shape)
         self.rows.copy_(like)  # warming up at a state that exists
         self.flat = self.rows.new_zeros(self.rows.numel())
@@ -109,20 +122,57 @@ class Static:
         """The graph of blocks of this length, forward or (with ``pull``) backward."""
         key = (pull is not None, task.block.count)
         if key not in self.graphs:
-            graph, sums = Graph(task.inner.clone(memory_format=torch.contiguous_format)), task.sums.clone()
-            count = Block(0, task.block.count)
-            still = Task(count, range(task.block.count), self.room(*key[::-1]), graph.inner, self.local[: count.count],
-                         None, frozenset())  # fmt: skip
-            field = plan.field.at(self.times, replace_tensors(plan.field.args, self.args))
-            try:
-                if pull is None:
-                    graph.captured, graph.evaluations = self._capture_forward(plan, field, still)
-                else:
-                    graph.captured, graph.evaluations = self._capture_backward(plan, field, still, pull)
-            finally:
-                task.sums.copy_(sums)  # warming up has overwritten them, also where func cannot be captured
-            self.graphs[key] = graph
+            self.graphs[key] = self._captured(plan, task, pull, self.split or False)
+        if pull is not None and task.block.start == 0:
+            self.passes += 1
+            if self.passes >= SPLIT_PASSES and self.split is None:
+                self._try_split(plan, task, pull)
         return self.graphs[key]
+
+    def _captured(self, plan: Plan, task: Task, pull: Pull | None, split: bool) -> Graph:
+        """The steps of a block as a new graph; sums of the block and totals of the pass are as they were."""
+        graph, count = Graph(task.inner.clone(memory_format=torch.contiguous_format)), task.block.count
+        still = Task(Block(0, count), range(count), self.room(count, pull is not None), graph.inner, self.local[:count],
+                     None, frozenset())  # fmt: skip
+        field = plan.field.at(self.times, replace_tensors(plan.field.args, self.args))
+        with self._unchanged(task.sums):
+            if pull is None:
+                graph.captured, graph.evaluations = self._capture_forward(plan, field, still)
+            else:
+                graph.captured, graph.evaluations = self._capture_backward(plan, field, still, pull, split)
+        return graph
+
+    @contextlib.contextmanager
+    def _unchanged(self, sums: Tensor) -> Iterator[None]:
+        """Within, graphs may run on sums and add to totals, which are then as they were."""
+        kept, totals = sums.clone(), [] if self.totals is None else self.totals.tensors
+        before = {k: g.clone() for k, g in enumerate(totals) if g is not None}
+        try:
+            yield
+        finally:
+            sums.copy_(kept)
+            for k, total in enumerate([] if self.totals is None else self.totals.tensors):
+                if total is not None:
+                    total.copy_(before[k]) if k in before else total.zero_()
+
+    def _try_split(self, plan: Plan, task: Task, pull: Pull) -> None:
+        """Split the backward pass if a block takes less time so."""
+        key, self.split = (True, task.block.count), False
+        if plan.steps < SPLIT_STEPS or not isinstance(plan.scheme, OneStage) or is_compiled(plan.field.func):
+            return
+        try:
+            split = self._captured(plan, task, pull, True)
+            with self._unchanged(task.sums):
+                own, other = (milliseconds(graph.captured) for graph in (split, self.graphs[key]))  # type: ignore[arg-type]
+        except Exception as error:  # parts that cannot be told apart or mapped, or take too much memory
+            logging.getLogger("neuralfde").debug("the backward pass is not split: %s", error)
+            self.parts = None
+            return
+        self.split = own < SPLIT_SHARE * other
+        if self.split:
+            self.graphs = {k: graph for k, graph in self.graphs.items() if not k[0]} | {key: split}
+        else:
+            self.parts = None
 
     def _capture_forward(self, plan: Plan, field: Field, task: Task) -> tuple[torch.cuda.CUDAGraph, int]:
         work = Work(task.inner, task.sums, field.shape, self.past(1))
@@ -135,7 +185,9 @@ class Static:
 
         return capture(call, field.func, task.sums, self.pool), field.evaluations // CALLS
 
-    def _capture_backward(self, plan: Plan, field: Field, task: Task, pull: Pull) -> tuple[torch.cuda.CUDAGraph, int]:
+    def _capture_backward(
+        self, plan: Plan, field: Field, task: Task, pull: Pull, split: bool
+    ) -> tuple[torch.cuda.CUDAGraph, int]:
         refuse_second_holders(plan, self.args, field, self.x[0, 0].view(field.shape))
         work = Work(task.inner, task.sums, field.shape, self.past(plan.scheme.sums))
         work.take(task.sums)
@@ -146,7 +198,6 @@ class Static:
         if self.totals is None:
             self.totals = Totals(lanes[0].wanted, self.local, pull.weigh)
         totals = self.totals
-        before = [None if g is None else g.clone() for g in totals.tensors]
         outside = [work.slots[k][0] for k in task.steps]
         inside = Pull(self.x.__getitem__, lambda steps: self.x[: len(steps)], outside, totals, pull.weigh)
         slopes = self.slopes[: task.block.count] if pull.weigh else None
@@ -160,12 +211,9 @@ class Static:
                 pull_back(plan.scheme, task, work, local, inside, lanes, slopes)
             streams[0].wait_stream(streams[1])
 
-        back = self._split(field, leaves[0], task.block.count, work, inside, slopes) if self.split else call
+        back = self._split(field, leaves[0], task.block.count, work, inside, slopes) if split else call
         graph = capture(back, field.func, task.sums, self.pool)
-        for total, then in zip(totals.tensors, before, strict=True):
-            if total is not None:
-                total.zero_() if then is None else total.copy_(then)  # warming up has added to them
-        return graph, task.block.count if self.split else sum(lane.rhs.evaluations for lane in lanes) // CALLS
+        return graph, task.block.count if split else sum(lane.rhs.evaluations for lane in lanes) // CALLS
 
     def _split(
         self, field: Field, leaves: Leaves, count: int, work: Work, pull: Pull, slopes: Tensor | None
