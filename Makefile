@@ -30,11 +30,12 @@ test: setup lint types docs
 
 check: test
 
-# The oldest torch that is supported. Its Linux build comes with CUDA; TORCH_FROM may point pip at a CPU build.
+# The oldest torch that is supported. Its Linux build comes with CUDA; TORCH_FROM may point pip at a CPU build. The
+# interpreter of its Triton does not know newer versions of numpy.
 LOWEST := 2.11.0
 test-lowest:
 	$(PYTHON) -m venv build/lowest
-	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) torch==$(LOWEST) -e ".[dev]" -e experiments
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) torch==$(LOWEST) "numpy<2.4" -e ".[dev]" -e experiments
 	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m "not gpu" -n auto
 
 docs: setup

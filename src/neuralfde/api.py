@@ -53,8 +53,7 @@ def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
     # solve and FDEBlock read the defaults from the function
     @functools.wraps(call, (*functools.WRAPPER_ASSIGNMENTS, "__kwdefaults__"))
     def checked(*args: _P.args, **given: _P.kwargs) -> _R:
-        aside = not torch.compiler.is_exporting() and compiler_is_watching()
-        return (alone if aside else attempt)(*args, **given)
+        return (alone if compiler_is_watching() else attempt)(*args, **given)
 
     return checked
 

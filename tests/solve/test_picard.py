@@ -523,7 +523,8 @@ class Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(x):
-        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+        far = x * (1 + 2**13)
+        return far - (far - x)
 
     @staticmethod
     def setup_context(ctx, inputs, output): ...

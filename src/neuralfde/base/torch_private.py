@@ -70,8 +70,10 @@ without_compiler = _disable_dynamo
 
 def compiler_is_watching() -> bool:
     """Whether ``torch.compile`` follows this call, or would follow the functions that are called in it: a frame that it
-    gave up on runs as it is, and those inside are tried again.
+    gave up on runs as it is, and those inside are tried again. Not while a program is exported.
     """
+    if torch.compiler._is_exporting_flag:  # is_exporting() is also true wherever the compiler of torch 2.11 reads it
+        return False
     if torch.compiler.is_dynamo_compiling():
         return True
     return "torch._dynamo" in sys.modules and torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
