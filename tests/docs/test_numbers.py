@@ -41,12 +41,12 @@ SETTINGS = [
     ("docs/choose.md", f"from {policy.FFT_STEPS} steps on `fft`"),
     (
         "docs/choose.md",
-        f"up to {policy.PICARD_NUMBERS[0]} numbers ({policy.PICARD_NUMBERS[1]} with an implicit method)",
+        f"up to {policy.PICARD_NUMBERS[0]} elements ({policy.PICARD_NUMBERS[1]} with an implicit method)",
     ),
     ("docs/choose.md", f"a `func` of up to {policy.PICARD_PARAMETERS} parameters"),
     (
         "docs/choose.md",
-        f"for up to {policy.PICARD_NUMBERS_GPU[1]} numbers, and up to {policy.PICARD_NUMBERS_GPU[0]} where steps",
+        f"for up to {policy.PICARD_NUMBERS_GPU[1]} elements, and up to {policy.PICARD_NUMBERS_GPU[0]} where steps",
     ),
     ("docs/choose.md", f"at once from {policy.GRAPHS_AT_ONCE} steps on"),
     ("docs/choose.md", f"comes for the {NUMERALS[policy.GRAPHS_REPEATS]} time"),
