@@ -28,11 +28,11 @@ State = tuple[Tensor, ...]
 class FDECell(Ordered):
     """One step of ``D^β z = func(t, z, *inputs)``, as a recurrent layer whose state has a fixed size.
 
-    A step computes ``z_{n+1} = z_0 + Σ_{j≤n} w_{n+1-j} v_j`` with the slopes ``v_n = func(t_n, z_n, *inputs)``. The most
-    recent weights are exact, and all older ones are approximated by a sum of decaying exponentials. So the past takes a
-    few dozen numbers for each element of the state, however long the stream is. The states are those of ``fdeint`` with
-    the same step, method and ``history``: to rounding if that solve has ``steps`` steps, otherwise to the tolerance of
-    the exponentials. Inputs are held constant over a step.
+    A step computes ``z_{n+1} = z_0 + Σ_{j≤n} w_{n+1-j} v_j`` with the slopes ``v_n = func(t_n, z_n, *inputs)``. Recent
+    weights are exact, and all older ones are approximated by a sum of decaying exponentials. So the past takes a few
+    dozen numbers for each element of the state, however long the stream is. The states are those of ``fdeint`` with the
+    same step, method and ``history``: to rounding if that solve has ``steps`` steps, otherwise to the tolerance of the
+    exponentials. Inputs are held constant over a step.
 
     A step consists of a few PyTorch operations: autograd, ``torch.export``, ONNX and AOTInductor accept it.
 
