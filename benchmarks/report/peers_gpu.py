@@ -65,7 +65,7 @@ def every() -> str:
         "a training step",
         "/ ours",
         "peak memory",
-        "gradient off by",
+        "gradient error",
     ]
     return f"{table(head, lines, right=4)}\n\n{about()}"
 
