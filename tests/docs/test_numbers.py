@@ -67,7 +67,7 @@ SETTINGS = [
     ("docs/recipes/fit-data.md", f"a range wider than {RESOLUTION}"),
     ("docs/recipes/fit-data.md", f"R² ≥ {relaxation.Config().straight}"),
     ("docs/scaling.md", f"width {scaling.WIDTH}, {scaling.STEPS} steps, a batch of {scaling.BATCH}"),
-    ("docs/performance.md", f"a state of {128 * 64 * 6 * 6:,} numbers".replace(",", " ")),
+    ("docs/performance.md", f"a state of {128 * 64 * 6 * 6:,} elements".replace(",", " ")),
 ]
 
 
