@@ -93,7 +93,7 @@ def short() -> str:
 SHORT = """On one GPU, with the paper's image block as well: time, peak memory and gradient error of one training step
 with {} solver steps. With {} solver steps of {}, ours takes {}; torchdiffeq, which has no memory to sum, takes {} by
 autograd and {} by its adjoint. {}
-[All figures](docs/performance.md#beside-them-on-a-gpu)."""
+[All figures](docs/performance.md#torchfde-and-torchdiffeq-on-a-gpu)."""
 
 TORCHFDE = "torchfde loops over all pairs of steps, so it was measured for the shorter horizon only."
 MISSING = "torchfde is missing: the time of this run ended before its rows."
