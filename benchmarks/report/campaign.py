@@ -9,16 +9,22 @@ from .record import rows, runs
 
 WHAT = {
     "reference": ("random problems against the independent textbook solver: values and all gradients", "≥ 20,000"),
-    "courses": ("jumps, events, pasts, lags, linear parts, tolerances, own times, complex states: likewise", "—"),
-    "fits": ("`fit` through every door: least residuals and covariances of the textbook", "—"),
-    "commands": ("`neuralfde solve` and `neuralfde fit`: the numbers they print against the textbook", "—"),
+    "courses": (
+        "jumps, events, pasts, lags, linear parts, tolerances, times per sample, complex states: likewise",
+        "—",
+    ),
+    "fits": ("every way to call `fit`: residuals and covariances against the textbook solver", "—"),
+    "commands": ("`neuralfde solve` and `neuralfde fit`: the numbers they print against the textbook solver", "—"),
     "steppers": ("every stepper, forced, against `single`: values and all gradients", "≥ 10,000"),
-    "laws": ("scale, batch, causality, hooks, resuming, functions that keep, write or draw something", "—"),
+    "laws": (
+        "scale, batch, causality, hooks, resuming, functions that keep state, write in place or draw random numbers",
+        "—",
+    ),
     "transforms": ("`torch.func`, double backward, `torch.compile`, checkpoints: the right number or an error", "—"),
     "inputs": ("bad inputs to every public call and to the command line: a typed error with a remedy in 3 s", "≥ 300"),
     "special": ("`mittag_leffler` and its derivative against mpmath", "—"),
     "concurrency": ("threads, interleaved, fork, spawn, loaders, compiled, deterministic: equal to serial", "—"),
-    "leak": ("1,000 training steps in a process of their own: growth of at most 1 MiB", "≤ 1 MiB"),
+    "leak": ("1,000 training steps in a separate process: growth of at most 1 MiB", "≤ 1 MiB"),
 }
 
 

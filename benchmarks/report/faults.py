@@ -14,19 +14,19 @@ def faults() -> str:
         [r["experiment"], r["trials"], *(r[name] for name in SIGNALS), r["restored"], r["equal"]]
         for r in rows("faults", "kill and resume")
     ]
-    killed.append(["together", *(sum(line[k] for line in killed) for k in range(1, 7))])
+    killed.append(["total", *(sum(line[k] for line in killed) for k in range(1, 7))])
     head = [
         "experiment",
         "trials",
         "killed",
         "terminated",
         "Ctrl-C",
-        "ends that left something",
-        "equal bit for bit",
+        "interruptions that left a checkpoint or rows",
+        "equal, bit for bit",
     ]
-    parts = [table(head, killed, right=1), table(["file", "damaged", "went on", "refused"], damaged(), right=1)]
+    parts = [table(head, killed, right=1), table(["file", "damaged", "resumed", "refused"], damaged(), right=1)]
     failed = [[r["fault"], r["exit code"], r["line"]] for r in rows("faults", "folders")]
-    return "\n\n".join([*parts, table(["fault", "exit code", "what it says"], failed), measured(*runs("faults"))])
+    return "\n\n".join([*parts, table(["fault", "exit code", "message"], failed), measured(*runs("faults"))])
 
 
 def damaged() -> list[list[object]]:
@@ -37,7 +37,7 @@ def damaged() -> list[list[object]]:
         for k, key in enumerate(("cases", "went on", "refused")):
             line[k] += r.get(key, 0)
     lines: list[list[object]] = [[f"`{name}`" if "." in name else name, *line] for name, line in found.items()]
-    return [*lines, ["together", *(sum(line[k] for line in found.values()) for k in range(3))]]
+    return [*lines, ["total", *(sum(line[k] for line in found.values()) for k in range(3))]]
 
 
 PLACES = {"faults": faults}

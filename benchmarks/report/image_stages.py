@@ -14,10 +14,10 @@ QUESTION = "image-stages"
 SHOWN = "fashion-mnist, β = 0.6"
 LEFT = "Left: the lower the order, the longer the memory."
 RIGHT = {
-    False: "Right: gradient descent with the exact adjoint reaches the minimum;\nwith the adjoint of the literature it "
+    False: "Right: gradient descent with the exact adjoint reaches the minimum;\nwith the adjoint of the paper it "
     "stops above it.",
-    True: "Right: a network of three\nfractional stages learns Fashion-MNIST with exact gradients as with direct "
-    "differentiation; with the adjoint of the\nliterature it falls behind.",
+    True: "Right: a network with three\nfractional stages trained on Fashion-MNIST. The exact adjoint trains as well "
+    "as direct differentiation; the adjoint\nof the paper falls behind.",
 }
 
 

@@ -19,7 +19,7 @@ def kernel() -> str:
         cells += [f"{r['gradient_error']:.0e}", "" if other is None else f"{other['gradient_error']:.0e}"]
         lines.append([*cells, f"{r['first_s']:.1f}"])
     head = ["func", "batch", "steps", "products", "kernel, ms", "CUDA graphs, ms", "faster by", "kernel, MiB"]
-    head += ["gradient off by", "by CUDA graphs", "first call, s"]
+    head += ["gradient error", "by CUDA graphs", "first call, s"]
     return f"{table(head, lines, right=1)}\n\n{measured(found)}"
 
 

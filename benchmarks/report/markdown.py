@@ -32,7 +32,7 @@ def questions() -> str:
         machines = dict.fromkeys(r["hardware"] for r in known(name))
         file, page = f"[{name}.json](results/{name}.json)", q.page.split("#")[0].rpartition("/")[2].removesuffix(".md")
         lines.append([q.asks, q.command, file, f"[{page}](../docs/{q.page})", "; ".join(machines)])
-    return table(["question", "command", "result", "told on", "measured on"], lines)
+    return table(["question", "command", "result", "page", "measured on"], lines)
 
 
 PLACES = {"questions": questions}

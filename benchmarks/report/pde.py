@@ -14,7 +14,7 @@ def calibration() -> str:
     held, of = sum(r["held"] for r in rows), sum(r["of"] for r in rows)
     off = max(abs(r["order"] - 0.7) for r in rows)
     cells = [len(rows), f"{min(times):.1f} to {max(times):.1f} s", f"{100 * held / of:.1f} % of {of}", f"{off:.3f}"]
-    head = ["seeds", "processor time of a fit", "95 % intervals that hold the truth", "order, at most off by"]
+    head = ["seeds", "CPU time of a fit", "95 % intervals that contain the truth", "largest error of the order"]
     return f"{table(head, [cells], right=0)}\n\n{measured(found)}"
 
 
@@ -27,9 +27,9 @@ def linear() -> str:
             off = [f"{r[k]:.1e}" if k in r else "" for k in ("off", "gradients off")]
             times = r["seconds"] / each["rows"][0]["seconds"]
             lines.append([matrix, r["steps"] or "none", f"{r['seconds']:.1f} s", f"{times:.1f}", *off])
-    head = ["matrix", "steps", "values and gradients", "times as long", "values off by", "gradients off by"]
+    head = ["matrix", "steps", "values and gradients", "/ without steps", "error of values", "error of gradients"]
     worst = max(each["rows"][0]["told"] for each in found.values())
-    told = f"The solutions without steps say at most {worst:.0e} of their own error."
+    told = f"The solutions without steps estimate their own error at {worst:.0e} or less."
     return f"{table(head, lines, right=1)}\n\n{told} {measured(*found.values())}"
 
 
@@ -41,8 +41,8 @@ def allen_cahn() -> str:
         bears = f"{r['explicit step']:.2g}" + ("" if r["explicit bears 0.8"] and not r["explicit bears 2"] else " (?)")
         cells = [f"{r['points']} × {r['points']}", bears, f"{r['times longer']:.0f}", f"{r['observed order']:.2f}"]
         lines.append([*cells, f"{r['float32 off by']:.0e}", r["steps"], f"{r['seconds']:.1f} s"])
-    head = ["points", "largest stable explicit step", "longest IMEX step / that", "order observed there"]
-    more = ["float32 off by", "steps", "values and gradients of the network"]
+    head = ["points", "largest stable explicit step", "longest IMEX step / that", "observed order"]
+    more = ["error of float32", "steps", "values and gradients of the network"]
     return f"{table([*head, *more], lines, right=1)}\n\n{measured(*found)}"
 
 

@@ -22,7 +22,7 @@ def peers() -> str:
         ]
         for r in rows
     ]
-    head = [f"{steps} steps", "equation", "seconds", "/ ours", "MiB", "gradient off by"]
+    head = [f"{steps} steps", "equation", "seconds", "/ ours", "MiB", "gradient error"]
     versions = f"torchfde {found['torchfde']}; torchdiffeq {found['torchdiffeq']}"
     return f"{table(head, lines, right=2)}\n\n{versions}. {measured(found)}"
 

@@ -65,7 +65,7 @@ def every() -> str:
         "a training step",
         "/ ours",
         "peak memory",
-        "gradient off by",
+        "gradient error",
     ]
     return f"{table(head, lines, right=4)}\n\n{about()}"
 
@@ -90,13 +90,13 @@ def short() -> str:
     return f"{text}\n\n{table([f'{fewest} steps', *names], lines)}\n\n{about()}"
 
 
-SHORT = """The same on one GPU, with the paper's image block: time, peak memory and error of the gradient of a training
-step of {} steps. Over {} steps of {} ours takes {}, torchdiffeq's equation without memory {} by autograd
-and {} by its adjoint. {}
-[All figures](docs/performance.md#beside-them-on-a-gpu)."""
+SHORT = """On one GPU, with the paper's image block as well: time, peak memory and gradient error of one training step
+with {} solver steps. With {} solver steps of {}, ours takes {}; torchdiffeq, which has no memory to sum, takes {} by
+autograd and {} by its adjoint. {}
+[All figures](docs/performance.md#torchfde-and-torchdiffeq-on-a-gpu)."""
 
-TORCHFDE = "torchfde sums its past in a loop over all pairs of steps, and is asked for the shorter horizon only."
-MISSING = "torchfde is not in it yet: the time of this run ended before its rows."
+TORCHFDE = "torchfde loops over all pairs of steps, so it was measured for the shorter horizon only."
+MISSING = "torchfde is missing: the time of this run ended before its rows."
 
 
 def _cell(row: Row | None) -> str:

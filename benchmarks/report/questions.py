@@ -26,12 +26,12 @@ QUESTIONS = {
     "peers": Question(
         "What does a training step take, beside torchfde and torchdiffeq?",
         "`python benchmarks/peers.py`",
-        "performance.md#beside-torchfde-and-torchdiffeq",
+        "performance.md#compared-with-torchfde-and-torchdiffeq",
     ),
     "peers-gpu": Question(
         "What does it take on a GPU, beside torchfde and torchdiffeq, and where does the time go?",
         f"`python benchmarks/peers_gpu.py --torchfde CLONE --out OUT`{TAKE}",
-        "performance.md#beside-them-on-a-gpu",
+        "performance.md#torchfde-and-torchdiffeq-on-a-gpu",
     ),
     "work-precision": Question(
         "How long does an error take to reach, beside pycaputo and FDEint?",

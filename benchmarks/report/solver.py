@@ -129,7 +129,7 @@ def composing() -> str:
         times = [f"{r[k]:.0f} ms" if k in r else "" for k in ("own", "beside")]
         what = r["what"] if part == "cost" else f"{r['what']}, {part}"
         lines.append([what, f"{r['figure']:.2g}", r["target"], *times])
-    return f"{table(['', 'measured', 'wanted', 'time', 'beside'], lines)}\n\n{measured(*runs('composing'))}"
+    return f"{table(['', 'measured', 'target', 'time', 'compared with'], lines)}\n\n{measured(*runs('composing'))}"
 
 
 def stiff() -> str:
@@ -176,7 +176,14 @@ def cell() -> str:
     for r in found["rows"]:
         times = [f"{r[k]:.1f} µs" for k in ("first tenth", "last tenth")]
         lines.append([r["way"], r["steps"], r["rows"], *times, f"{r['off']:.1e}"])
-    head = ["", "steps", "rows of the past", "a step, first tenth", "a step, last tenth", "off a whole solve"]
+    head = [
+        "",
+        "steps",
+        "rows of the past",
+        "a step, first tenth",
+        "a step, last tenth",
+        "difference from a whole solve",
+    ]
     return f"{table(head, lines, right=1)}\n\n{measured(found)}"
 
 

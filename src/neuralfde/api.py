@@ -60,12 +60,16 @@ def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @dataclass(frozen=True)
 class Solution:
-    """Times, states in the structure of ``z0`` stacked along the first axis, and the cost.
+    """What ``solve`` returns.
 
-    ``error`` is the estimated error of every number of ``ys``, where ``estimate_error=`` asked for it.
-    ``state``, where ``resume=True`` asked for it, is what a later solve goes on from, as ``past=state``.
-    ``event_times``, with ``event=``, are the times at which it happened, with their gradients: of the shape that
-    ``event`` returns where it ends the solve, several stacked first where not, infinite where it did not happen.
+    Attributes:
+        ts: the times.
+        ys: the states at these times, in the structure of ``z0``, stacked along the first axis.
+        stats: what the solve did and what it cost.
+        error: the estimated error of every element of ``ys``, with ``estimate_error=``.
+        state: what a later solve continues from, as ``past=state``, with ``resume=True``.
+        event_times: the times of events, with their gradients, with ``event=``: in the shape that ``event`` returns if
+            it ends the solve, otherwise several, stacked along a new first axis; infinite where there was no event.
     """
 
     ts: Tensor
@@ -78,9 +82,9 @@ class Solution:
 
     @property
     def grid(self) -> Tensor | None:
-        """The times at which the steps ended, float64; a later solve takes them as ``grid=``. None: there were none.
+        """The times at which the steps ended, in float64, for use as ``grid=``; None if there were no steps.
 
-        Made when it is asked for: beside a solve of very many small steps, one more number a step is a lot.
+        Computed on demand: for very many steps of a small state, storing the times would take much memory.
         """
         return None if self._grid is None else self._grid.start + self._grid.elapsed
 
@@ -117,87 +121,86 @@ def fdeint(
     lags: float | Tensor | Sequence[float | Tensor] | None = None,
     linear: Any = None,
 ) -> Any:
-    """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``; ``D`` is Caputo's derivative of order β or a relative of it.
+    """Solve ``D z = func(t, z, *args)``, ``z(t_0) = z0``, where ``D`` is Caputo's derivative or a related operator.
 
     Args:
-        func: the right-hand side ``func(t, z, *args)``; ``t`` is a 0-d tensor, ``z`` has the structure of ``z0``.
-        z0: the initial state: a tensor of any shape, or a tuple, dict or nesting of tensors, of one dtype: float32,
+        func: the right-hand side ``func(t, z, *args)``. ``t`` is a 0-d tensor, ``z`` has the structure of ``z0``.
+        z0: the initial state: a tensor of any shape, or a tuple, dict or nesting of tensors, all of one dtype: float32,
             float64, complex64 or complex128.
-        t: a number T integrates from 0 and returns z(T); a 1-D increasing tensor returns the states at its times,
-            stacked first, with ``t[0]`` the initial time. Times between grid points come from the scheme's own
-            continuous output, all of them in one product. A 2-D tensor (batch, times) has the times of each sample,
-            for one tensor ``z0`` with the batch along its first axis: rows begin with the one initial time, do not
-            decrease, and NaN fills those of shorter series, whose last state is then repeated; state ``k`` of sample
-            ``b`` is ``result[k, b]``. A list of tensors or a nested tensor is the same.
+        t: a number T integrates from 0 and returns z(T). A 1-D increasing tensor returns the states at its times,
+            stacked along a new first axis; ``t[0]`` is the initial time. States between grid points come from the
+            scheme's own continuous output, all of them in one product. A 2-D tensor (batch, times) gives each sample
+            its own times, if ``z0`` is one tensor with the batch along its first axis: rows begin with the same initial
+            time and do not decrease. Shorter rows end with NaN, and their last state is repeated. State ``k`` of sample
+            ``b`` is ``result[k, b]``. A list of tensors or a nested tensor works too.
         order: β in (0, 2], a number, a tensor that broadcasts to the state (one order per channel, or per sample as
-            ``(batch, 1)``), a structure of them like that of ``z0``, or an operator: ``MultiTerm``,
+            ``(batch, 1)``), a structure of orders like that of ``z0``, or an operator: ``MultiTerm``,
             ``DistributedOrder``, ``Tempered``, ``VariableOrder``, ``CustomKernel``. Every tensor in it that requires
             grad gets the exact gradient.
         method: ``'predictor'``, ``'abm'``, ``'trapezoid'``, ``'gl'``, ``'l1'``, ``'predictor-implicit'``,
-            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, or a scheme object such as
-            ``ABM(corrections=3)``. The default is ``'trapezoid'`` where a tolerance chooses the steps, ``'predictor'``
-            else.
-        step: the step h; it must divide the interval. Without ``step``, ``steps`` and ``grid`` the steps follow from
+            ``'gl-explicit'``, ``'l1-explicit'``, ``'bdf2'``, ``'flmm-trapezoid'``, ``'imex'``, or a scheme object such
+            as ``ABM(corrections=3)``. The default is ``'trapezoid'`` if a tolerance chooses the steps, ``'imex'`` with
+            given steps and ``linear=``, and ``'predictor'`` otherwise.
+        step: the step size h; it must divide the interval. Without ``step``, ``steps`` and ``grid`` the steps adapt to
             ``rtol`` and ``atol``.
         steps: the number of steps, in place of ``step``.
         adjoint: ``'exact'`` (default), ``'direct'`` or ``'paper'``.
         history: ``'auto'`` (default), ``'full'``, ``'fft'``, ``'exponentials'``, or an object such as ``Window(64)``.
         storage: ``'device'`` (default), ``'host'``, ``'checkpoint'``, ``'auto'`` (by free memory), or an object such as
             ``Host(path='/scratch')``.
-        params: tensors ``func`` uses that get gradients; default: its parameters that require grad.
-        args: passed on to ``func``; tensors among them get gradients.
-        solver: how implicit stages are solved: ``'auto'`` (default: Newton's method with the structure that the
-            Jacobian has), ``'dense'``, ``'banded'``, ``'sparse'``, ``'krylov'``, ``'fixed-point'`` or an object.
+        params: tensors used by ``func`` that get gradients; default: its parameters that require grad.
+        args: further arguments of ``func``; tensors among them get gradients.
+        solver: how implicit stages are solved: ``'auto'`` (default: Newton's method, which exploits the structure of
+            the Jacobian), ``'dense'``, ``'banded'``, ``'sparse'``, ``'krylov'``, ``'fixed-point'`` or an object.
         callback: called as ``callback(step, total)`` in both passes.
-        check_finite: raise ``NonFiniteError`` naming the step where the state stopped being finite.
+        check_finite: if the state is not finite, raise ``NonFiniteError``, which names the step.
         velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.
-        horizon: a factor of time, a positive number or tensor that broadcasts to the state: each element runs in its
-            own time ``horizon · t``, so that ``t=1.0`` with ``horizon`` of shape (batch, 1) ends every sample at its
-            own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. As ``D^β_t = T^{-β} D^β_s``, it scales
-            the weights; it gets the exact gradient.
-        grading: r in ``t_k = T (k/N)^r``: points gather at the start, where solutions behave like ``t^β``. Takes
-            ``steps=``.
+        horizon: a scale of time, a positive number or tensor that broadcasts to the state: each element runs in its
+            own time ``horizon · t``. For example, ``t=1.0`` and ``horizon`` of shape (batch, 1) end every sample at its
+            own T. ``func`` gets ``horizon · t`` in the shape of ``horizon``. It scales the weights, since
+            ``D^β_t = T^{-β} D^β_s``, and gets the exact gradient.
+        grading: r in ``t_k = T (k/N)^r``, which concentrates points at the start, where solutions behave like ``t^β``.
+            Needs ``steps=``.
         stepper: how steps are taken: ``'auto'`` (default), ``'single'`` (one after the other), ``'picard'`` (many steps
             of a small state at once, ``func`` vectorised over time), ``'cuda-graph'`` (blocks of steps replayed on a
-            GPU), ``'kernel'`` (blocks of steps in one Triton kernel made from ``func``, on a GPU), or an object. The
-            numbers are the same; ``solve(...).stats`` says which ran and why. All but ``'single'`` rely on ``func``
-            being a function of its arguments.
+            GPU), ``'kernel'`` (blocks of steps in one Triton kernel compiled from ``func``, on a GPU), or an object.
+            The results are the same; ``solve(...).stats`` says which ran and why. All but ``'single'`` require that
+            ``func`` is a pure function.
         grid: increasing times at which the steps end, in place of ``step``: a graded or logarithmic mesh, or the
             ``grid`` of an earlier solution. It begins and ends with the times of ``t``. Methods: ``'predictor'``,
-            ``'predictor-implicit'``, ``'trapezoid'``, ``'abm'``, and ``'l1'`` with ``history='full'``. That history has
-            all N² weights; ``'exponentials'`` sums the far past in O(N) work.
-        rtol: the tolerance, 1e-4 by default: a march without gradients finds a mesh on which errors stay at about
-            ``atol + rtol |z|``, and the solve is done on it with exact gradients, as with ``grid=``. For orders up to 1
-            and ``'trapezoid'`` (implicit) or ``ABM(ahead=True)`` (explicit, its steps bounded by stability); also
-            ``'abm'``, ``'predictor-implicit'`` and ``'predictor'``, which take many steps.
-        atol: the absolute part of it, by default as large as ``rtol``.
-        max_steps: where to give up, with ``ConvergenceError``.
-        jumps: ``(times, values)``, by which the state jumps at known times (doses, kicks), values stacked along a first
-            axis in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``; or a function from the state
-            before a jump to its value, which takes a solve for each. Values get gradients, times with ``'full'`` too.
-            The state at a jump is the one after it. Each jump adds two points to the grid.
-        event: a function ``event(t, z, *args)`` that ends the solve where it crosses zero, or an ``Event`` that says
-            more. It returns one number, or one for each sample of a batch, (batch,), each of which then ends by
-            itself: its state stays what it was. ``solve(...).event_times`` have exact gradients, like all states.
-        past: ``(times, states)``, an observed window to go on from in place of a point: times increasing up to the
-            initial one, states stacked first in the structure of ``z0``, which is the last of them, or None. Linear
-            between samples and constant before, it enters as a known sum, exactly; states get gradients. For orders
-            up to 1. Weights take a number for each sample and step. Or the ``state`` of a solution that kept it
-            (``solve(..., resume=True)``): the trajectory is then that of one long solve, with any order and the same
-            step; ``t`` is the new end, ``z0`` None or a state that looks the same, and what came before is cut off
-            from gradients, as truncated training wants it.
+            ``'predictor-implicit'``, ``'trapezoid'``, ``'abm'``, and with ``history='full'`` also ``'imex'``, ``'l1'``
+            and ``'l1-explicit'``. That history needs all N² weights; ``'exponentials'`` sums the distant past in O(N).
+        rtol: the relative tolerance, 1e-4 by default. A first pass without gradients finds a mesh on which errors stay
+            at about ``atol + rtol |z|``, and the solve on it has exact gradients, as with ``grid=``. For orders up to 1
+            and the methods ``'trapezoid'`` (implicit) or ``ABM(ahead=True)`` (explicit, with steps limited by
+            stability); ``'abm'``, ``'predictor-implicit'`` and ``'predictor'`` work but take many steps.
+        atol: the absolute tolerance, by default as large as ``rtol``.
+        max_steps: raise ``ConvergenceError`` if a tolerance needs more steps.
+        jumps: ``(times, values)``: the state jumps at known times (doses, kicks). Values are stacked along a first axis
+            in the structure of ``z0``: ``z(t) = z0 + Σ_{t_k ≤ t} Δ_k + I^β f``. Or a function from the state before a
+            jump to its value, which takes a solve for each jump. Values get gradients, and with ``'full'`` times too.
+            The state at the time of a jump is the one after it. Each jump adds two points to the grid.
+        event: a function ``event(t, z, *args)`` that ends the solve where it crosses zero, or an ``Event`` with more
+            options. It returns one number, or one per sample of a batch, (batch,); then each sample ends separately and
+            its state stays constant. ``solve(...).event_times`` and all states have exact gradients.
+        past: ``(times, states)``, an observed window to continue from: increasing times up to the initial one, states
+            stacked along a first axis in the structure of ``z0``, which is the last of them, or None. The state is
+            linear between samples and constant before the window, and enters exactly, as a known sum; states get
+            gradients. For orders up to 1; the weights take one number for each sample and step. Or the ``state`` of a
+            solution (``solve(..., resume=True)``): the trajectory is then that of one long solve, with any order and
+            the same step. ``t`` is the new end, ``z0`` is None or a state of the same structure, and what came before
+            is detached, as in truncated backpropagation.
         lags: delays τ, a positive number or tensor, or several of them: ``func(t, z, lagged, *args)`` then gets
-            ``z(t - τ)``, a tuple of states for several, linear between steps; before the initial time it is that of
-            ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph of every step
-            is kept, and the past is summed in full: O(N²).
-        linear: ``A`` in ``D z = A z + func(t, z)``: a matrix that acts on the last axis of the state (a batch of them
-            for samples of their own), a sparse tensor, an object of ``neuralfde.linear`` or one with ``matvec(z)``,
+            ``z(t - τ)``, or a tuple of states for several lags, linear between steps. Before the initial time the state
+            is that of ``past``, or ``z0``. Tensors get exact gradients. No step may be longer than a lag. The graph of
+            every step is kept, and the past is summed in full, O(N²).
+        linear: ``A`` in ``D z = A z + func(t, z)``: a matrix that acts on the last axis of the state (or a batch of
+            matrices, one per sample), a sparse tensor, an object of ``neuralfde.linear`` or one with ``matvec(z)``,
             ``solve(w0, r)`` and ``solve_transposed(w0, r)`` for ``I - w0 A``, or a function without arguments that
-            returns one. Its tensors get gradients. It is part of the equation, and ``method=`` says how it is solved:
-            ``'imex'`` (the default with it; order 2, for a rough start with ``grading=2``) is implicit in ``A`` and
-            explicit in ``func``, other methods take the sum of both. ``func`` may then be None or a tensor, a constant
-            source; without steps, method and tolerance the solution is the Mittag-Leffler function of ``A``, to
-            rounding.
+            returns one of these. Its tensors get gradients. ``method='imex'`` (the default with given steps; order 2,
+            for a rough start with ``grading=2``) is implicit in ``A`` and explicit in ``func``; other methods solve for
+            the sum of both. ``func`` may then be None or a tensor, a constant source; without steps, method and
+            tolerance the solution is the Mittag-Leffler function of ``A``, to rounding.
 
     Returns:
         z(T) in the structure of ``z0``, or the states at the times of ``t`` stacked along a new first axis.
@@ -230,15 +233,15 @@ def solve(
 ) -> Solution:
     """``fdeint`` with the same arguments, returning a ``Solution`` with times, states and statistics.
 
-    For a number T the states have one time along the first axis.
+    If ``t`` is a number, the first axis of the states has length 1.
 
     Args:
         estimate_error: True solves again with steps of twice the length; ``|z_h - z_2h| / (2^p - 1)`` estimates the
-            error of each number, p being the order of the method for a solution that is not smooth. It takes half as
-            much work again. ``'embedded'`` compares the sum of each step with that of every other slope: no further
-            evaluation but one, N rows more memory, O(N log N). It sees what each step adds, and not how errors grow
-            from there on. Both take an even number of steps.
-        resume: True keeps what a later solve needs to go on (N rows), which gets it as ``past=found.state``.
+            error of each element, where p is the order of the method for a solution that is not smooth. This takes 50 %
+            more work. ``'embedded'`` compares the sum of each step with the same sum over every other slope: it takes
+            one more evaluation, memory for N more states, and O(N log N) work. It measures what each step adds, but not
+            how errors grow afterwards. Both need an even number of steps.
+        resume: True keeps what a later solve needs to continue (N states); pass it as ``past=found.state``.
     """
     given = options_of("solve", options)
     if not isinstance(resume, bool):

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message says what is wrong, why, and what to do."""
+"""The errors of the package. Each message says what is wrong, why, and what to do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """An argument that cannot be used: its value, shape, or its combination with another."""
+    """An argument with a bad value or shape, or a combination of arguments that does not work."""
 
 
 class InputTypeError(TypeError):
-    """An argument of the wrong kind: not a tensor, another dtype, another device or structure."""
+    """An argument of the wrong type, dtype, device or structure."""
 
 
 class CapturedTensorError(RuntimeError):
-    """A tensor that needs a gradient reaches ``func`` only through a closure and would silently get none."""
+    """``func`` uses a tensor that requires grad only through a closure, so that it would silently get no gradient."""
 
 
 class ChangedFunctionError(RuntimeError):
@@ -23,11 +23,11 @@ class ChangedFunctionError(RuntimeError):
 
 
 class ConvergenceError(RuntimeError):
-    """The nonlinear equation of an implicit stage was not solved to its tolerance."""
+    """An implicit stage was not solved to its tolerance, or no solution met the tolerance of a solve."""
 
 
 class UnsupportedError(RuntimeError):
-    """A way of running models that a solver cannot take part in, such as ``torch.jit``."""
+    """A feature of PyTorch that a solve does not support, such as ``torch.jit``."""
 
 
 class NonFiniteError(ArithmeticError):

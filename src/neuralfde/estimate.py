@@ -1,4 +1,4 @@
-"""Before a solve: what it will take, and the step that a tolerance asks for."""
+"""Before a solve: predict its cost, and find a step for a tolerance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .schemes import Scheme
 
 @explained
 def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **options: Any) -> Prediction:
-    """What ``fdeint`` with the same arguments will take, as a short table to print; ``func`` is not run."""
+    """Predict memory and work of ``fdeint`` with the same arguments, without running ``func``; print the result."""
     given = options_of("plan", options)
     z0, t = asked(z0, t, given.past)
     if is_complex(z0):
@@ -66,13 +66,13 @@ def suggest_step(
         z0: the state at the first time.
         t: times, of which only the first and the last count.
         order: β.
-        tol: the error to stay below, relative to ``1 + |z|``.
-        method: the scheme the step is for.
-        max_steps: where to give up, with ``ConvergenceError``.
+        tol: the largest error, relative to ``1 + |z|``.
+        method: the scheme.
+        max_steps: raise ``ConvergenceError`` if more steps are needed.
         options: further arguments of ``fdeint``.
 
     Returns:
-        The step, to be passed as ``step=``.
+        The step, for use as ``step=``.
     """
     if options.keys() & {"step", "steps"}:
         raise InputTypeError("suggest_step() finds the step: leave step= and steps= out.")

@@ -1,4 +1,4 @@
-"""Ready meters for ``callback=``: a bar that moves through the forward and the backward pass of a solve."""
+"""Progress bars for ``callback=``, one for the forward and one for the backward pass of a solve."""
 
 from __future__ import annotations
 

@@ -41,17 +41,17 @@ SETTINGS = [
     ("docs/choose.md", f"from {policy.FFT_STEPS} steps on `fft`"),
     (
         "docs/choose.md",
-        f"up to {policy.PICARD_NUMBERS[0]} numbers ({policy.PICARD_NUMBERS[1]} with an implicit method)",
+        f"up to {policy.PICARD_NUMBERS[0]} elements ({policy.PICARD_NUMBERS[1]} with an implicit method)",
     ),
     ("docs/choose.md", f"a `func` of up to {policy.PICARD_PARAMETERS} parameters"),
     (
         "docs/choose.md",
-        f"for up to {policy.PICARD_NUMBERS_GPU[1]} numbers, and up to {policy.PICARD_NUMBERS_GPU[0]} where steps",
+        f"for up to {policy.PICARD_NUMBERS_GPU[1]} elements, and up to {policy.PICARD_NUMBERS_GPU[0]} where steps",
     ),
     ("docs/choose.md", f"at once from {policy.GRAPHS_AT_ONCE} steps on"),
     ("docs/choose.md", f"comes for the {NUMERALS[policy.GRAPHS_REPEATS]} time"),
-    ("docs/math/history.md", f"Up to {policy.NEWTON_NUMBERS} numbers in all steps of an implicit method"),
-    ("docs/math/history.md", f"Jacobians up to {policy.SAMPLES_NUMBERS} numbers, where `func` has few parameters"),
+    ("docs/math/history.md", f"Up to {policy.NEWTON_NUMBERS} elements in all steps of an implicit method"),
+    ("docs/math/history.md", f"Jacobians up to {policy.SAMPLES_NUMBERS} elements, where `func` has few parameters"),
     ("docs/math/history.md", "up to {} bytes of state ({} under `vmap`)".format(*policy.PICARD_BACKWARD)),
     ("docs/recipes/long.md", f"changes over at {policy.FFT_STEPS} steps"),
     ("docs/recipes/long.md", "1e-8 for float32 states and 1e-11 for float64"),
@@ -67,7 +67,7 @@ SETTINGS = [
     ("docs/recipes/fit-data.md", f"a range wider than {RESOLUTION}"),
     ("docs/recipes/fit-data.md", f"R² ≥ {relaxation.Config().straight}"),
     ("docs/scaling.md", f"width {scaling.WIDTH}, {scaling.STEPS} steps, a batch of {scaling.BATCH}"),
-    ("docs/performance.md", f"a state of {128 * 64 * 6 * 6:,} numbers".replace(",", " ")),
+    ("docs/performance.md", f"a state of {128 * 64 * 6 * 6:,} elements".replace(",", " ")),
 ]
 
 

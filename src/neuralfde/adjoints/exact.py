@@ -1,4 +1,4 @@
-"""The adjoint of the discrete scheme, exact by construction: with each step's graph made again, or kept."""
+"""The adjoint of the discrete scheme, exact by construction: each step's graph is rebuilt, or kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..solve import loop
 
 
 class _Discrete:
-    """What is differentiated is the scheme itself, step by step, so that the gradient is that of autograd."""
+    """The scheme itself is differentiated, step by step, so the gradient equals that of autograd."""
 
     exact = True
     pull = staticmethod(loop.backward)
@@ -16,9 +16,9 @@ class _Discrete:
 
 @dataclass(frozen=True)
 class Exact(_Discrete):
-    """The adjoint of the discrete scheme; each step's graph is made again when the backward pass reaches it.
+    """The adjoint of the discrete scheme; each step's graph is rebuilt when the backward pass reaches it.
 
-    Memory: one step's graph and N rows, or less, as the history and the storage have it.
+    Memory: one step's graph, and N rows or less, depending on the history and the storage.
     """
 
     stores_graph = False
@@ -26,6 +26,6 @@ class Exact(_Discrete):
 
 @dataclass(frozen=True)
 class Direct(_Discrete):
-    """The exact gradient from graphs kept since the forward pass, with memory for N graphs of ``func``."""
+    """The exact gradient from graphs kept by the forward pass; takes memory for N graphs of ``func``."""
 
     stores_graph = True

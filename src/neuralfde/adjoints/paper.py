@@ -1,4 +1,4 @@
-"""The adjoint of the paper, kept because its experiments were made with it. It is biased."""
+"""The adjoint of the paper, to reproduce its experiments. It is biased."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from ..solve.steppers.work import Work, leaves, local_weights
 
 @dataclass(frozen=True)
 class Paper:
-    """``λ_n = λ(T) + Σ_{j>n} w_{j-n} λ_j ∂f/∂z_j`` and ``θ̄ = h Σ_{j≥1} λ_j ∂f/∂θ_j`` (eqs. back_pred1, back_pred2).
+    """The adjoint of the paper, a biased approximation, to reproduce its experiments.
 
-    An approximation: it starts from ``λ(T) = ∂L/∂z(T)``, while the multiplier of the continuous problem is singular
-    like ``(T-t)^{β-1}``. Refining the step does not remove the error. The factor h is missing in the printed
-    eq. back_pred2. The reverse equation uses the rectangle rule, whatever scheme the forward pass uses.
+    ``λ_n = λ(T) + Σ_{j>n} w_{j-n} λ_j ∂f/∂z_j`` and ``θ̄ = h Σ_{j≥1} λ_j ∂f/∂θ_j`` (eqs. back_pred1, back_pred2). It
+    starts from ``λ(T) = ∂L/∂z(T)``, while the multiplier of the continuous problem is singular like ``(T-t)^{β-1}``. A
+    smaller step does not remove the error. The factor h is missing in the printed eq. back_pred2. The backward equation
+    uses the rectangle rule, whatever scheme the forward pass uses.
     """
 
     stores_graph = False

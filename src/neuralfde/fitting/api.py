@@ -59,55 +59,56 @@ def fit(
     resume: dict[str, Any] | None = None,
     **options: Any,
 ) -> Fit:
-    """Find the unknowns of ``D^β z = model(t, z)`` from measurements of ``z``.
+    """Estimate the unknowns of ``D^β z = model(t, z)`` from measurements of ``z``.
 
     Args:
         model: the right-hand side: an ``nn.Module`` called as ``model(t, z)``, whose parameters that require grad are
             the unknowns and receive the estimates; or a function ``model(t, z, **params)``. The last axis of ``z``
-            holds the variables; a leading axis holds the trajectories, so write ``z[..., 0]``.
-        times: increasing, equally spaced or not; the first is the initial time. A list for several trajectories, a
-            nested tensor, or (trajectories, times) with NaN at the ends of shorter ones.
+            contains the variables and a leading axis the trajectories, so write ``z[..., 0]``.
+        times: increasing, equally spaced or not; the first is the initial time. For several trajectories a list, a
+            nested tensor, or a tensor (trajectories, times) with NaN at the ends of shorter rows.
         observations: (times,), (times, variables) or (times, trajectories, variables), or a list of such arrays, one
-            for each trajectory. Nested lists of numbers are arrays; they are one for each trajectory if ``times`` is a
-            list of lists. NaN marks a missing value.
-        params: names and starting values, where ``model`` is a function.
-        each: those of ``params`` that every trajectory has its own of; all others are shared. ``Fit.population`` says
-            how they are spread.
-        order: β; with ``learn_order`` where the search starts, inside ``order_bounds``: (0.02, 1) unless given, or
+            for each trajectory. A nested list of numbers is one array, unless ``times`` is a list of lists: then it has
+            one entry for each trajectory. NaN marks a missing value.
+        params: names and initial guesses of the unknowns, if ``model`` is a function.
+        each: the names in ``params`` that have a separate value for every trajectory; all others are shared.
+            ``Fit.population`` gives their mean and spread.
+        order: β; with ``learn_order`` its initial guess, inside ``order_bounds``. These are by default (0.02, 1), or
             (1, 2) for an order above 1, which needs ``velocity=``, the initial ``z'``.
         initial: the initial states; default: the first observations. With ``learn_initial`` they are unknowns too.
         observe: what was measured: an index, several, or a function of the state.
-        noise: standard deviations of the measurements, if known: a number, one for each variable, or in the layout of
-            the observations.
-        weights: relative importance of the measurements, in place of ``noise``.
-        robust: the residual (in standard deviations where ``noise`` is given) from which on errors count linearly and
-            no longer by their squares, so that outliers weigh less.
-        variables: names of what was measured, for the figure.
-        bounds: ``{name: (low, high)}``, None for an open side; kept by a smooth change of variables.
+        noise: standard deviations of the measurements, if known: a number, one for each variable, or an array in the
+            layout of the observations.
+        weights: relative weights of the measurements, in place of ``noise``.
+        robust: residuals beyond this value (in standard deviations if ``noise`` is given) count linearly instead of
+            quadratically, which reduces the effect of outliers.
+        variables: names of the measured variables, for the figure.
+        bounds: ``{name: (low, high)}``, None for an open side; enforced by a smooth change of variables.
         optimiser: ``'lm'``, ``'lbfgs'``, ``'adam'`` or an object such as ``Adam(lr=0.01, epochs=30)``; ``'auto'``
             takes Levenberg-Marquardt up to 60 unknowns and Adam beyond.
-        starts: how many first guesses to search from, the others at random around the first (from anywhere between the
-            bounds of what has two); or a list of dictionaries such as ``{"rate": 3.0}``. The best end is taken.
-        stages: fractions of the time span to fit one after the other, such as ``(0.25, 0.5, 1.0)``: early data first
-            keeps a poor first guess from running away, or into a local minimum.
-        validation: the fraction of measurements held back to decide when to stop.
+        starts: the number of initial guesses: the first is the one given, the others are random around it, or between
+            the bounds of unknowns with two. Or a list of dictionaries such as ``{"rate": 3.0}``. The best fit is
+            returned.
+        stages: fractions of the time span to fit one after the other, such as ``(0.25, 0.5, 1.0)``. Fitting early data
+            first keeps a poor initial guess from diverging, or from ending in a local minimum.
+        validation: the fraction of measurements held out to decide when to stop.
         patience: stop after this many iterations without a better (validation) loss.
         intervals: ``'gauss-newton'``, ``'bootstrap'`` (with ``resamples``) or None; ``'auto'`` gives Gauss-Newton
             intervals up to 60 unknowns.
-        check_order: profile the loss over the order; default: where the interval of the order is wide.
-        callback: called with a ``Progress`` after every iteration; a true answer stops the fit.
-        seed: of everything random.
-        resume: the ``state`` of a ``Progress``, to go on from there.
+        check_order: profile the loss over the order; default: if the interval of the order is wide.
+        callback: called with a ``Progress`` after every iteration; the fit stops if it returns a true value.
+        seed: the seed of everything random.
+        resume: the ``state`` of a ``Progress``, to continue from there.
         options: as in ``fdeint``: ``step``, ``steps`` or ``grid``, ``method`` (here ``'abm'`` by default), …
-            ``linear=`` may be a function of the unknowns that it names, ``linear=lambda k: diffusion(k, dx)`` with
-            ``params={"k": ...}``; ``model`` gets those that it names, or is None.
+            ``linear=`` may be a function whose arguments name unknowns, such as ``linear=lambda k: diffusion(k, dx)``
+            with ``params={"k": ...}``; ``model`` then gets only the unknowns that it names, or is None.
 
     Returns:
-        A ``Fit``. Where intervals are given, an ``IdentifiabilityWarning`` is issued if the data do not determine the
-        order or another unknown, a ``StepWarning`` if the error of the solver moves an estimate out of its interval,
-        a ``BoundWarning`` if an estimate ends at its bound, and a ``ResidualWarning`` if neighbouring residuals are
-        correlated, so that the intervals are too narrow; all of them are ``FitWarning``. If the fit raises or is
-        interrupted, the module is as it was.
+        A ``Fit``. With intervals, it issues an ``IdentifiabilityWarning`` if the data do not determine the order or
+        another unknown, a ``StepWarning`` if the error of the solver moves an estimate out of its interval, a
+        ``BoundWarning`` if an estimate lies at its bound, and a ``ResidualWarning`` if neighbouring residuals are
+        correlated, so that the intervals are too narrow. All of them are a ``FitWarning``. If the fit raises an error
+        or is interrupted, the module is left unchanged.
     """
     began = time.perf_counter()
     check_options(options, fit.__kwdefaults__ or {})
@@ -193,7 +194,7 @@ def profile_order(
     optimiser: Optimiser | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Profile:
-    """The least loss over all other unknowns as a function of the order, around a fit with ``learn_order=True``."""
+    """The smallest loss over all other unknowns as a function of the order, for a fit with ``learn_order=True``."""
     if not isinstance(found, Fit):
         raise InputTypeError(f"found must be what fit() returned, got {type(found).__name__}.")
     if ORDER not in found.problem.unknowns.shapes:

@@ -1,4 +1,4 @@
-"""Least squares for a curve known in closed form, with the same optimiser and intervals as ``fit``."""
+"""Least squares for a curve in closed form, with the same optimiser and intervals as ``fit``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CurveFit:
         return {**self.__dict__, "_curve": None}
 
     def band(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends of the 95 % band for one more measurement at these points, by the delta method."""
+        """Lower and upper limits of the 95 % band of a new measurement at these points, by the delta method."""
         if self._curve is None:
             raise InputError("a fit out of a file or another process has lost its function. Fit again for a band.")
         x, flat = doubles("x", x), torch.tensor([*self.estimates.values()], dtype=torch.float64)
@@ -95,10 +95,10 @@ def fit_curve(
     resamples: int = 0,
     seed: int = 0,
 ) -> CurveFit:
-    """Fit ``function(x, **params)`` to ``y``; both have shape (points,), and ``function`` acts point by point.
+    """Fit ``function(x, **params)``, which acts on each point separately, to ``y``; x and y have shape (points,).
 
-    Parameters reach it as numbers or, for the Jacobian, as one number for each point. With ``resamples`` the intervals
-    come from so many fits to residuals dealt out anew (bootstrap), otherwise from the Jacobian.
+    It is called with parameters that are scalars or, for the Jacobian, have shape (points,). With ``resamples`` the
+    intervals come from that many bootstrap fits to resampled residuals, otherwise from the Jacobian.
     """
     checks.whole("iterations", iterations)
     checks.whole("resamples", resamples, least=0)

@@ -1,4 +1,4 @@
-"""What may be wrong with a fit although it converged, and the warnings that say so."""
+"""What may be wrong with a fit that has converged, and warnings about it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SEEN = 2.6
 
 
 class FitWarning(UserWarning):
-    """What a fit warns of: its numbers mean less than they seem to."""
+    """A fit may be less reliable than it seems; the base class of all warnings of ``fit``."""
 
 
 class IdentifiabilityWarning(FitWarning):
-    """The data do not determine an unknown; the number returned for it means little."""
+    """The data do not determine an unknown, so its estimate means little."""
 
 
 class StepWarning(FitWarning):
@@ -29,21 +29,22 @@ class StepWarning(FitWarning):
 
 
 class ResidualWarning(FitWarning):
-    """Residuals that follow each other are alike, while the intervals take them as independent."""
+    """Neighbouring residuals are correlated, while the intervals assume that they are independent."""
 
 
 class BoundWarning(FitWarning):
-    """An estimate lies at its bound: the data would have it beyond, and its interval is not symmetric."""
+    """An estimate lies at its bound: the data favour values beyond it, and its interval is not symmetric."""
 
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What the residuals and the Jacobian say about a fit.
+    """What the residuals and the Jacobian reveal about a fit.
 
     Attributes:
-        autocorrelation: of neighbouring residuals of a trajectory, from -1 to 1; near 0 for a model that fits.
-        correlated: it is further above 0 than chance would have it, so that the intervals are too narrow.
-        at_bound: the unknowns that the data would push beyond their bounds.
+        autocorrelation: the correlation of neighbouring residuals of a trajectory, from -1 to 1; near 0 if the model
+            fits.
+        correlated: whether it is significantly above 0, so that the intervals are too narrow.
+        at_bound: the unknowns at a bound for which the data favour values beyond it.
         undetermined: the unknowns that the data do not determine, alone or because only a combination of them matters.
     """
 
@@ -54,7 +55,7 @@ class Diagnostics:
 
     @property
     def widening(self) -> float:
-        """How much wider the intervals would be if noise faded by the factor ``autocorrelation`` between values."""
+        """The factor by which intervals would widen for noise correlated by ``autocorrelation`` from value to value."""
         r = min(max(self.autocorrelation, 0.0), 0.99)
         return ((1 + r) / (1 - r)) ** 0.5
 

@@ -1,4 +1,4 @@
-"""How the loss of a fit is brought down: Levenberg-Marquardt for small problems, L-BFGS, Adam for networks."""
+"""Optimisers of a fit: Levenberg-Marquardt for small problems, L-BFGS, Adam for networks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .problem import Problem
 
 @dataclass(frozen=True)
 class Progress:
-    """One iteration, as a callback sees it. ``state`` is what ``fit(resume=...)`` goes on from.
+    """One iteration, passed to the callback. ``fit(resume=...)`` continues from its ``state``.
 
-    ``total`` is the most iterations there may be, or those there were once it converged.
+    ``total`` is the largest possible number of iterations, or the actual number after convergence.
     """
 
     iteration: int
@@ -75,15 +75,15 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class LevenbergMarquardt:
-    """Damped Gauss-Newton: a handful of iterations for up to some dozens of unknowns.
+    """Damped Gauss-Newton: about ten iterations for up to a few dozen unknowns.
 
-    It moves the natural numbers and stops short of their bounds. (A change of variables that keeps the bounds would
-    flatten the loss near them: one step that is too long and the search would end there.) Columns are scaled by the
-    largest length they have had so far (Moré, 1978), so that units do not matter.
+    It works with the unknowns themselves and stays inside their bounds. (A change of variables to enforce the bounds
+    would flatten the loss near them, so that a search could get stuck after one long step.) Columns of the Jacobian
+    are scaled by their largest norm so far (Moré, 1978), so that units do not matter.
 
     Attributes:
-        iterations: the most accepted or refused steps.
-        tolerance: stop once a step improves the loss, or moves the unknowns, by less than this fraction.
+        iterations: the largest number of accepted or rejected steps.
+        tolerance: stop when a step improves the loss, or changes the unknowns, by less than this fraction.
     """
 
     iterations: int = 50
@@ -176,7 +176,7 @@ def _damped_step(residual: Tensor, matrix: Tensor, damping: float, scale: Tensor
 
 @dataclass(frozen=True)
 class LBFGS:
-    """Quasi-Newton with a strong Wolfe line search on the exact gradient, for some hundreds of unknowns."""
+    """Quasi-Newton with a strong Wolfe line search and exact gradients, for a few hundred unknowns."""
 
     iterations: int = 100
     tolerance: float = 1e-9
@@ -239,12 +239,12 @@ class Adam:
 
     Attributes:
         epochs: passes over the trajectories.
-        lr: learning rate, in the unconstrained numbers.
-        batch_size: trajectories in a step; default: all of them.
-        seed: of the shuffling.
-        stop_below: a loss at which the fit counts as converged.
-        group: a ``torch.distributed`` process group whose members share the trajectories of every step; all of them
-            call ``fit`` with the same data and get the same answer, that of one process to rounding.
+        lr: learning rate, for the unconstrained variables.
+        batch_size: trajectories per step; default: all of them.
+        seed: the seed of the shuffling.
+        stop_below: the loss below which the fit counts as converged.
+        group: a ``torch.distributed`` process group whose members split the trajectories of every step. All of them
+            call ``fit`` with the same data and get the same result, equal to that of one process to rounding.
     """
 
     epochs: int = 500

@@ -1,4 +1,4 @@
-"""What the parameters of single trajectories say about all: their mean, and how far they lie apart."""
+"""Mean and spread over all trajectories of a parameter that is estimated for each of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .intervals import student
 
 @dataclass(frozen=True)
 class Population:
-    """A parameter that every trajectory has its own of, by the method of moments (DerSimonian and Laird 1986).
+    """A parameter with one value per trajectory, by the method of moments (DerSimonian and Laird 1986).
 
     Attributes:
-        mean: of the population, with its 95 % ``interval``.
-        spread: the standard deviation between trajectories, without what the noise of single estimates adds to it.
-        shrunken: the estimate of each trajectory, drawn towards the mean the more uncertain it is.
+        mean: the mean of the population, with its 95 % ``interval``.
+        spread: the standard deviation between trajectories, corrected for the noise of the single estimates.
+        shrunken: the estimate of each trajectory, shrunk towards the mean according to its uncertainty.
     """
 
     mean: float

@@ -22,26 +22,26 @@ from .unknowns import ORDER
 
 @dataclass(frozen=True)
 class Fit:
-    """Estimates, how sure they are, and how the fit went.
+    """Estimates, their uncertainty, and how the fit went; shapes are T times, B trajectories, m observed variables.
 
     Attributes:
-        estimates: every unknown by name, with an index where it is not a scalar.
+        estimates: every unknown by name, with an index if it is not a scalar.
         order: the order, fitted or given.
-        intervals: 95 % intervals by name; empty if none were asked for.
-        covariance: of the unknowns, in the order of ``estimates``; None if none was asked for.
-        noise: the standard deviation of the residuals, in units of ``noise=`` where that was given.
+        intervals: 95 % intervals by name; empty if none were computed.
+        covariance: the covariance of the unknowns, in the order of ``estimates``; None if none was computed.
+        noise: the standard deviation of the residuals, in units of ``noise=`` if that was given.
         loss: the mean squared scaled residual.
         history: the loss after every iteration.
-        converged: the optimiser met its tolerance.
+        converged: whether the optimiser met its tolerance.
         message: why it stopped.
         times, observed, predicted: (T,), (T, B, m), (T, B, m); NaN where nothing was measured.
         step_shift: by how much each estimate would move with half the solver's step, to first order; empty without
             Gauss-Newton intervals.
-        model: the model, holding the estimates.
-        identifiable: whether the data determine the order; None where it was given.
-        profile: the profile of the loss over the order, where one was computed.
+        model: the model with the estimates.
+        identifiable: whether the data determine the order; None if it was given.
+        profile: the profile of the loss over the order, if one was computed.
         diagnostics: correlated residuals, estimates at a bound, unknowns that the data do not determine.
-        variables: the names of what was measured.
+        variables: the names of the measured variables.
         seconds: wall time.
     """
 
@@ -73,9 +73,9 @@ class Fit:
         return self.observed - self.predicted
 
     def predict(self, times: Tensor, initial: Tensor | None = None, states: bool = False) -> Tensor:
-        """Observations (or whole states) at other times, from the fitted or other initial states; (T, B, m).
+        """Predicted observations (or whole states) at other times, (T, B, m), from the fitted or given initial states.
 
-        The first of ``times`` may lie after the initial time of the data; the step is at most that of the fit.
+        The first of ``times`` may be later than the initial time of the data; the step is at most that of the fit.
         """
         times = torch.as_tensor(times, dtype=torch.float64)
         start = float(self.times[0])
@@ -93,10 +93,10 @@ class Fit:
         return found[1:] if late else found
 
     def band(self, times: Tensor, noise: bool = True) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends of the 95 % band around the predictions, each (T, B, m), by the delta method.
+        """Lower and upper limits of the 95 % band around the predictions, each (T, B, m), by the delta method.
 
-        With ``noise`` the band for one more measurement, otherwise that of the curve itself. Estimates that the data do
-        not determine are taken as known.
+        With ``noise`` it is the band of a new measurement, otherwise that of the curve itself. Estimates that the data
+        do not determine are treated as known.
         """
         if self.covariance is None:
             raise InputError("a band needs the covariance of the estimates: fit with intervals='gauss-newton'.")
@@ -119,10 +119,10 @@ class Fit:
         return middle - half, middle + half
 
     def population(self, name: str) -> Population:
-        """Mean and spread over the trajectories of a parameter that ``each=`` named, and the estimates in their light.
+        """Mean and spread over the trajectories of a parameter in ``each=``, and the estimates shrunk towards the mean.
 
-        Single estimates are taken as independent of each other. Needs the covariance that Gauss-Newton intervals come
-        with.
+        The estimates of single trajectories are assumed to be independent. Needs the covariance that Gauss-Newton
+        intervals provide.
         """
         if name not in self.problem.each:
             raise InputError(
@@ -135,16 +135,16 @@ class Fit:
         return population(self.flat[mine], self.covariance.diagonal()[mine])
 
     def grid(self, end: float | None = None) -> Tensor:
-        """The points the solver stepped on, up to ``end`` (default: the last time of the data)."""
+        """The grid points of the solver, up to ``end`` (default: the last time of the data)."""
         return points(self.problem.options, self.times, float(self.times[-1] if end is None else end))
 
     @property
     def steps(self) -> int:
-        """How many steps the solver took over the times of the data."""
+        """The number of steps of the solver over the times of the data."""
         return round(float(self.times[-1] - self.times[0]) / mean_step(self.problem.options, self.times))
 
     def summary(self) -> str:
-        """A table of the estimates and a few lines on how the fit went, as text."""
+        """A text with a table of the estimates and a few lines on how the fit went."""
         width = max([len(n) for n in self.estimates] + [9])
         lines = [f"{'unknown':<{width}}  {'estimate':>12}  {'95 % interval':>28}"]
         for name, value in self.estimates.items():
@@ -174,9 +174,9 @@ class Fit:
         return f": orders from {low:.3f} to {high:.3f} are compatible with them"
 
     def plot(self, path: str | Path | None = None, labels: list[str] | None = None) -> Any:
-        """Data and fitted curves with their 95 % band, the loss, and the profile over the order; a matplotlib figure.
+        """A matplotlib figure of data and fitted curves with their 95 % band, the loss, and the profile over the order.
 
-        With ``path`` the figure is saved there and closed.
+        With ``path`` the figure is saved there and closed. ``labels`` are names for the variables.
         """
         from .plotting import draw
 

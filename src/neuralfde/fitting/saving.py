@@ -1,4 +1,4 @@
-"""A fit in a file: tensors, numbers and names alone, so that reading it runs no code."""
+"""Saving a fit as tensors, numbers and names only, so that loading it runs no code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SPECIAL = ("model", "problem", "profile", "diagnostics")
 
 
 def save(found: Fit, path: str | Path) -> None:
-    """Write a fit to a file. The model's code and ``observe=`` are not in it: ``load`` is given them again."""
+    """Write a fit to a file. The code of the model and ``observe=`` are not included: pass them again to ``load``."""
     problem = found.problem
     for key, value in problem.options.items():
         if not (value is None or isinstance(value, bool | int | float | str | Tensor)):
@@ -48,9 +48,9 @@ def save(found: Fit, path: str | Path) -> None:
 
 
 def load(path: str | Path, model: nn.Module | Callable[..., Tensor], observe: Observe = None) -> Fit:
-    """Read a fit that ``save`` wrote; ``model`` and ``observe`` as they were given to ``fit``.
+    """Load a fit that ``save`` wrote; ``model`` and ``observe`` are those passed to ``fit``.
 
-    A module receives the estimates, as after the fit. The file is read with ``weights_only=True``.
+    A module receives the estimates, as after the fit. The file is loaded with ``weights_only=True``.
     """
     try:
         kept = torch.load(path, weights_only=True)

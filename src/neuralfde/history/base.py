@@ -1,4 +1,4 @@
-"""The contract of a history: the linear part of a solve, ``c = W v``, walked by blocks of steps, and its transpose."""
+"""The contract of a history: the linear part of a solve, ``c = W v``, applied in blocks of steps, and its transpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Block(NamedTuple):
-    """Consecutive steps of a pass; times are counted as the pass meets them, from 0 to N.
+    """Consecutive steps of a pass; times are counted in the order of the pass, from 0 to N.
 
     In a forward pass time ``i`` is step ``i``; in a backward pass, which begins at the end, it is step ``N - i``.
     """
@@ -29,14 +29,15 @@ class Block(NamedTuple):
 class Memory(ABC):
     """One pass over the steps: a lower triangular matrix applied to rows that arrive block by block.
 
-    It never sees ``func``, a scheme or autograd. A forward pass takes in one slope a step and gives ``sums`` weighted
-    sums of them; a backward pass takes in ``sums`` rows a step and gives one sum, with the transposed matrix.
+    It never sees ``func``, a scheme or autograd. A forward pass receives one slope per step and returns ``sums``
+    weighted sums of them; a backward pass receives ``sums`` rows per step and returns one sum, with the transposed
+    matrix.
 
     Attributes:
-        block: steps in a block; the last one may be shorter.
+        block: the number of steps in a block; the last one may be shorter.
         backward: whether this is the transposed matrix.
         weights_grad: in a backward pass, the gradient of the weights, (sums, groups, lags or rows and columns), if
-            asked for.
+            requested.
     """
 
     block: int
@@ -45,40 +46,40 @@ class Memory(ABC):
 
     @abstractmethod
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
-        """What everything before the block contributes to its rows: (count, outputs, groups, width); None if nothing.
+        """The contribution of all earlier rows to those of the block: (count, outputs, groups, width); None if none.
 
-        It is written to ``out`` where that is given. The caller may overwrite the result.
+        It is written to ``out`` if that is given. The caller may overwrite the result.
         """
 
     @abstractmethod
     def inner(self, block: Block) -> Any:
-        """What the rows of a block weigh in each other: (groups, row, output, earlier row, input).
+        """The weights between the rows of a block: (groups, row, output, earlier row, input).
 
-        Zero unless the earlier row is earlier; the same object again where the weights are the same. A memory that was
-        asked for long blocks gives :class:`~.long_blocks.Modes`.
+        They are zero unless the earlier row is earlier. Blocks with the same weights get the same object. A memory with
+        long blocks returns :class:`~.long_blocks.Modes`.
         """
 
     @abstractmethod
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
-        """Take in (a copy of) the rows of a block, (count, inputs, groups, width).
+        """Store (a copy of) the rows of a block, (count, inputs, groups, width).
 
-        ``slopes`` (count, groups, width): the slopes of these steps, in a backward pass that weighs.
+        ``slopes`` (count, groups, width) are those of these steps, in a backward pass with ``weigh``.
         """
 
     @property
     @abstractmethod
     def bytes(self) -> int:
-        """What it holds on the device of the rows, in bytes."""
+        """The memory it holds on the device of the rows, in bytes."""
 
     # A history that says `keeps_slopes` has the first three of these.
 
     def replay(self, first: int, count: int) -> Tensor:
-        """After a forward pass: all sums of steps first … first + count - 1 again, (count, outputs, groups, width)."""
+        """After a forward pass: recompute all sums of these steps, (count, outputs, groups, width)."""
         raise NotImplementedError
 
     @property
     def replay_block(self) -> int:
-        """How many steps are best replayed at once."""
+        """The best number of steps to replay at once."""
         return self.block
 
     def kept(self, n: int) -> Tensor:
@@ -93,15 +94,15 @@ class Memory(ABC):
 
     @property
     def snapshot_rows(self) -> int:
-        """How many rows a snapshot holds."""
+        """The size of a snapshot in rows."""
         raise NotImplementedError
 
     def snapshot(self, n: int) -> tuple[Tensor, ...]:
-        """The state before time ``n``, where a block begins: what ``restore`` goes back to."""
+        """The state of the memory before time ``n``, the start of a block, for ``restore``."""
         raise NotImplementedError
 
     def restore(self, kept: tuple[Tensor, ...] | None) -> None:
-        """Go back to where a snapshot was taken; None: to the beginning."""
+        """Go back to a snapshot; None: to the beginning."""
         raise NotImplementedError
 
 
@@ -164,9 +165,9 @@ class History(ABC):
 
     Attributes:
         block: rows are summed in blocks of this many steps.
-        keeps_slopes: its memory holds every slope of a forward pass, so that sums can be computed again from them.
-        snapshots: its memory has a state of fixed size that can be kept and gone back to, as ``storage='checkpoint'``
-            needs it.
+        keeps_slopes: its memory holds every slope of a forward pass, so that sums can be recomputed from them.
+        snapshots: the state of its memory has a fixed size and can be saved and restored, as ``storage='checkpoint'``
+            requires.
     """
 
     block: int
@@ -174,11 +175,11 @@ class History(ABC):
     snapshots: bool = False
 
     def tabulate(self, weights: Tensor) -> Tensor:
-        """Lag weights (sums, steps + 1, groups) in float64 as this history's memories take them; differentiable."""
+        """Lag weights (sums, steps + 1, groups) in float64, in the form that the memories use; differentiable."""
         return weights
 
     def lags(self, weights: Tensor, steps: int) -> Tensor:
-        """What :meth:`tabulate` gave as the weights that the memories apply, one for each lag; differentiable."""
+        """From the result of :meth:`tabulate`, the weights that the memories apply at each lag; differentiable."""
         return weights
 
     @abstractmethod
@@ -189,7 +190,7 @@ class History(ABC):
     def reverse(self, weights: Tensor, steps: int, row: Tensor, spare: Memory | None, weigh: bool) -> Memory:
         """The transposed memory, for a backward pass.
 
-        ``spare`` is the memory of the forward pass, where its room may be taken over: slope ``n`` of it is free once
+        ``spare`` is the memory of the forward pass, if its space may be reused: slope ``n`` of it is free once
         step ``n`` is recorded. With ``weigh`` the gradient of the weights is accumulated.
         """
 

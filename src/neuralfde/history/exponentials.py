@@ -30,20 +30,20 @@ _FADING: Cache[Tensor] = Cache("exponentials of checked lags", 16)
 
 @dataclass(frozen=True)
 class Exponentials(History):
-    """``w_m ≈ Σ_i c_i e^{-s_i (m - B)}`` for lags ``m > B``; the last ``block`` = B lags are exact.
+    """The distant past as a sum of decaying exponentials: work and memory per step do not depend on the horizon.
 
-    The rates ``s_i`` are spaced evenly in their logarithm between 0.1/N and 30/B; the coefficients minimise the
-    relative error over log-spaced lags, which is linear in the weights, so that orders can be learned. The fit is
-    checked against the true weights and terms are added until ``tol`` holds. The approximated matrix is again
-    Toeplitz: its adjoint is exact for the approximated system.
+    The last ``block`` = B lags are exact; beyond, ``w_m ≈ Σ_i c_i e^{-s_i (m - B)}``. The rates ``s_i`` are log-spaced
+    between 0.1/N and 30/B. The coefficients minimise the relative error over log-spaced lags; they are linear in the
+    weights, so orders can be learned. The fit is checked against the true weights, and terms are added until ``tol``
+    holds. The approximated matrix is Toeplitz again, and the adjoint is exact for the approximated system.
 
     Args:
         tol: the largest relative error of any weight.
         block: rows are summed in blocks of this many steps; also the number of exact lags.
         terms: use exactly this many exponentials (``tol`` must then hold with them); default: as few as reach ``tol``.
 
-    Where steps have many lengths the rates and coefficients have a closed form, see ``weights/fading.py``; the solver
-    fills in ``mesh`` then. A stepper that sums exponentials inside its blocks by itself asks for longer ones, ``span``.
+    If the steps have different lengths, rates and coefficients have a closed form, see ``weights/fading.py``; the
+    solver then sets ``mesh``. A stepper that computes the sums inside its blocks sets ``span``, for longer blocks.
     """
 
     tol: float = 1e-8

@@ -1,4 +1,4 @@
-"""The whole past with FFTs: exact, and fast on long horizons."""
+"""The whole past, summed by FFT: exact, and fast on long horizons."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from .matrices import Rows, Toeplitz
 
 @dataclass(frozen=True)
 class FFT(History):
-    """The whole past; what distant blocks contribute is computed by FFT: O(N log² N · d) work, N·d memory.
+    """The whole past, summed exactly; the contributions of distant blocks are computed by FFT.
 
-    Blocks grow by ``growth`` from level to level, so that the largest one, which is held in full while it is being
-    filled, stays a fraction of the horizon.
+    For N steps of d elements it takes O(N log² N · d) work and N·d memory.
+
+    Args:
+        block: the number of steps in the smallest block.
+        growth: the factor by which blocks grow from level to level; the largest, which is held in full while it is
+            being filled, stays a fraction of the horizon.
     """
 
     block: int = 64

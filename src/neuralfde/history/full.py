@@ -1,6 +1,6 @@
 """The whole past, exactly: the history ``full``, and the memory by blocks behind ``full``, ``fft`` and ``window``.
 
-When a block of steps begins, what all earlier rows contribute to it is one matrix product. Fed from the last step to
+When a block of steps begins, one matrix product sums the contributions of all earlier rows. Fed from the last step to
 the first, the same object applies the transposed matrix: reversing time transposes a Toeplitz matrix.
 """
 
@@ -23,15 +23,16 @@ from .panels import FEWEST_STEPS, Panels, panels_for
 
 @dataclass(frozen=True)
 class Full(History):
-    """The whole past, block by block as matrix products: O(N²·d) work at the speed of a GEMM, N·d memory.
+    """The whole past, summed exactly by matrix products, block by block.
 
-    A few blocks of rows are alive beside the past itself; blocks of wide rows are a quarter as long.
+    For N steps of d elements it takes O(N²·d) work, at the speed of a GEMM, and N·d memory, plus a few blocks of rows.
+    Blocks of wide rows are a quarter as long.
 
     Args:
-        block: steps in a block.
-        host: rows are kept in host memory and come back in parts for every sum: next to no memory of a GPU, for the
-            time of N²/2 transfers of a row each way. What ``storage="host"`` asks for.
-        states: the states are kept too, in the storage, and the backward pass need not sum the past for them again: a
+        block: the number of steps in a block.
+        host: keep the rows in host memory and fetch them in parts for every sum: this takes almost no GPU memory, but
+            the time of N²/2 transfers of a row each way. ``storage="host"`` sets it.
+        states: also keep the states, in the storage, so that the backward pass need not sum the past again for them: a
             third less work in sums for N·d more memory.
     """
 

@@ -1,4 +1,4 @@
-"""Short memory: only the last steps count."""
+"""Short memory: only the most recent steps count."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .matrices import Rows, Toeplitz
 
 @dataclass(frozen=True)
 class Window(History):
-    """The short-memory principle (Podlubny 1999): sums reach back ``length`` steps, in both passes.
+    """The short-memory principle (Podlubny 1999): sums include only the last ``length`` steps, in both passes.
 
-    The result solves another, windowed system; its gradient is exact for that system. Memory in the forward pass is
-    O(length · d) whatever the horizon.
+    The result solves a different, windowed system, and its gradient is exact for that system. A forward pass takes
+    O(length · d) memory for d elements, whatever the horizon.
     """
 
     length: int

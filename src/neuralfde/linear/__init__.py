@@ -1,4 +1,4 @@
-"""The linear part of an equation, ``D^β z = A z + f(t, z)``: what ``linear=`` takes beside matrices."""
+"""The linear part ``A`` of an equation ``D^β z = A z + f(t, z)``: what ``linear=`` accepts beside matrices."""
 
 from .bands import Bands
 from .base import LinearPart, Systems

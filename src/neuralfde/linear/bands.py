@@ -1,4 +1,4 @@
-"""Few diagonals as a linear part: lines of cells."""
+"""A banded matrix as a linear part, as on one-dimensional grids."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .dense import dense_factor
 
 
 class Bands(LinearPart):
-    """``(A z)_i = Σ_o bands[…, i, b + o] z_{i+o}``, |o| ≤ b; what would lie outside is left out.
+    """A banded matrix: ``(A z)_i = Σ_o bands[…, i, b + o] z_{i+o}``, |o| ≤ b; entries outside the matrix are ignored.
 
     Args:
-        bands: (n, 2b + 1), diagonals as columns from the lowest to the highest; leading axes are a batch.
+        bands: (n, 2b + 1), the diagonals as columns from the lowest to the highest; leading axes are a batch.
     """
 
     def __init__(self, bands: Tensor) -> None:

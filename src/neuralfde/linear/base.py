@@ -1,4 +1,4 @@
-"""The contract of a linear part ``A``, and systems with ``I - w_0 A`` whose solutions have derivatives."""
+"""The contract of a linear part ``A``, and differentiable solutions of systems with ``I - w_0 A``."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .growth import least_eigenvalue
 
 
 class LinearPart(ABC):
-    """``A`` in ``D^β z = A z + f(t, z)``, given as ``linear=``; it acts on the last axes of the state.
+    """``A`` in ``D^β z = A z + f(t, z)``, passed as ``linear=``; it acts on the last axes of the state.
 
     Attributes:
-        tensors: what it is made of; gradients flow to them.
-        axes: on how many axes it acts.
-        plain: ``solve_plainly`` is as quick as a factor would be.
-        own: its tensors are parameters of an object and cannot be replaced by others.
+        tensors: the tensors that define it; they get gradients.
+        axes: the number of axes on which it acts.
+        plain: ``solve_plainly`` is as fast as a factorisation.
+        own: its tensors are parameters of an object and cannot be replaced.
     """
 
     tensors: tuple[Tensor, ...]
@@ -38,26 +38,26 @@ class LinearPart(ABC):
 
     @abstractmethod
     def with_tensors(self, tensors: Sequence[Tensor]) -> LinearPart:
-        """The same with other tensors."""
+        """The same linear part with other tensors."""
 
     @abstractmethod
     def shape(self) -> torch.Size | None:
-        """What the state has to broadcast with, its last axes exactly; None if that is not known."""
+        """The shape that the state must broadcast with, matching its last axes exactly; None if it is not known."""
 
     @abstractmethod
     def matvec(self, z: Tensor) -> Tensor:
-        """``A z``, in differentiable operations; further leading axes of ``z`` are a batch."""
+        """``A z``, by differentiable operations; further leading axes of ``z`` are a batch."""
 
     @abstractmethod
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
-        """A factor of ``I - w_0 A`` for right-hand sides like this; ``w_0`` is one number, real or complex."""
+        """A factorisation of ``I - w_0 A`` for right-hand sides like this; ``w_0`` is one real or complex number."""
 
     def top(self) -> float:
-        """A bound of the real parts of all eigenvalues from above; infinite if there is none."""
+        """An upper bound of the real parts of all eigenvalues; infinite if there is none."""
         return math.inf
 
     def spectrum(self) -> Tensor | None:
-        """All eigenvalues, or what encloses them left of 0: two real numbers, or the ends of rays from 0; else None."""
+        """All eigenvalues, or a region left of 0 with them, as two real numbers or the ends of rays from 0; or None."""
         return None
 
     def systems(self) -> Systems:
@@ -65,7 +65,7 @@ class LinearPart(ABC):
         return Systems(self)
 
     def solve_plainly(self, w0: Tensor, r: Tensor) -> Tensor:
-        """``(I - w_0 A)⁻¹ r`` in plain operations, which every transform follows."""
+        """``(I - w_0 A)⁻¹ r`` by PyTorch operations, which work with every transform."""
         n = r.shape[-1]
         if self.own or n > COMPOSED_NUMBERS:
             raise UnsupportedError(

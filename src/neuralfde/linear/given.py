@@ -19,9 +19,9 @@ _NEEDED = ("matvec", "solve", "solve_transposed")
 
 
 class Given(LinearPart):
-    """An object with ``matvec(z)``, ``solve(w0, r)`` and ``solve_transposed(w0, r)`` of your own.
+    """A user's object with ``matvec(z)``, ``solve(w0, r)`` and ``solve_transposed(w0, r)``.
 
-    ``matvec`` is differentiated by autograd; parameters of an ``nn.Module`` get gradients.
+    Autograd differentiates ``matvec``; parameters of an ``nn.Module`` get gradients.
     """
 
     own = True

@@ -23,14 +23,14 @@ def laplacian(
     boundary: str = "periodic",
     like: Tensor | None = None,
 ) -> Spectral:
-    """``k Δ`` by second differences on a regular grid of one or more axes, solved by a transform.
+    """The Laplacian ``k Δ`` by second differences on a regular grid of one or more axes, solved by a transform.
 
     Args:
-        points: how many along each axis.
-        spacing: the distance of two of them.
-        diffusivity: k, a number, or a tensor that broadcasts to the eigenvalues: (batch, 1) for one a sample.
-        boundary: ``'periodic'``, ``'no-flux'`` (points in the middle of cells), or ``'zero'`` just beyond both ends.
-        like: a tensor whose dtype and device it takes.
+        points: the number of points along each axis.
+        spacing: the distance between neighbouring points.
+        diffusivity: k, a number, or a tensor that broadcasts to the eigenvalues: (batch, 1) for one per sample.
+        boundary: ``'periodic'``, ``'no-flux'`` (cell-centred points), or ``'zero'`` one spacing beyond both ends.
+        like: a tensor that determines dtype and device.
     """
     if boundary not in _BOUNDARIES:
         raise InputError(f"boundary={boundary!r} must be one of {tuple(_BOUNDARIES)}.")
@@ -51,9 +51,9 @@ def laplacian(
 
 
 def diffusion(at_faces: Tensor, spacing: float) -> Bands:
-    """``∂/∂x (k ∂z/∂x)`` on a line of n points with a diffusivity for each face, (…, n + 1).
+    """Diffusion ``∂/∂x (k ∂z/∂x)`` on n points in one dimension, with a diffusivity for each face, (…, n + 1).
 
-    The outer two faces lead to a value of zero beyond the ends; a diffusivity of 0 there lets nothing through.
+    The state is zero beyond the two outer faces; a diffusivity of 0 there is a no-flux boundary.
     """
     tensor("at_faces", at_faces)
     flow = at_faces / real("spacing", spacing, above=0) ** 2

@@ -18,13 +18,13 @@ from .region import enclosing
 
 
 class Sparse(LinearPart):
-    """``values[k]`` at ``(rows[k], columns[k])`` of an (n, n) matrix that acts on the last axis of the state.
+    """A sparse (n, n) matrix with ``values[k]`` at ``(rows[k], columns[k])``; it acts on the last axis of the state.
 
     Args:
-        rows: of each number, integers (count,).
-        columns: of each number, integers (count,).
-        values: the numbers there, (count,), or (…, count) for samples of their own; those at one position add up.
-        n: the numbers of the last axis.
+        rows: the row of each entry, integers (count,).
+        columns: the column of each entry, integers (count,).
+        values: the entries, (count,), or (…, count) for one matrix per sample; entries at the same position add up.
+        n: the size of the last axis.
     """
 
     def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, n: int) -> None:
@@ -41,7 +41,7 @@ class Sparse(LinearPart):
 
     @staticmethod
     def of(matrix: Tensor) -> Sparse:
-        """From a sparse tensor of any layout; gradients flow to its values."""
+        """From a sparse tensor of any layout; its values get gradients."""
         wide = matrix.to_sparse_coo().coalesce()
         rows, columns = wide.indices()
         return Sparse(rows, columns, wide.values(), wide.shape[-1])

@@ -1,4 +1,4 @@
-"""Linear parts that a transform makes diagonal."""
+"""Linear parts that a transform diagonalises."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .base import LinearPart
 
 
 class Spectral(LinearPart):
-    """``A = T⁻¹ diag(eigenvalues) T`` on the last axes of the state.
+    """A matrix that a transform diagonalises, ``A = T⁻¹ diag(eigenvalues) T``, on the last axes of the state.
 
     Args:
-        eigenvalues: one for each number of these axes, real; leading axes are a batch.
-        transform: ``'fft'`` (periodic), ``'dct'`` (no flux through the ends, points in the middle of cells) or
-            ``'dst'`` (zero at the ends, which are not among the points).
-        axes: how many.
+        eigenvalues: real, one for each element of these axes; leading axes are a batch.
+        transform: ``'fft'`` (periodic), ``'dct'`` (no flux through the boundary, cell-centred points) or ``'dst'``
+            (zero at the boundary, which is not among the points).
+        axes: the number of axes.
     """
 
     plain = True

@@ -1,4 +1,4 @@
-"""Fractional equations as layers, and models made of them."""
+"""Fractional equations as layers, and models that contain them."""
 
 from .block import FDEBlock
 from .cell import FDECell

@@ -19,20 +19,22 @@ from .order import Ordered
 
 
 class FDEBlock(Ordered):
-    """``z ↦ z(t)`` where ``D^β z = func(t, z)``; the fractional counterpart of a neural ODE block.
+    """Map an initial state to ``z(t)``, where ``D^β z = func(t, z)``; the fractional counterpart of a neural ODE block.
 
     Args:
-        func: the right-hand side; an ``nn.Module`` so that its parameters are found.
+        func: the right-hand side; an ``nn.Module`` if it has parameters.
         order: β in (0, 1], a number or a tensor that broadcasts to the state, or an operator such as ``MultiTerm``;
             with ``learn_order`` its initial value, inside (0, 1). Parameters inside an operator belong to the block.
-        learn_order: train the order too. It is kept inside (0, 1] as a sigmoid of an unconstrained parameter.
-        t: as in ``fdeint``: a number for the terminal state, a 1-D tensor for states at its times, (batch, times), a
-            list or a nested tensor for series with times of their own. A call may give others: ``block(z0, t=times)``.
-        step: as in ``fdeint``; further options (``steps``, ``method``, ``adjoint``, ``history``, …) likewise. A module
-            as ``linear=`` is called at every solve for the linear part, and its parameters belong to the block.
+        learn_order: train the order too. It is parametrised as a sigmoid, which keeps it inside (0, 1].
+        t: as in ``fdeint``: a number for the terminal state; a 1-D tensor for the states at its times; a tensor
+            (batch, times), a list or a nested tensor for series with different times. A call may override it:
+            ``block(z0, t=times)``.
+        step: as in ``fdeint``, like the further options (``steps``, ``method``, ``adjoint``, ``history``, …). If
+            ``linear=`` is a module, every solve calls it for the linear part, and its parameters belong to the block.
 
     Shape:
-        A state of any structure in; the same structure out, with a leading time axis if ``t`` is a tensor of times.
+        The input is a state of any structure. The output has the same structure, with a leading time axis if ``t`` is a
+        tensor of times.
     """
 
     unrounded = ("fixed_order", "t")
@@ -108,7 +110,7 @@ class FDEBlock(Ordered):
 
     @property
     def order(self) -> Tensor | Operator:
-        """The order in use; differentiable where it is learned."""
+        """The current order; differentiable if it is learned."""
         if self.operator is not None:
             return self.operator
         return self._number()
@@ -122,16 +124,16 @@ class FDEBlock(Ordered):
         velocity: Any = None,
         horizon: Any = None,
     ) -> Any:
-        """Solve from ``z``; further arguments are passed on to ``func`` and get gradients.
+        """Solve from the initial state ``z``; further arguments are passed to ``func``, and tensors get gradients.
 
-        ``t``, ``steps``, ``velocity`` and ``horizon`` are those of ``fdeint``, where they differ from call to call.
+        ``t``, ``steps``, ``velocity`` and ``horizon`` are as in ``fdeint``, for values that differ from call to call.
         """
         own = {"steps": steps, "velocity": velocity, "horizon": horizon, "linear": self.linear}
         given = self.options | {k: v for k, v in own.items() if v is not None}
         return fdeint(self.func, z, self.t if t is None else t, self.order, args=args, **given)
 
     def frozen(self) -> FDEBlock:
-        """The same block with its order and times as constants, as ``torch.export`` takes it; ``func`` is shared."""
+        """The same block with its order and times as constants, for ``torch.export``; it shares ``func``."""
         order = self.order if isinstance(self.order, Operator) else Caputo(self.order.detach().clone())
         found = FDEBlock(self.func, order, t=self.t, **self.options)
         if isinstance(self.t, Tensor):  # no buffer, whose values an exported program may change

@@ -21,30 +21,32 @@ from ..schemes import OneStage, Scheme
 from .block import FDEBlock
 from .order import Ordered
 
-#: What a cell hands on from step to step: the step's number, the state, the past; then the weights of a learned order.
+#: What a cell passes from step to step: the step number, the state, the past; then the weights of a learned order.
 State = tuple[Tensor, ...]
 
 
 class FDECell(Ordered):
-    """One step of ``D^β z = func(t, z, *inputs)``: ``z_{n+1} = z_0 + Σ_{j≤n} w_{n+1-j} v_j``, ``v_n`` the slope at t_n.
+    """One step of ``D^β z = func(t, z, *inputs)``, as a recurrent layer whose state has a fixed size.
 
-    The last weights are exact, all older ones a sum of decaying exponentials, so that the past is a few dozen numbers
-    for each number of the state, however long the stream. The states are those of ``fdeint`` with the same step, method
-    and ``history``: to rounding where that solve has ``steps`` steps, to the tolerance of the exponentials else. Inputs
-    hold from one step to the next.
+    A step computes ``z_{n+1} = z_0 + Σ_{j≤n} w_{n+1-j} v_j`` with the slopes ``v_n = func(t_n, z_n, *inputs)``. Recent
+    weights are exact, and all older ones are approximated by a sum of decaying exponentials. So the past takes a few
+    dozen numbers for each element of the state, however long the stream is. The states are those of ``fdeint`` with the
+    same step, method and ``history``: to rounding if that solve has ``steps`` steps, otherwise to the tolerance of the
+    exponentials. Inputs are held constant over a step.
 
-    A step is a handful of operations of PyTorch: autograd, ``torch.export``, ONNX and AOTInductor take it.
+    A step consists of a few PyTorch operations: autograd, ``torch.export``, ONNX and AOTInductor accept it.
 
     Args:
-        func: the right-hand side ``func(t, z, *inputs)``; an ``nn.Module`` so that its parameters are found.
+        func: the right-hand side ``func(t, z, *inputs)``; an ``nn.Module`` if it has parameters.
         order: β in (0, 1], a number or a tensor that broadcasts to the state.
         learn_order: train the order too, as in ``FDEBlock``; its weights are computed in ``begin``.
-        step: the step h.
-        steps: the most steps a stream may have. It costs little: a hundred times as many take some ten rows more. A
-            longer stream is refused, in an exported cell by states that are NaN.
+        step: the step size h.
+        steps: the largest number of steps of a stream. A large value costs little: a hundred times as many steps need
+            about ten more numbers for each element of the state. A longer stream raises an error; on a GPU and in an
+            exported cell, its states are NaN.
         start: the time of the first state.
         method: an explicit method with one sum: ``'predictor'``, ``'gl-explicit'`` or ``'l1-explicit'``.
-        history: how closely the past is weighed, such as ``Exponentials(tol=1e-6)``.
+        history: the accuracy of the approximated weights, such as ``Exponentials(tol=1e-6)``.
     """
 
     unrounded = ("fixed_order", "weights", "fade")
@@ -84,11 +86,11 @@ class FDECell(Ordered):
 
     @classmethod
     def from_block(cls, block: FDEBlock, steps: int | None = None) -> Self:
-        """The cell that goes step by step through what ``block`` solves at once, with the order it has now.
+        """A cell that takes the steps of ``block`` one by one, with its current order.
 
         Args:
-            block: its ``func`` is shared with the cell; steps must have one length.
-            steps: the most steps a stream may have; default: those of the block.
+            block: a block with steps of fixed size; the cell shares its ``func``.
+            steps: the largest number of steps of a stream; default: the number of steps of the block.
         """
         given = {**(fdeint.__kwdefaults__ or {}), **block.options}
         order: Any = block.order.order if type(block.order) is Caputo else block.order
@@ -125,7 +127,7 @@ class FDECell(Ordered):
         return weights.reshape(*order.shape, -1), fade
 
     def begin(self, z0: Tensor) -> State:
-        """The state of the layer before the first step."""
+        """The state of the cell before the first step."""
         tensor("z0", z0, also_complex=True)
         grouped(structure_of(z0.real if z0.is_complex() else z0), {"order": self._number()})  # or say what is wrong
         own = tuple(x.to(z0) for x in self._tables()) if self.learn_order else ()
@@ -134,7 +136,7 @@ class FDECell(Ordered):
         return torch.zeros((), dtype=torch.int64, device=z0.device), z0, past, *own
 
     def forward(self, state: State, *inputs: Any) -> tuple[Tensor, State]:
-        """The state ``z`` one step later, and the state of the layer there; ``inputs`` go to ``func``."""
+        """Take one step: returns ``z`` and the new state of the cell; ``inputs`` are passed to ``func``."""
         n, z, past, *own = state
         weights, fade = own or (self.weights.to(past), self.fade.to(past))
         self._refuse_late(n)

@@ -1,4 +1,4 @@
-"""The order of a layer: a parameter where it is learned, a buffer that is never rounded where not."""
+"""The order of a layer: a parameter if it is learned, otherwise a buffer that keeps its precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import InputError, InputTypeError
 
 
 class Ordered(nn.Module):
-    """A module with an order β of its own, in (0, 1] or, where it is fixed, up to ``top``.
+    """A module with its own order β, in (0, 1] or, if it is fixed, up to ``top``.
 
     Attributes:
         unrounded: the names of buffers that keep their precision when the module is converted.

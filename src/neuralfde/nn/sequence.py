@@ -1,4 +1,4 @@
-"""A model of series: an encoder, a latent state that follows a fractional equation, and a decoder."""
+"""A model for time series: an encoder, a latent state that follows a fractional equation, and a decoder."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .series import Series, collate, resampled
 class SequenceModel(nn.Module):
     """``D^β z = f(z, u(t))``, ``z(0) = encoder(observations)``, ``x(t) = decoder(z(t))``, each a small network.
 
-    The encoder takes the first value of each variable, and the mean of what a network makes of every observation up to
-    ``window``: with one, training is forecasting. Time counts from the beginning of each series, in tenths of the
-    longest one that the model was made for. Made for data by ``of``, the model normalises values and inputs by what
-    it saw then, and that is saved with it.
+    The encoder uses the first value of each variable, and the mean over all observations up to ``window`` of a network
+    applied to each of them. With a ``window`` the model is trained to forecast. Time counts from the beginning of each
+    series, in tenths of the longest series that the model was created for. ``of`` creates a model for given data; it
+    then normalises values and inputs by the mean and spread of these data, which are saved with it.
 
     Args:
-        variables: how many numbers a series has at each time.
-        inputs: how many known inputs ``u(t)`` there are, linear between the times of a series.
-        latent: how many numbers the latent state has.
-        width: hidden numbers of each network.
-        order: β, or one for each number of the latent state.
+        variables: the number of variables of a series.
+        inputs: the number of known inputs ``u(t)``, interpolated linearly between the times of a series.
+        latent: the size of the latent state.
+        width: the hidden size of each network.
+        order: β, or a list with one order for each element of the latent state.
         learn_order: train the order too.
-        window: the encoder sees values up to this time of each series; None: all.
-        steps: steps of the solver over the longest series.
+        window: the encoder sees values up to this time of each series; None: all values.
+        steps: the number of steps of the solver over the longest series.
         method: the scheme.
     """
 
@@ -69,7 +69,7 @@ class SequenceModel(nn.Module):
 
     @classmethod
     def of(cls, series: Any, **options: Any) -> SequenceModel:
-        """A model for these series: as many variables and inputs, normalised by what they are."""
+        """Create a model for these series, with their numbers of variables and inputs and their normalisation."""
         batch = collate(series)
         inputs = 0 if batch.inputs is None else batch.inputs.shape[-1]
         model = cls(batch.values.shape[-1], inputs, **options)
@@ -93,7 +93,7 @@ class SequenceModel(nn.Module):
     def forward(self, series: Any) -> Tensor:
         """Predictions (batch, time, variables) at all times of the series, also where no value was observed.
 
-        To forecast, give series that go on with NaN values (and known inputs), or call ``forecast``.
+        To forecast, extend the series with NaN values (and known inputs), or call ``forecast``.
         """
         batch = self._read(series)
         values, inputs = self._normal("values", batch.values), self._normal("inputs", batch.inputs)
@@ -111,16 +111,16 @@ class SequenceModel(nn.Module):
         return self.decoder(states).transpose(0, 1) * self.values_scale + self.values_mean
 
     def loss(self, series: Any) -> Tensor:
-        """The mean squared error over everything that was observed, in units of the spread of each variable."""
+        """The mean squared error over all observed values, in units of the variance of each variable."""
         batch = self._read(series)
         rest = (self(batch) - batch.values.nan_to_num(0)) / self.values_scale
         return rest.square()[batch.observed].mean()
 
     @torch.no_grad()
     def forecast(self, series: Any, times: Any) -> Tensor:
-        """Predictions (batch, times, variables) at later times, the same for all series; inputs stay at their last.
+        """Predictions (batch, times, variables) at later times, the same for all series; inputs keep their last value.
 
-        The encoder sees all that was observed up to ``window``.
+        The encoder sees all values observed up to ``window``.
         """
         batch = self._read(series)
         later = reals("times", times).double()
@@ -139,12 +139,12 @@ class SequenceModel(nn.Module):
         return torch.stack([found[k, n : n + len(later)] for k, n in enumerate(ends)])
 
     def save(self, path: str | Path) -> None:
-        """Write sizes, weights and normalisation to a file, as tensors and numbers alone."""
+        """Write sizes, weights and normalisation to a file, which contains only tensors and numbers."""
         torch.save({"config": self.config, "state": self.state_dict()}, path)
 
     @classmethod
     def load(cls, path: str | Path) -> SequenceModel:
-        """Read what ``save`` wrote, with ``weights_only=True``: no code is run."""
+        """Load a model that ``save`` wrote, with ``weights_only=True``: no code is run."""
         kept = torch.load(path, weights_only=True)
         if not isinstance(kept, dict) or kept.keys() != {"config", "state"}:
             raise InputError(f"{path} holds no SequenceModel; save one with model.save(path).")

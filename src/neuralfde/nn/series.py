@@ -1,4 +1,4 @@
-"""A batch of series as people have them: times and lengths of their own, values that are missing, inputs."""
+"""Batches of time series with different times and lengths, missing values and inputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..errors import InputError, InputTypeError
 
 
 class Series(NamedTuple):
-    """Series side by side: times (batch, time), values (batch, time, variables), inputs (batch, time, inputs) or None.
+    """A batch: times (batch, time), values (batch, time, variables), inputs (batch, time, inputs) or None.
 
-    NaN fills shorter series at their ends, and marks values that are missing.
+    Shorter series are padded with NaN; NaN also marks missing values.
     """
 
     times: Tensor
@@ -25,7 +25,7 @@ class Series(NamedTuple):
 
     @property
     def observed(self) -> Tensor:
-        """Where there is a value, (batch, time, variables)."""
+        """A mask of the values that are not missing, (batch, time, variables)."""
         return ~self.values.isnan()
 
     @property
@@ -34,16 +34,17 @@ class Series(NamedTuple):
         return self.times - self.times[:, :1]
 
     def to(self, *where: Any, **options: Any) -> Series:
-        """The values and inputs on this device or in this dtype; times keep theirs."""
+        """Move values and inputs to a device or dtype; times keep theirs."""
         moved = (None if x is None else x.to(*where, **options) for x in (self.values, self.inputs))
         return Series(self.times, *moved)  # type: ignore[arg-type]
 
 
 def collate(items: Sequence[Any]) -> Series:
-    """Series in one batch, for ``DataLoader(series, collate_fn=collate)``.
+    """Combine series into one batch, for ``DataLoader(series, collate_fn=collate)``.
 
-    Each is a pair (times, values) or a triple with inputs: times (time,) in their order, values (time,) or (time,
-    variables) with NaN where one is missing, inputs likewise but known at every time. Or two or three nested tensors.
+    Each series is a pair (times, values) or a triple (times, values, inputs): times (time,) in ascending order, values
+    (time,) or (time, variables) with NaN for missing ones, inputs in the same layout but known at every time. Two or
+    three nested tensors work too.
     """
     if isinstance(items, Series):
         return items

@@ -1,4 +1,4 @@
-"""The left-hand side of an equation: Caputo's derivative and its relatives, all learnable."""
+"""The left-hand side of an equation: Caputo's derivative and related operators, all learnable."""
 
 from .base import Operator
 from .caputo import KNOWN, Caputo, Tempered, read_order

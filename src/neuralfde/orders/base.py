@@ -1,4 +1,4 @@
-"""The contract of an operator: the left-hand side of an equation, read into the weights of a scheme."""
+"""The contract of an operator: the left-hand side of an equation, turned into the weights of a scheme."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..weights.kernel import Kernel
 
 
 class Operator(ABC):
-    """A linear fractional operator ``D`` in ``D z = f(t, z)``; a frozen description, exported and given as ``order=``.
+    """A linear fractional operator ``D`` in ``D z = f(t, z)``, passed as ``order=``; a frozen description.
 
     Attributes:
-        toeplitz: its weights depend on the lag alone, on a uniform grid.
+        toeplitz: on a uniform grid, its weights depend only on the lag.
     """
 
     toeplitz: bool = True
 
     @abstractmethod
     def numbers(self) -> dict[str, Any]:
-        """What defines it: numbers or tensors that broadcast to the state, by name; gradients flow to them."""
+        """The numbers that define it, or tensors that broadcast to the state, by name; they get gradients."""
 
     def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:  # noqa: B027
-        """Raise where there are no weights for these numbers: ``plan`` asks this, ``kernel`` has to refuse the same."""
+        """Raise if there are no weights for these numbers; ``plan`` calls it, and ``kernel`` must refuse the same."""
 
     @abstractmethod
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:

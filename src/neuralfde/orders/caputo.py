@@ -37,10 +37,10 @@ def read_order(order: Any) -> Operator:
 
 @dataclass(frozen=True)
 class Caputo(Operator):
-    """``D^β z (t) = 1/Γ(m-β) ∫₀ᵗ (t-s)^{m-β-1} z^{(m)}(s) ds``, m = ⌈β⌉, 0 < β ≤ 2.
+    """Caputo's derivative ``D^β z (t) = 1/Γ(m-β) ∫₀ᵗ (t-s)^{m-β-1} z^{(m)}(s) ds``, m = ⌈β⌉, 0 < β ≤ 2.
 
-    A plain ``order=β`` means ``Caputo(β)``. β is a number, a tensor that broadcasts to the state (one order per
-    channel; ``(batch, 1)`` for one per sample), or one of these for each part of a structured state.
+    ``order=β`` means ``order=Caputo(β)``. β is a number, a tensor that broadcasts to the state (one order per channel,
+    or ``(batch, 1)`` for one per sample), or one of these for each part of a structured state.
     """
 
     order: Any
@@ -61,10 +61,10 @@ class Caputo(Operator):
 
 @dataclass(frozen=True)
 class Tempered(Operator):
-    """``D^{β,λ} z = e^{-λt} D^β (e^{λt} z)``, λ ≥ 0: memory that fades exponentially (Li, Deng and Zhao 2019).
+    """The tempered derivative ``e^{-λt} D^β (e^{λt} z)``, λ ≥ 0: memory decays exponentially (Li, Deng and Zhao 2019).
 
     Every weight is multiplied by ``e^{-λ(t_n - t_j)}`` and the initial value by ``e^{-λ t_n}``; for β > 1 the initial
-    values contribute ``e^{-λt} [z_0 + t (z'_0 + λ z_0)]``. The rate may be a tensor like the order.
+    values contribute ``e^{-λt} [z_0 + t (z'_0 + λ z_0)]``. The rate may be a tensor, like the order.
     """
 
     order: Any

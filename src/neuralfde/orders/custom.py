@@ -1,4 +1,4 @@
-"""A kernel of the user's own."""
+"""An operator given by its weights."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from .base import Operator, reals
 
 @dataclass(frozen=True)
 class CustomKernel(Operator):
-    """``z_n = z_0 + Σ_{j≤n} w_{n-j} v_j`` with any weights ``w_0, w_1, …, w_N``: any memory, by the same door.
+    """Any memory: ``z_n = z_0 + Σ_{j≤n} w_{n-j} v_j`` with given weights ``w_0, w_1, …, w_N``.
 
-    With an implicit method (``'gl'``, ``'l1'``, ``'trapezoid'``, ``'predictor-implicit'``: here they mean the same) the
-    stage ``z = c + w_0 f(t, z)`` is solved; an explicit one (``'predictor'``) needs ``w_0 = 0``.
+    Implicit methods (``'gl'``, ``'l1'``, ``'trapezoid'``, ``'predictor-implicit'``, which are the same here) solve the
+    stage ``z = c + w_0 f(t, z)``; the explicit ``'predictor'`` needs ``w_0 = 0``.
 
     Args:
-        weights: a sequence or a tensor of at least N + 1 weights, which may require grad, further axes broadcasting to
-            the state being no part of it; or a callable ``(order, h, n) -> weights`` that returns ``w_0 … w_n``.
-        order: passed on to the callable as a float64 tensor (groups,); weights may then be (n + 1, groups).
+        weights: a sequence or 1-D tensor of at least N + 1 weights, which may require grad; or a callable
+            ``(order, h, n) -> weights`` that returns ``w_0 … w_n``.
+        order: passed to the callable as a float64 tensor (groups,), one entry for each group of elements with the same
+            order; weights may then be (n + 1, groups).
     """
 
     weights: Sequence[float] | Tensor | Callable[[Tensor, Tensor, int], Tensor]

@@ -37,15 +37,15 @@ class _Sum(Operator):
 
 @dataclass(frozen=True)
 class MultiTerm(_Sum):
-    """``Σ_i c_i D^{β_i} z = f`` with Caputo derivatives, 0 ≤ β_i ≤ 2 (order 0 is ``z`` itself).
+    """A sum of Caputo derivatives, ``Σ_i c_i D^{β_i} z = f``, 0 ≤ β_i ≤ 2 (order 0 is ``z`` itself).
 
-    With ``method='gl'`` the weights are coefficients of ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}`` (Lubich 1986): order 1.
-    What is convolved is ``z - z_0 - t z'_0``, and a term of order ≤ 1 then lacks ``z'_0 t^{1-β_i}/Γ(2-β_i)``, which is
-    taken to the right-hand side. If every order is ≤ 1 there is no ``z'_0``.
+    With ``method='gl'`` the weights are the coefficients of ``1 / Σ_i c_i h^{-β_i} (1-ξ)^{β_i}`` (Lubich 1986), of
+    order 1. The convolution acts on ``z - z_0 - t z'_0``. For a term of order ≤ 1, the missing
+    ``z'_0 t^{1-β_i}/Γ(2-β_i)`` moves to the right-hand side. If every order is ≤ 1 there is no ``z'_0``.
 
     Args:
-        orders: the orders β_i, a sequence of numbers or tensors, or one tensor with a term in each row.
-        weights: the factors c_i, likewise.
+        orders: the orders β_i, a sequence of numbers or tensors, or one tensor with one term per row.
+        weights: the factors c_i, in the same form.
     """
 
     orders: Any
@@ -69,14 +69,14 @@ class MultiTerm(_Sum):
 
 @dataclass(frozen=True)
 class DistributedOrder(_Sum):
-    """``∫ φ(β) D^β z dβ = f``: the integral by a quadrature rule, then a ``MultiTerm`` (Diethelm and Ford 2009).
+    """An integral over orders, ``∫ φ(β) D^β z dβ = f``, by quadrature as a ``MultiTerm`` (Diethelm and Ford 2009).
 
     Args:
         nodes: the orders of the rule, a sequence or a tensor; or, with ``density``, the number of Gauss-Legendre nodes.
             ``DistributedOrder(φ)`` means ``DistributedOrder(16, density=φ)``.
         weights: the weights of the rule times the density at its nodes.
-        density: φ, called with a float64 tensor of orders; its own parameters get gradients.
-        interval: where φ lives, within [0, 2].
+        density: φ, called with a float64 tensor of orders; its parameters get gradients.
+        interval: the domain of φ, within [0, 2].
     """
 
     nodes: Any = 16

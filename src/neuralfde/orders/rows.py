@@ -1,4 +1,4 @@
-"""An order that changes with time."""
+"""An order that varies in time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from .caputo import check_order
 
 @dataclass(frozen=True)
 class VariableOrder(Operator):
-    """``z(t) = z_0 + 1/Γ(β(t)) ∫₀ᵗ (t-s)^{β(t)-1} f(s, z(s)) ds`` (Samko 1995): row ``n`` uses the order ``β(t_n)``.
+    """An order that varies in time: ``z(t) = z_0 + 1/Γ(β(t)) ∫₀ᵗ (t-s)^{β(t)-1} f(s, z(s)) ds`` (Samko 1995).
 
-    The weights are a full triangular matrix, so it needs ``history='full'`` and N² numbers of memory.
+    Step ``n`` uses the order ``β(t_n)``. The weights are a full triangular matrix, so it needs ``history='full'`` and
+    memory for N² numbers.
 
     Args:
-        fn: β as a function of time: called once with the grid times, a float64 tensor (steps + 1,), it returns as many
-            orders in (0, 1]. If it is a module, or uses tensors that require grad, they get gradients.
+        fn: β as a function of time. It is called once with the grid times, a float64 tensor (steps + 1,), and returns
+            as many orders in (0, 1]. Parameters of a module, and tensors it uses that require grad, get gradients.
     """
 
     fn: Callable[[Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""Schemes: a formula, a weight table and a local map each."""
+"""Schemes: each is a formula, a table of weights and a local map."""
 
 from .banded import Banded
 from .base import Pulled, Scheme

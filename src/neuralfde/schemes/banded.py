@@ -48,7 +48,7 @@ class _Bands(Factor):
 
 @dataclass(frozen=True)
 class Banded(Linear):
-    """Few diagonals beside the main one, in the order of the numbers in memory: lines of cells or of masses."""
+    """Few diagonals beside the main one, in the memory order of the elements, as on a one-dimensional grid."""
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
         """See :class:`Linear`."""

@@ -19,30 +19,30 @@ Slope = Callable[[Tensor], Tensor]
 
 
 class Pulled(NamedTuple):
-    """What one step hands back beside the gradients of its sums: those of its local weight and of further tensors."""
+    """What the adjoint of a step returns beside the gradients of its sums: those of ``w0`` and of further tensors."""
 
     local: Tensor | None
     tensors: Sequence[Tensor | None]
 
 
 class Scheme(ABC):
-    """One step is ``x = locate(c)``, ``(z, v) = evaluate(x)``: ``c`` are the history sums of the step, one tensor each,
-    and ``x``, as many tensors, is what the backward pass starts from.
+    """One step of a scheme: ``x = locate(c)``, then ``(z, v) = evaluate(x)``.
 
-    Tensors have the shape of the state, or (groups, width) where groups of numbers have orders of their own; the local
-    weight ``w0`` broadcasts to it.
+    ``c`` are the history sums of the step, one tensor each. ``x``, as many tensors, is what the backward pass needs.
+    ``z`` is the new state and ``v`` its slope. Tensors have the shape of the state, or (groups, width) if groups of
+    elements have different orders; the local weight ``w0`` broadcasts to it.
 
     Attributes:
-        implicit: the new state appears on both sides and an equation is solved at every step.
-        sums: how many history sums a step needs.
-        uses_next_slope: continuous output between nodes needs the slope at the right-hand node.
-        dense_meets_nodes: continuous output between nodes goes through the states at the nodes.
-        slopes_are_at_states: the slope of a step is ``func`` at its state, so that a solve can go on from the last one.
+        implicit: the new state appears on both sides, and an equation is solved at every step.
+        sums: the number of history sums of a step.
+        uses_next_slope: continuous output between grid points needs the slope at the right-hand point.
+        dense_meets_nodes: continuous output passes through the states at the grid points.
+        slopes_are_at_states: the slope of a step is ``func`` at its state, so that a solve can be continued.
         max_order: the largest order it can be used for.
-        stages: how many states ``relax`` gives for each step; 0 where it is not defined.
-        cells: what each sum takes the slope to be between two times: its value at the ``"left"`` or ``"right"`` end,
-            ``"linear"``, or ``"ahead"``, linear with the newest slope extrapolated; empty where the scheme is no such
-            rule. Such a rule has weights on any mesh.
+        stages: the number of states that ``relax`` returns for each step; 0 if it is not defined.
+        cells: how each sum approximates the slope between two times: by its value at the ``"left"`` or ``"right"`` end,
+            ``"linear"``, or ``"ahead"``, linear with the newest slope extrapolated. Such a rule has weights on any
+            mesh. Empty for other schemes.
     """
 
     implicit: bool
@@ -56,10 +56,10 @@ class Scheme(ABC):
 
     @abstractmethod
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
-        """The weights for orders of shape (groups,), differentiable in them."""
+        """The weights for orders of shape (groups,), differentiable in the orders."""
 
     def kernel_on(self, order: Tensor, times: Tensor) -> Kernel:
-        """The weights on increasing times (steps + 1, groups); orders (1 or steps + 1, groups), one for each row."""
+        """The weights on increasing times (steps + 1, groups); orders (1, groups), or (steps + 1, groups) by row."""
         if self.cells:
             return meshes.kernel_on(self.cells, order, times)
         raise InputError(
@@ -72,36 +72,36 @@ class Scheme(ABC):
         """The order of convergence at a fixed time, for a smooth solution or a generic one ``c₀ + c₁ t^β``."""
 
     def bound(self, args: tuple[Any, ...]) -> Scheme:
-        """The scheme with tensors that it takes from the arguments of ``func``, where it uses any."""
+        """The scheme with the tensors that it uses from the arguments of ``func``, if any."""
         return self
 
     def explicit_part(self, f: Slope) -> Slope:
-        """What of ``f`` limits the step of an explicit scheme."""
+        """The part of ``f`` that limits the step of an explicit scheme."""
         return f
 
     def open_stages(self) -> Stages | None:
-        """Implicit schemes: what solves the stages of one solve, forward and backward."""
+        """Implicit schemes: the solver of all stages of one solve, in both passes."""
         return None
 
     def locate(
         self, f: Slope, c: Tensor, w0: Tensor, before: Tensor, stages: Stages | None, where: str
     ) -> tuple[Tensor, Tensor]:
-        """Implicit schemes: state and slope from the history sum and the state of the step before; no gradients."""
+        """Implicit schemes: state and slope from the history sum and the previous state; no gradients."""
         raise NotImplementedError
 
     def restore(self, c: Tensor, v: Tensor, w0: Tensor) -> Tensor:
-        """Implicit schemes: ``locate`` again, when the slope ``v`` is already known; of one step or of many at once."""
+        """Implicit schemes: the state of ``locate`` from its known slope ``v``, for one step or for many at once."""
         raise NotImplementedError
 
     @abstractmethod
     def evaluate(self, f: Slope, x: Sequence[Tensor], w0: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
-        """State and slope of a step from ``x``; differentiable. Without ``slope`` the slope is left out."""
+        """State and slope of a step from ``x``; differentiable. With ``slope=False`` the slope is None."""
 
     def relax(self, sums: Tensor, slopes: Tensor, w0: Tensor) -> Tensor:
-        """The states (stages, steps, …) at which ``func`` is evaluated in many steps at once, the last one theirs.
+        """The states (stages, steps, …) at which ``func`` is evaluated, for many steps at once.
 
-        ``slopes`` are those at all stages as guessed so far; true slopes give the states of ``evaluate``. Sums are
-        (sums, steps, …), ``w0`` broadcasts to (steps, …).
+        The last stage is the state of the step. ``slopes`` are guesses at all stages; with the true slopes the states
+        are those of ``evaluate``. Sums are (sums, steps, …), ``w0`` broadcasts to (steps, …).
         """
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class Scheme(ABC):
     ) -> Pulled:
         """The vector-Jacobian product of one traced step, from gradients of ``(z, v)`` to those of its inputs.
 
-        The gradients of ``x`` are written ``into`` these tensors, the first of which may be ``grad_z`` itself.
+        The gradients of ``x`` are written to the tensors ``into``, the first of which may be ``grad_z`` itself.
         """
         ends = [(o, g) for o, g in ((z, grad_z), (v, grad_v)) if o is not None and g is not None and o.requires_grad]
         wanted = (*x, *tensors) + ((w0,) if w0.requires_grad else ())

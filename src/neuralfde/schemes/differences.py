@@ -1,4 +1,4 @@
-"""Schemes that discretise the derivative itself, written as convolutions of the slopes."""
+"""Schemes that discretise the derivative, written as convolutions of the slopes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .one_stage import OneStage
 
 @dataclass(frozen=True)
 class GrunwaldLetnikov(OneStage):
-    """``h^{-β} Σ_j (-1)^j binom(β, j) (z_{n-j} - z_0) = f`` at ``t_n``, or at ``t_{n-1}`` if explicit.
+    """Grünwald-Letnikov: ``h^{-β} Σ_j (-1)^j binom(β, j) (z_{n-j} - z_0) = f`` at ``t_n``, explicit at ``t_{n-1}``.
 
-    In the form of a convolution the weights are the coefficients of ``h^β (1-ξ)^{-β}`` (Lubich 1986). The initial
-    value is subtracted first, which is what makes it a Caputo scheme. Order 1; at β = 1 an Euler method.
+    Written as a convolution, its weights are the coefficients of ``h^β (1-ξ)^{-β}`` (Lubich 1986). Subtracting the
+    initial value makes it a scheme for Caputo's derivative. Order 1; at β = 1 an Euler method.
     """
 
     implicit: bool = True
@@ -35,10 +35,10 @@ class GrunwaldLetnikov(OneStage):
 
 @dataclass(frozen=True)
 class L1(OneStage):
-    """The state is linear on each cell and its Caputo derivative is set equal to ``f`` (Oldham and Spanier 1974).
+    """L1: the state is linear on each cell, and its Caputo derivative equals ``f`` (Oldham and Spanier 1974).
 
-    Order 2 - β if the solution is smooth, 1 for a generic one; the explicit variant takes ``f`` one step earlier and
-    has order 1. At β = 1 an Euler method.
+    Order 2 - β if the solution is smooth, 1 for a generic one; the explicit variant evaluates ``f`` one step earlier
+    and has order 1. At β = 1 an Euler method.
     """
 
     implicit: bool = True

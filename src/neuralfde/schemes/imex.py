@@ -1,4 +1,4 @@
-"""Implicit in a linear part, explicit in the rest."""
+"""A scheme that is implicit in a linear part and explicit in the rest."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from .multistep import coefficients
 
 @dataclass(frozen=True)
 class IMEX(Scheme):
-    """``z_n = c_n + w_0 (A z_n + f(t_n, p_n))`` with the state extrapolated, ``p_n = 2 z_{n-1} - z_{n-2}``.
+    """Implicit in ``linear=``, explicit in ``func``: ``z_n = c_n + w_0 (A z_n + f(t_n, p_n))``.
 
-    ``A`` is ``linear=``; without it the scheme is explicit. One evaluation and one linear solve a step:
-    ``z = p + (I - w_0 A)⁻¹ (c + w_0 (A p + f(p)) - p)``. On uniform grids ``c_n`` is the convolution quadrature of BDF2
-    with ``v_0 / 2`` added to the first slope (Jin, Li and Zhou 2017), which keeps order 2 where solutions behave like
-    ``t^β`` and damps fast modes. Order 2 if ``f`` is linear or the solution smooth, otherwise min(2, 1 + 2β) (Wang and
-    Zhou 2020): squares of the first states, which ``f`` sees, are not those of ``t^β``, and starting weights, which
-    would mend that, need first slopes that are as good as implicit ones. On meshes the sum is that of the trapezoid
-    rule: order 2 if the slope is smooth or ``grading=2``, 1 + β otherwise.
+    ``p_n = 2 z_{n-1} - z_{n-2}`` is the extrapolated state, and ``A`` is ``linear=``; without it the scheme is
+    explicit. A step takes one evaluation and one linear solve: ``z = p + (I - w_0 A)⁻¹ (c + w_0 (A p + f(p)) - p)``.
+
+    On uniform grids ``c_n`` is the convolution quadrature of BDF2 with ``v_0 / 2`` added to the first slope (Jin, Li
+    and Zhou 2017), which keeps order 2 where solutions behave like ``t^β`` and damps fast modes. Order 2 if ``f`` is
+    linear or the solution smooth, otherwise min(2, 1 + 2β) (Wang and Zhou 2020): ``f`` then depends on squares of the
+    first states, whose errors the correction does not remove. Starting weights would, but they need first slopes as
+    accurate as implicit ones. On meshes the sum is that of the trapezoid rule: order 2 if the slope is smooth or
+    ``grading=2``, 1 + β otherwise.
 
     ``uneven``: steps may have any lengths; the slope is then solved for, ``(I - w_0 A) v = A c + f(p)``, unless
-    ``w_0 A`` is so large that the difference of states has more digits.
+    ``w_0 A`` is so large that the difference of states is more accurate.
 
-    ``p_n`` is a second sum over the same slopes, so that its gradient is exact like that of any sum.
+    ``p_n`` is a second sum over the same slopes, so its gradient is exact like that of any sum.
     """
 
     part: Any = field(default=None, compare=False, repr=False)

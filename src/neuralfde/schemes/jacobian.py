@@ -43,7 +43,7 @@ class Jacobian:
         return torch.zeros_like(u) if found is None else found
 
     def rows(self, patterns: Tensor) -> Tensor:
-        """``Jᵀ u`` for each ``u`` of (count, …), in one call where ``func`` allows for it."""
+        """``Jᵀ u`` for each ``u`` of (count, …), in one call if ``func`` can be vectorised."""
         if not self.traced or self.v is None:
             return torch.zeros_like(patterns)
         try:

@@ -62,10 +62,10 @@ class Krylov(Linear):
     """GMRES with Jacobian-vector products, for states of any size; no matrix is formed.
 
     Args:
-        size: vectors of a basis, before it is begun anew; each is as large as the state.
-        restarts: how often it may be begun.
-        preconditioner: another way to solve these systems, nearly: ``Dense()``, ``Banded()``, ``Sparse()``,
-            ``Spectral(..., nearly=True)``, ``Given(...)`` or one of your own.
+        size: the number of basis vectors before a restart; each is as large as the state.
+        restarts: the largest number of restarts.
+        preconditioner: an approximate solver of these systems: ``Dense()``, ``Banded()``, ``Sparse()``,
+            ``Spectral(..., nearly=True)``, ``Given(...)`` or your own.
     """
 
     size: int = 30

@@ -1,8 +1,8 @@
-"""The linear part of an implicit stage: systems with ``M = I - w_0 J`` and with its transpose, by the structure of J.
+"""The linear systems of implicit stages, with ``M = I - w_0 J`` and its transpose, solved by the structure of J.
 
-A structure is found by probing: products ``Jᵀ u`` with a few patterns ``u`` give all its numbers, and one more product,
-with an irregular ``u``, shows whether it is there. What uses a factor looks at the residual, so that an old factor, or
-one of a structure that has since gone, costs iterations and never digits.
+A structure is found by probing: products ``Jᵀ u`` with a few patterns ``u`` give all entries, and one more product,
+with an irregular ``u``, verifies the structure. Iterations check the residual, so an outdated factorisation, or one
+with a structure that J no longer has, costs iterations but never accuracy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .jacobian import Jacobian, agrees, irregular
 
 
 class Factor(ABC):
-    """Solves systems with ``M`` and ``Mᵀ``, exactly or nearly; ``why`` says what structure it uses.
+    """Solves systems with ``M`` and ``Mᵀ``, exactly or approximately; ``why`` names the structure it uses.
 
     Attributes:
-        samples: the state consists of so many equal parts, in order, that do not see each other.
-        reusable: it serves later steps as well, as long as their matrices are nearly the same.
-        by: what made it, where that was chosen.
-        reached: the relative residual that the last system was left with.
+        samples: the number of equal parts of the state, in order, that do not interact.
+        reusable: it can be used for later steps too, while their matrices are nearly the same.
+        by: the ``Linear`` that created it, if that was chosen automatically.
+        reached: the relative residual of the last system.
         singular: some matrix has no inverse.
     """
 
@@ -41,11 +41,11 @@ class Factor(ABC):
     singular: bool = False
 
     def least_eigenvalue(self) -> float:
-        """The least real part of the eigenvalues of M, as far as it is known; infinite if it is not."""
+        """The smallest real part of the eigenvalues of M, if it is known; otherwise infinity."""
         return math.inf
 
     def at(self, w0: Tensor) -> Factor | None:
-        """The factor for another weight and the same Jacobian, where that takes little; None where not."""
+        """The factor for another weight and the same Jacobian, if that is cheap; otherwise None."""
         return None
 
     @abstractmethod
@@ -63,7 +63,7 @@ class Linear(ABC):
 
     @abstractmethod
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
-        """A factor of ``I - w_0 J``; None if the Jacobian has not the structure."""
+        """A factor of ``I - w_0 J``; None if the Jacobian does not have the required structure."""
 
 
 def check_linear(name: str, value: object) -> None:
@@ -117,10 +117,12 @@ class Inverse(Factor):
 
 @dataclass(frozen=True)
 class Dense(Linear):
-    """The Jacobian itself, a matrix for each sample: for up to a few hundred numbers that act on each other.
+    """One dense Jacobian per sample, for samples of up to a few hundred elements.
 
-    A sample is what an index of the leading axes of the state stands for, of as many of them as do not mix. ``most``:
-    the largest sample.
+    Samples are indexed by the leading axes of the state, as many of them as ``func`` does not mix.
+
+    Args:
+        most: the largest number of elements of a sample.
     """
 
     most: int = DENSE_NUMBERS
@@ -172,9 +174,9 @@ def inverted(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Given(Linear):
-    """Systems solved by functions of your own, ``solve(w0, r)`` and ``solve_transposed(w0, r)``, r like the state.
+    """Systems solved by your own functions ``solve(w0, r)`` and ``solve_transposed(w0, r)``, with r like the state.
 
-    They may solve them nearly: with the Jacobian of another state, or without a part that is small.
+    They may be approximate: with the Jacobian of another state, or without a small part of it.
     """
 
     solve: Callable[[Tensor, Tensor], Tensor]

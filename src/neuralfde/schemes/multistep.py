@@ -17,13 +17,14 @@ from .one_stage import OneStage
 
 @dataclass(frozen=True)
 class Multistep(OneStage):
-    """``z_n = z_0 + Σ_{j≤n} w_{n-j} v_j + Σ_{j≤3} s_{n,j} v_j`` (Lubich 1986; Garrappa 2015).
+    """Fractional linear multistep methods with starting weights (Lubich 1986; Garrappa 2015).
 
-    The lag weights are the coefficients of ``h^β δ(ξ)^{-β}``, where δ generates a classical method: ``rule='bdf2'``,
-    δ = 3/2 - 2ξ + ξ²/2, damps fast modes; ``rule='trapezoid'``, δ = 2(1-ξ)/(1+ξ), does not. The starting weights make
-    the rule exact for slopes 1, t^β, t^{2β} and t, so that the order 2 does not need a smooth solution: 2 for β ≥ 1/3
-    and 1 + 3β below. They couple no step to a later one; the first three steps use as many powers as they can.
-    Gradients in β are those of the weights in use, which jump where β or 2β passes 0.95.
+    ``z_n = z_0 + Σ_{j≤n} w_{n-j} v_j + Σ_{j≤3} s_{n,j} v_j``. The weights ``w`` are the coefficients of
+    ``h^β δ(ξ)^{-β}``, where δ is that of a classical method: ``rule='bdf2'``, δ = 3/2 - 2ξ + ξ²/2, damps fast modes;
+    ``rule='trapezoid'``, δ = 2(1-ξ)/(1+ξ), does not. The starting weights ``s`` make the rule exact for slopes 1, t^β,
+    t^{2β} and t, so that the solution need not be smooth: order 2 for β ≥ 1/3 and 1 + 3β below. They couple no step to
+    a later one; the first three steps use as many powers as they can. Gradients with respect to β are those of the
+    weights in use, which jump where β or 2β passes 0.95.
     """
 
     implicit: bool = True

@@ -1,4 +1,4 @@
-"""Newton's method for implicit stages: a factor of the matrix is kept as long as it serves, the residual decides."""
+"""Newton's method for implicit stages; a factorisation is kept while it is useful, and the residual decides."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .stage_solvers import Map, Stages, StageSolver
 
 @dataclass(frozen=True)
 class Auto(Linear):
-    """The first structure that the Jacobian has: a matrix for each sample, few diagonals, or none.
+    """Choose by the structure of the Jacobian: a matrix per sample, a narrow band, or neither.
 
-    Without one, stages are iterated plainly as long as that contracts. Where it does not, few numbers in a row are
-    looked for on a CPU with scipy, and there is ``Krylov()`` for the rest.
+    If there is neither, stages use fixed-point iteration while that converges. Otherwise a sparse Jacobian is looked
+    for, on a CPU with scipy, and ``Krylov()`` solves the rest.
     """
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
@@ -55,14 +55,14 @@ class _Wide(Linear):
 
 @dataclass(frozen=True)
 class Newton(StageSolver):
-    """``z ← z + (I - w_0 J)⁻¹ (c + w_0 f(t, z) - z)``, from the state of the step before.
+    """Newton's method for implicit stages: ``z ← z + (I - w_0 J)⁻¹ (c + w_0 f(t, z) - z)``, from the previous state.
 
-    The matrix is that of an earlier step as long as updates shrink tenfold, and is renewed where they do not. Where a
-    stage has several solutions, the one that the state flows to from the step before is taken.
+    The matrix of an earlier step is reused while each update is at least ten times smaller than the last, and renewed
+    otherwise. If a stage has several solutions, the one that continues the previous state is taken.
 
     Args:
-        linear: how the systems are solved: by what structure the Jacobian has (default), or ``Dense()``, ``Banded()``,
-            ``Sparse(...)``, ``Spectral(...)``, ``Krylov(...)``, ``Given(...)``, or an object of your own.
+        linear: how the linear systems are solved: by the structure of the Jacobian (default), or ``Dense()``,
+            ``Banded()``, ``Sparse(...)``, ``Spectral(...)``, ``Krylov(...)``, ``Given(...)``, or your own object.
     """
 
     linear: Linear = Auto()

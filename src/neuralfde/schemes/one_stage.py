@@ -1,4 +1,4 @@
-"""Schemes with one history sum: the local map that all of them share, and the simplest, product rectangle rules."""
+"""Schemes with one history sum: their common local map, and the simplest ones, product rectangle rules."""
 
 from __future__ import annotations
 
@@ -119,10 +119,10 @@ def explicit_pull(
 
 @dataclass(frozen=True)
 class Predictor(OneStage):
-    """The slope is constant on each cell (Diethelm, Ford and Freed 2004, the paper's eq. ``pre``).
+    """The product rectangle rule: the slope is constant on each cell (Diethelm, Ford and Freed 2004).
 
-    ``z_n = z_0 + h^β/Γ(β+1) Σ_{j<n} [(n-j)^β - (n-1-j)^β] v_j``; with ``implicit=True`` each cell takes the slope of
-    its right end. Order 1; at β = 1 the explicit and the implicit Euler method.
+    ``z_n = z_0 + h^β/Γ(β+1) Σ_{j<n} [(n-j)^β - (n-1-j)^β] v_j`` (eq. ``pre`` of the paper); with ``implicit=True`` each
+    cell has the slope at its right end. Order 1; at β = 1 the explicit or the implicit Euler method.
     """
 
     max_order = 2.0

@@ -44,14 +44,14 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Sparse(Linear):
-    """Few numbers in a row of the Jacobian, anywhere: equations on planes, in volumes and on graphs.
+    """A sparse Jacobian, as on two- and three-dimensional grids and on graphs.
 
-    Systems are solved by scipy's SuperLU on a CPU; where there is none by GMRES with the matrix, then by cuDSS.
+    Systems are solved by scipy's SuperLU on a CPU; without it by GMRES with the matrix, and if that fails by cuDSS.
 
     Args:
-        pattern: a matrix (n, n), sparse or not, with numbers wherever the Jacobian of a sample may have some; by
-            default they are looked for.
-        most: colours up to which they are looked for.
+        pattern: a matrix (n, n), sparse or not, that is nonzero wherever the Jacobian of a sample may be; by default
+            the pattern is found automatically.
+        most: the largest number of colours, one product each, in the search for the pattern.
     """
 
     pattern: Tensor | Pattern | None = field(default=None, repr=False)

@@ -16,13 +16,14 @@ from .transforms import TRANSFORMS, Transform
 
 @dataclass(frozen=True)
 class Spectral(Linear):
-    """A Jacobian that a transform of the last axes makes diagonal; one product has all of its eigenvalues.
+    """A Jacobian that a transform of the last axes diagonalises; one product gives all of its eigenvalues.
 
     Args:
-        transform: ``'fft'`` (periodic), ``'dct'`` (no flux through the ends, points in the middle of cells) or
-            ``'dst'`` (zero at the ends, which are not among the points).
-        axes: on how many axes; leading ones are samples, with eigenvalues of their own.
-        nearly: the Jacobian may have more to it, such as a reaction, which is left out: a preconditioner of ``Krylov``.
+        transform: ``'fft'`` (periodic), ``'dct'`` (no flux through the boundary, cell-centred points) or ``'dst'``
+            (zero at the boundary, which is not among the points).
+        axes: the number of transformed axes; leading axes are samples, each with its own eigenvalues.
+        nearly: the Jacobian may have further terms, such as a reaction, which are ignored: for use as a preconditioner
+            of ``Krylov``.
     """
 
     transform: str = "fft"

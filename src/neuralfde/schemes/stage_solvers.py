@@ -1,4 +1,4 @@
-"""Solvers of implicit stages ``z = c + w_0 f(t, z)``: the contract, and plain iteration."""
+"""Solvers of implicit stages ``z = c + w_0 f(t, z)``: the contract, and fixed-point iteration."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Stages(ABC):
-    """A stage solver at work in one solve, forward and backward: what it holds is kept from step to step.
+    """A stage solver in use by one solve, in both passes; it may keep things such as factorisations between steps.
 
     Attributes:
-        why: what it does and why, for a person; empty if there is nothing to say.
+        why: what it does and why, for ``stats.why``; empty if there is nothing to say.
         factorisations, linear_solves: how many there were so far.
     """
 
@@ -32,7 +32,7 @@ class Stages(ABC):
 
     @abstractmethod
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
-        """The state ``z = c + w_0 f(z)`` and its slope ``f(z)``; ``guess`` is the state of the step before."""
+        """The state ``z = c + w_0 f(z)`` and its slope ``f(z)``; ``guess`` is the previous state."""
 
     @abstractmethod
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
@@ -41,10 +41,10 @@ class Stages(ABC):
 
 @dataclass(frozen=True)
 class StageSolver(ABC):
-    """A way to solve implicit stages, given as ``solver=``.
+    """How implicit stages are solved; passed as ``solver=``.
 
-    ``tol`` is the largest relative error of a state: relative to the sample itself, so that neither the scale of a
-    problem nor other samples matter. By default the iteration goes on to rounding.
+    ``tol`` is the largest error of a state relative to its sample, so that neither the scale of a problem nor other
+    samples matter. By default the iteration continues to rounding.
     """
 
     tol: float | None = None
@@ -62,12 +62,12 @@ class StageSolver(ABC):
 
     @abstractmethod
     def open(self) -> Stages:
-        """The solver at work in one solve."""
+        """The solver for one solve."""
 
 
 @dataclass(frozen=True)
 class FixedPoint(StageSolver):
-    """``z ← c + w_0 f(t, z)`` until no number changes; converges where ``w_0 ‖J‖ < 1``, that is for small steps."""
+    """Fixed-point iteration ``z ← c + w_0 f(t, z)`` to convergence; needs ``w_0 ‖J‖ < 1``, that is, small steps."""
 
     max_iter: int = 200
 

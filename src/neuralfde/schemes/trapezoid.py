@@ -19,10 +19,11 @@ from .one_stage import OneStage
 
 @dataclass(frozen=True)
 class Trapezoid(OneStage):
-    """The slope is linear on each cell; the new slope is solved for (Diethelm, Ford and Freed 2004, without P and C).
+    """The implicit product trapezoid rule: the slope is linear on each cell.
 
-    ``w_m = h^β/Γ(β+2) [(m+1)^{β+1} - 2m^{β+1} + (m-1)^{β+1}]``, ``w_0 = h^β/Γ(β+2)``. Order 2 if the slope is smooth,
-    1 + β for a generic solution; at β = 1 the trapezoidal rule.
+    It is the corrector of Diethelm, Ford and Freed (2004), solved exactly: ``w_0 = h^β/Γ(β+2)``,
+    ``w_m = w_0 [(m+1)^{β+1} - 2m^{β+1} + (m-1)^{β+1}]``. Order 2 if the slope is smooth, 1 + β for a generic solution;
+    at β = 1 the trapezoidal rule.
     """
 
     implicit: bool = True
@@ -46,15 +47,15 @@ class Trapezoid(OneStage):
 
 @dataclass(frozen=True)
 class ABM(Scheme):
-    """Fractional Adams–Bashforth–Moulton (Diethelm, Ford and Freed 2004; the paper's eq. ``cor``).
+    """Fractional Adams–Bashforth–Moulton (Diethelm, Ford and Freed 2004; eq. ``cor`` of the paper).
 
-    The rectangle rule predicts ``p_n``; the trapezoid rule corrects with ``f(t_n, p_n)``, ``corrections`` times.
-    Order min(2, 1 + β), each further correction adds β up to 2. At β = 1 the weights are those of the Adams pair (Euler
-    and the trapezoidal rule), summed from the start as its authors do: Heun's method up to where the slopes are taken.
+    The rectangle rule predicts ``p_n``; the trapezoid rule corrects it with ``f(t_n, p_n)``, ``corrections`` times.
+    Order min(2, 1 + β); each further correction adds β, up to order 2. At β = 1 the weights are those of Euler's method
+    and the trapezoidal rule, summed from the start: Heun's method, except for where the slopes are evaluated.
 
-    ``ahead=True`` predicts by the trapezoid rule too, with the new slope on the straight line through the last two, and
-    goes a third of the way to what that corrects to: far closer on long steps, and stable up to ``w_0 J = -2`` rather
-    than -0.6 to -0.8.
+    With ``ahead=True`` the trapezoid rule also predicts, with the new slope extrapolated linearly from the last two.
+    The prediction then moves a third of the way to its correction. This is far more accurate on long steps, and stable
+    up to ``w_0 J = -2`` rather than -0.6 to -0.8.
     """
 
     corrections: int = 1

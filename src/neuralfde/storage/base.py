@@ -12,7 +12,7 @@ from ..errors import InputTypeError
 
 
 class Sizes(NamedTuple):
-    """A solve as a storage that recomputes sees it: its rows, bytes of a kept state and of a row, steps in a block."""
+    """The sizes that a storage needs to recompute rows: rows, bytes of a saved state and of a row, steps in a block."""
 
     rows: int
     state: int
@@ -21,26 +21,26 @@ class Sizes(NamedTuple):
 
 
 class Tape(Protocol):
-    """The rows of one forward pass; one that has ``read_rows(steps)`` gives those of descending steps at once."""
+    """The rows of one forward pass; the optional ``read_rows(steps)`` reads several, with descending steps, at once."""
 
     def write_rows(self, n: int, rows: Tensor) -> None:
-        """Keep (a copy of) rows ``n``, ``n + 1``, …, (count, *shape); called in the order of the steps."""
+        """Store (a copy of) rows ``n``, ``n + 1``, …, (count, *shape); called in the order of the steps."""
 
     def read(self, n: int) -> Tensor:
-        """Give row ``n`` back, until the next one is read; called with n descending."""
+        """Row ``n``, valid until the next one is read; called with descending n."""
 
     @property
     def bytes(self) -> int:
-        """What it holds on the device of the state, in bytes."""
+        """The memory it holds on the device of the state, in bytes."""
 
 
 class Storage(ABC):
-    """A frozen description that opens tapes.
+    """Where the rows for the backward pass are kept: a frozen description that opens tapes.
 
     Attributes:
-        dtype: what rows are stored in; None: the dtype of the state.
-        recomputes: rows are not kept but computed again, segment by segment, from kept states of the history;
-            ``starts`` then says where segments begin, and ``open`` is not called.
+        dtype: the dtype of stored rows; None: that of the state.
+        recomputes: rows are not stored but recomputed, segment by segment, from saved states of the history; ``starts``
+            then returns where segments begin, and ``open`` is not called.
     """
 
     dtype: torch.dtype | None = None
@@ -53,8 +53,8 @@ class Storage(ABC):
     def starts(self, sizes: Sizes, count: int, kept: int) -> list[int]:
         """Where segments of ``count`` rows begin, ascending from 0, while ``kept`` states are held; whole blocks.
 
-        The rows of a single segment are computed and held. Of several the states at their starts are kept, and each is
-        asked for again when the backward pass reaches it.
+        If there is a single segment, its rows are computed and held. If there are several, the states at their starts
+        are saved, and each segment is divided again when the backward pass reaches it.
         """
         raise NotImplementedError
 

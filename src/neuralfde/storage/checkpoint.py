@@ -1,4 +1,4 @@
-"""No stored rows: the state of the history is kept now and then, and rows between are computed again."""
+"""No stored rows: the state of the history is saved at some steps, and the rows between are recomputed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .base import Sizes, Storage, Tape
 
 @dataclass(frozen=True)
 class Checkpoint(Storage):
-    """Keep the fixed-size state of the history at the start of each segment; recompute one segment at a time.
+    """Save the fixed-size state of the history at the start of each segment; recompute one segment at a time.
 
-    With a state of k rows, N steps take about ``√(2kN)`` rows of memory and one more evaluation of ``func`` a step:
-    segments shrink towards the end, because the backward pass meets the last segment while every kept state is still
-    there, and each segment before it finds one state less. With less memory than that a segment is cut into segments
-    of its own when the backward pass reaches it, and so on: s states and p evaluations reach ``C(s+p, p)`` times as far
-    as the rows of one segment (Griewank and Walther 2000).
+    With a state of k rows, N steps take about ``√(2kN)`` rows of memory and one more evaluation of ``func`` per step.
+    Segments shrink towards the end, because all saved states are still held when the backward pass begins, and one less
+    with each segment. With less memory, a segment is divided into shorter ones when the backward pass reaches it, and
+    so on: s states and p evaluations reach ``C(s+p, p)`` times as far as the rows of one segment (Griewank and Walther
+    2000).
 
     Args:
-        budget: bytes for kept states and the rows of one segment, however many steps there are; default: as few as one
-            more evaluation needs, but from 10,000 steps and 16 MiB on no more.
-        every: one segment length for all, in steps, in place of ``budget``.
+        budget: bytes for saved states and the rows of one segment, for any number of steps; default: what one more
+            evaluation per step needs, but beyond 10,000 steps and 16 MiB no more than that.
+        every: a fixed segment length in steps, in place of ``budget``.
     """
 
     budget: int | None = None

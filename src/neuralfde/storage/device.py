@@ -12,10 +12,11 @@ from .base import Storage, check_dtype
 
 @dataclass(frozen=True)
 class Device(Storage):
-    """One buffer of N rows beside the state. Histories that keep every row anyway share theirs with it.
+    """One buffer of N rows on the device of the state, shared with histories that keep every row anyway.
 
-    ``dtype`` (``torch.bfloat16``, ``torch.float16``) halves the memory of the stored rows at the price of an
-    approximate gradient; sums stay in the dtype of the state.
+    Args:
+        dtype: the dtype of stored rows. ``torch.bfloat16`` or ``torch.float16`` halves the memory of float32 rows, but
+            makes the gradient approximate; sums stay in the dtype of the state.
     """
 
     dtype: torch.dtype | None = None

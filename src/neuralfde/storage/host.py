@@ -1,4 +1,4 @@
-"""Rows in host memory, or in a file: device memory that does not grow with the horizon."""
+"""Rows in host memory or in a file, so that device memory does not grow with the horizon."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .pinned import PinnedTape
 
 @dataclass(frozen=True)
 class Host(Storage):
-    """Rows go to pinned host memory on a side stream and come back one block ahead of the backward pass.
+    """Rows in pinned host memory: copied there on a side stream, and back one block ahead of the backward pass.
 
     Args:
-        path: for states on the CPU, a folder: rows go to a temporary file there, for horizons beyond memory. It is
-            read and written a block at a time, not mapped: mapped pages would count as memory of the process.
-        dtype: what rows are stored in, as for ``Device``.
+        path: for states on the CPU, a folder: rows go to a temporary file there, for horizons beyond memory. The file
+            is read and written a block at a time, not mapped, since mapped pages would count as memory of the process.
+        dtype: the dtype of stored rows, as for ``Device``.
     """
 
     path: str | os.PathLike[str] | None = None

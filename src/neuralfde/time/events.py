@@ -21,15 +21,15 @@ SHARES = tuple(0.5 - 0.5 * math.cos((2 * k + 1) * math.pi / 8) for k in range(4)
 
 @dataclass(frozen=True)
 class Event:
-    """What happens where ``fn(t, z, *args)`` crosses zero.
+    """What happens where ``fn(t, z, *args)`` crosses zero; passed as ``event=``.
 
     Args:
-        fn: one number for the whole state (a 0-d tensor), or one for each sample, (batch,): then each sample has its
+        fn: returns one number for the whole state (a 0-d tensor), or one per sample, (batch,). Then each sample has its
             own event, and the first axis of every tensor of the state is the batch.
-        direction: 1 counts crossings upwards, -1 downwards, 0 both.
-        terminal: the solve ends there: the state stays what it is. With False the times are noted and nothing else.
-        reset: a function from the state before the event to the state after it, in place of an end: the state jumps,
-            and the solve goes on.
+        direction: 1 counts upward crossings, -1 downward ones, 0 both.
+        terminal: the solve ends at the event, and the state stays constant. With False the times are only recorded.
+        reset: a function from the state before the event to the state after it. Instead of ending, the solve continues
+            from there.
     """
 
     fn: Callable[..., Any]
