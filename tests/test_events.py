@@ -86,6 +86,35 @@ def test_times_and_frozen_states_have_exact_gradients(options):
     torch.testing.assert_close(gradients(loss, *given), differences(loss, *given), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_samples_with_a_threshold_of_their_own_are_those_of_single_solves(reset):
+    """The event and the reset see tensors with one entry for each sample, as arguments and in a closure."""
+    z0, rate = torch.tensor([[1.0], [0.9], [1.2]], dtype=F64), torch.tensor([[1.0], [1.3], [0.8]], dtype=F64)
+    level, after = torch.tensor([0.5, 0.3, 0.6], dtype=F64), torch.tensor([[0.7], [0.5], [0.9]], dtype=F64)
+
+    def run(z0, rate, level, after):
+        inputs = [x.clone().requires_grad_() for x in (rate, level)]
+        event = nf.Event(
+            lambda t, z, rate, level: z[:, 0] - level, direction=-1, reset=(lambda z: 0 * z + after) if reset else None
+        )
+        found = nf.solve(lambda t, z, rate, level: -rate * z, z0, 2.0, 0.7, steps=80, args=inputs, event=event)
+        times = torch.where(found.event_times.isfinite(), found.event_times, 0.0)
+        return found.ys.detach(), found.event_times, torch.autograd.grad(found.ys.sum() + times.sum(), inputs)
+
+    ys, times, grads = run(z0, rate, level, after)
+    for k in range(3):
+        own = slice(k, k + 1)
+        alone, happened, theirs = run(z0[own], rate[own], level[own], after[own])
+        if not reset:  # a reset adds points to the grid of all samples
+            torch.testing.assert_close(ys[:, own], alone, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(times[own], happened, rtol=1e-10, atol=1e-10)
+            for grad, their in zip(grads, theirs, strict=True):
+                torch.testing.assert_close(grad[own], their, rtol=1e-8, atol=1e-8)
+        else:
+            torch.testing.assert_close(ys[:, own], alone, rtol=2e-3, atol=2e-3)
+            torch.testing.assert_close(times[0, own], happened[0], rtol=2e-3, atol=2e-3)
+
+
 def test_the_time_has_second_derivatives():
     def time(rate):
         return nf.solve(decay, torch.ones(1, dtype=F64), 3.0, 0.6, args=(rate,), event=lambda t, z, r: z[0] - 0.4,

@@ -6,6 +6,7 @@ import bisect
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,6 +51,17 @@ class Watched:
 
     def _value(self, time: float, z: Any) -> Tensor:
         return self.event.value(self.like.new_tensor(time), z, self.args, self.structure)
+
+    def _value_of(self, k: int, t: Tensor, z: Any) -> Tensor:
+        """The event of sample ``k`` in this state of it."""
+        found = self.event.fn(t, self.everywhere(z), *self.args)
+        return found[k] if self.own else found  # type: ignore[no-any-return]
+
+    def everywhere(self, state: Any) -> Any:
+        """A batch in which every sample has the state of one: other tensors may hold a value for each sample."""
+        if not self.own:
+            return state
+        return pytree.tree_map(lambda x: x.expand(self.samples, *x.shape[1:]), state)
 
     def sample(self, tree: Any, k: int, axis: int = 0) -> Any:
         """Sample ``k`` of a state: a batch of one, or the whole state where that has one event."""
@@ -134,7 +146,7 @@ class Watched:
                 return Moment(jumps[b], self.sample(pytree.tree_map(lambda x: x[place[b]], solved.ys), k))
             rows = [place[x] for x in samples_of(*support(a, b, jumps))]
             states = self.sample(pytree.tree_map(lambda x: x[rows], solved.ys), k, 1)
-            return root(Cell(*support(a, b, jumps), states), lambda t, z: self.event.fn(t, z, *self.args).reshape(()))
+            return root(Cell(*support(a, b, jumps), states), partial(self._value_of, k))
 
         return solved, times, [[happened(k, *span) for span in found] for k, found in enumerate(spans)]
 
@@ -152,13 +164,14 @@ class Watched:
         while any(abs(event.when + shift - j.when) < apart for j in self.jumps):
             shift -= apart
         assert self.event.reset is not None
-        after = self.event.reset(event.state)
-        if not alike(after, event.state) or not all_finite(*pytree.tree_leaves(after)):
+        whole = self.everywhere(event.state)
+        after = self.event.reset(whole)
+        if not alike(after, whole) or not all_finite(*pytree.tree_leaves(after)):
             raise InputError(
                 "reset must return a state of the structure, shapes and dtype that it is given, in finite numbers: "
                 "torch.zeros_like(z), for example."
             )
-        value = pytree.tree_map(lambda a, b: a - b, after, event.state)
+        value = pytree.tree_map(lambda a, b: a - b, self.sample(after, k), event.state)
         if self.own:
             place = torch.tensor([k], device=self.like.device)
             value = pytree.tree_map(lambda z, v: torch.zeros_like(z).index_copy(0, place, v), self.z0, value)
