@@ -85,7 +85,7 @@ def test_a_learned_order_gets_its_gradient_every_time():
     assert len(caputo._WEIGHTS.entries) == 1
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by make_dual itself
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by make_dual itself
 def test_a_tangent_is_not_lost():
     solved(torch.tensor(0.6))
     with torch.autograd.forward_ad.dual_level():
