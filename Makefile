@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 LIGHT := $(VENV)/.light
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-lowest check lint types docs serve build smoke clean campaign bench-accuracy
+.PHONY: setup demo test test-torch check lint types docs serve build smoke clean campaign bench-accuracy
 
 # Everything that tests, documentation and experiments need, on top of what the demo needs.
 setup: $(STAMP)
@@ -30,13 +30,14 @@ test: setup lint types docs
 
 check: test
 
-# The oldest torch that is supported. Its Linux build comes with CUDA; TORCH_FROM may point pip at a CPU build. The
-# interpreter of its Triton does not know newer versions of numpy.
-LOWEST := 2.11.0
-test-lowest:
-	$(PYTHON) -m venv build/lowest
-	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) torch==$(LOWEST) "numpy<2.4" -e ".[dev]" -e experiments
-	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m "not gpu" -n auto
+# Every test with another version of torch, by default the oldest that is supported: make test-torch TORCH=2.15.0. On
+# Linux it comes with CUDA; TORCH_FROM may point pip at a CPU build. Triton 3.6 does not know newer versions of numpy.
+TORCH ?= 2.11.0
+OTHER := build/torch-$(TORCH)
+test-torch:
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_FROM) torch==$(TORCH) "numpy<2.4" -e ".[dev]" -e experiments
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m "not gpu" -n auto
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
