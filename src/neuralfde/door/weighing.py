@@ -35,8 +35,8 @@ _READ: Cache[tuple[Problem, Weights]] = Cache("small solves as they were read", 
 class Weights(NamedTuple):
     """The weights of a solve, and what goes with them.
 
-    ``times`` are the grid points, ``nodes`` those whose states are returned, ``first`` is the first step whose slope has
-    weights. In a resumed solve ``past_rows`` is the contribution of the past to each row. A solve that is to be resumed
+    ``times`` are the grid points, ``nodes`` those whose states are returned; slopes before ``first`` have no
+    weight. In a resumed solve ``past_rows`` is the contribution of the past to each row. A solve that is to be resumed
     keeps the ``kernel`` of all steps. ``tables`` are kept from solve to solve.
     """
 
