@@ -58,8 +58,8 @@ def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) ->
         refuse(f"{call.__name__}()", given, {p.name for p in parameters})
     if count > len(first):
         raise InputTypeError(
-            f"{call.__name__}() takes {', '.join(first)} by position and all else by name, such as step=0.1, but got "
-            f"{count} positional arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
+            f"{call.__name__}() takes {', '.join(first)} by position, all else by name, such as step=0.1, but got "
+            f"{count} arguments. For code written for torchfde import fdeint from neuralfde.compat.torchfde."
         ) from None
     if [x for x in first[count:] if x not in given] == ["order"]:
         raise InputTypeError(
