@@ -135,7 +135,7 @@ _KRYLOV = Krylov()
 
 
 class Plain(Factor):
-    """Fixed-point iteration ``z ← c + w_0 f(z)``: the identity in place of ``I - w_0 J``; if it fails, ``by`` solves."""
+    """Fixed-point iteration ``z ← c + w_0 f(z)``: the identity replaces ``I - w_0 J``; ``by`` is used if this fails."""
 
     def __init__(self, jacobian: Jacobian, by: Linear = _KRYLOV) -> None:
         self.samples, self.by = jacobian.samples(), by
