@@ -267,7 +267,7 @@ def _grading(grading: float, step: float | None) -> float:
         raise InputError(f"grading={grading:g} must be at least 1. {meaning}")
     if grading != 1 and step is not None:
         raise InputError(
-            "a graded grid has steps of many lengths: give steps= (their number) with grading=, not step=."
+            "a graded grid has steps of different sizes: give steps= (their number) with grading=, not step=."
         )
     return float(grading)
 
@@ -298,7 +298,7 @@ def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
 def _count(start: float, end: float, step: float | None, steps: int | None) -> int:
     if (step is None) == (steps is None):
         raise InputError(
-            "give exactly one of step= (the length h of a step) and steps= (their number); "
+            "give exactly one of step= (the step size h) and steps= (the number of steps); "
             f"got {'both' if step is not None else 'neither'}."
         )
     if steps is not None:
@@ -314,7 +314,7 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
     raise InputError(
         f"step={step:g} does not divide [{start:g}, {end:g}]. "
         f"Use step={(end - start) / high:.6g} ({high} steps) or step={(end - start) / low:.6g} ({low} steps), "
-        "or pass steps=, or grid= for steps of many lengths."
+        "or pass steps=, or grid= for steps of different sizes."
     )
 
 

@@ -75,8 +75,8 @@ def _refuse(past: History, kept: Storage, direct: bool) -> None:
     if past.keeps_slopes and kept != _DEVICE and not on_host:
         raise InputError(
             f"history={type(past).__name__} holds every row in the dtype of the state, since each sum needs them all, "
-            f"and storage={kept} could not take them away. Use history='exponentials' (or a Window) with it, or "
-            "storage='device'; history='full' goes with storage='host' too."
+            f"and storage={kept} cannot change that. Use history='exponentials' (or a Window) with it, or "
+            "storage='device'; history='full' works with storage='host' too."
         )
 
 

@@ -13,10 +13,10 @@ _BACKWARD = "The backward pass is the exact adjoint of the forward one and has n
 ARGUMENTS: dict[str, str] = {
     "step_size": "The step size is step=h here, or pass the number of steps as steps=n. Coming from torchfde: the time "
     "stands before the order, fdeint(func, z0, t, order).",
-    "options": "Pass each option as an argument of its own: step=h for {'step_size': h}, history=Window(k) for "
+    "options": "Pass each option as a separate argument: step=h for {'step_size': h}, history=Window(k) for "
     "{'memory': k}, and a tensor of times as t for 'return_history'.",
     **dict.fromkeys(("adjoint_method", "adjoint_rtol", "adjoint_atol", "adjoint_options"), _BACKWARD),
-    "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found by themselves.",
+    "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found automatically.",
     "event_fn": "It is event= here, a function that ends the solve where it crosses zero, or an Event.",
     "y0": "The initial state is z0 here.",
     "beta": "The order of the derivative is order here.",

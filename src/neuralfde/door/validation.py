@@ -230,7 +230,7 @@ def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
 def refuse_surroundings(func: Callable[..., Any]) -> None:
     """Raise if a solve cannot work in its surroundings: in ``torch.jit``, in a replica, or with a sharded ``func``."""
     if func is None or isinstance(func, Tensor):
-        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor go with linear=.")
+        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor need linear=.")
     function("func", func, "func(t, z, *args)")
     if torch.jit.is_tracing():
         raise UnsupportedError("torch.jit is not supported: use torch.export, which takes solves with given steps.")
@@ -241,7 +241,7 @@ def refuse_surroundings(func: Callable[..., Any]) -> None:
         )
     if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
         raise UnsupportedError(
-            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
+            "fully_shard was applied to func itself, which would gather its parameters again at every evaluation. "
             "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once per pass."
         )
 

@@ -64,7 +64,7 @@ class FileTape:
             self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         except OSError as error:
             raise InputError(
-                f"Host(path={folder!r}) takes no file: {error.strerror}. Give a folder that exists and can be "
+                f"Host(path={folder!r}): no file can be made: {error.strerror}. Give a folder that exists and can be "
                 "written to."
             ) from error
         self.close = weakref.finalize(self, self.file.close)
