@@ -22,8 +22,8 @@ def refuse_estimate(count: int) -> None:
     """Raise if the number of steps is odd, so that there is no solve with steps of twice the size."""
     if count % 2:
         raise InputError(
-            f"estimate_error= compares with steps of twice the size, but {count} steps are odd in number. Use an even "
-            f"number, such as steps={count + 1}."
+            f"estimate_error= compares with steps of twice the size, but there are {count}, an odd number. Use an "
+            f"even number, such as steps={count + 1}."
         )
 
 
