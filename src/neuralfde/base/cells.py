@@ -9,10 +9,8 @@ from torch import Tensor
 
 
 def cell_integrals(cells: tuple[str, ...], length: Tensor | float, rates: Tensor) -> tuple[Tensor, Tensor]:
-    """``p`` and ``q`` in ``∫ e^{-s (right - τ)} v(τ) dτ = p v(left) + q v(right)`` over a cell, by each sum's rule.
-
-    For K rates s both are (sums, m, K) if the lengths are (m, 1), and (sums, K) for a single length.
-    """
+    """``p`` and ``q`` in ``∫ e^{-s (right - τ)} v(τ) dτ = p v(left) + q v(right)`` over a cell, by each sum's rule: for
+    K rates s and lengths (m, 1) both are (sums, m, K), and for a single length (sums, K)."""
     mean, of_left = _means(length * rates)
     whole, left = length * mean, length * of_left
     none, linear = torch.zeros_like(whole), (left, whole - left)

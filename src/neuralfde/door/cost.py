@@ -17,7 +17,7 @@ _DEVICE, _HOST = Device(), Host()
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a problem: steps, bytes per row, history sums of the scheme, whether it is trained, or float64."""
+    """The size of a problem: steps, bytes per row, history sums; whether it is trained, and whether in float64."""
 
     steps: int
     row_bytes: int
@@ -39,8 +39,8 @@ def decided(
 
     Args:
         direct: graphs are kept in place of rows.
-        toeplitz: weights depend on the lag alone. Otherwise sums need all weights and all rows,
-        fades: unless the distant past can be summed as exponentials.
+        toeplitz: weights depend on the lag alone.
+        fades: if they do not, the distant past can be summed as exponentials; otherwise sums need all weights and rows.
     """
     left = history is None
     if direct:
@@ -165,7 +165,7 @@ def _host_free() -> int:
 
 
 def _engine_rows(history: History, size: Size) -> tuple[int, int]:
-    """The number of rows that the memory of a backward pass holds, and in a snapshot of that of a forward pass."""
+    """How many rows the memory of a backward pass holds, and how many a snapshot of a forward pass has."""
     sums, count = size.sums, size.steps + 1
     if isinstance(history, Window):
         reach = min(history.length, size.steps)

@@ -28,7 +28,7 @@ def refuse_estimate(count: int) -> None:
 
 
 def gain(scheme: Scheme, order: Any) -> float:
-    """``2^p - 1``: the difference of solutions with h and 2h, by the error with h; p is the order if not smooth."""
+    """``2^p - 1``: how many times the error with h the solutions with h and 2h differ; p is the order if not smooth."""
     operator = read_order(order)
     if not isinstance(operator, Caputo):
         return 1.0

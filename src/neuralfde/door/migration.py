@@ -1,4 +1,4 @@
-"""Names of arguments and methods in other packages: refused, with advice what to write here."""
+"""Names of arguments and methods in other packages: refused, with advice on what to write here."""
 
 from __future__ import annotations
 

@@ -19,12 +19,11 @@ from .sum_of_exponentials import SumOfExponentials
 
 
 class Weighed(NamedTuple):
-    """What a stepper needs to accumulate the gradient of the weights.
+    """What a stepper needs to accumulate the gradient of the weights, from all pairs of a step with an earlier one.
 
     Attributes:
         lags: the gradient of the weights of lags 1 … B, (sums, groups, B).
-        coefficients: the gradient of the coefficients, (sums, groups, K). Each pair of a step of the block with an
-            earlier step contributes to one of the two.
+        coefficients: the gradient of the coefficients, (sums, groups, K).
         previous: the last B rows before the block, (groups, inputs, B, width).
         older: the fading sums of all rows before them, (groups, inputs, K, width).
     """

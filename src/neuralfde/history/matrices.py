@@ -111,10 +111,7 @@ class Toeplitz:
         grad[..., 0] = 0  # discard pairs without a weight, whose lag was set to 0
 
     def block(self, first: int, count: int, a: int, b: int, latest_first: bool) -> Tensor:
-        """Weights of times [a, b) in rows first … first+count-1: (sums, groups, count, b - a).
-
-        Columns are in the order of the buffer, with ``latest_first`` in descending order of time.
-        """
+        """Weights of times [a, b) in rows first … first+count-1: (sums, groups, count, b - a), ordered as the rows."""
         if latest_first:  # column q is time b-1-q, hence lag r-b+1+q
             start = self.pad + first - b + 1
             return self.padded.unfold(-1, b - a, 1)[..., start : start + count, :]
@@ -160,10 +157,8 @@ class Triangular:
 
 
 def summed_by_lag(products: Tensor) -> Tensor:
-    """Sums of inner products over all pairs of rows with the same lag: (groups, before + n), from lag 0 on.
-
-    ``products`` (groups, n, before + n) are those of n rows with the rows before them and with each other.
-    """
+    """Inner products (groups, n, before + n) of n rows with the rows before them and with each other, summed over all
+    pairs with the same lag: (groups, before + n), from lag 0 on."""
     groups, n, width = products.shape
     skewed = torch.nn.functional.pad(products.flip(-1), (0, n)).flatten(1)[:, : n * (width + n - 1)]
     return skewed.view(groups, n, width + n - 1).sum(1)[:, n - 1 :]

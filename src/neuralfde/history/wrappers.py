@@ -181,10 +181,7 @@ def transposed(
     weigh: bool,
     tables: Tables | None,
 ) -> Transposed:
-    """The transpose of :func:`assembled`.
-
-    ``heads`` are the first slopes, ``between`` the gradients of the output between grid points.
-    """
+    """The transpose of :func:`assembled`; ``heads`` are the first slopes, ``between`` gradients of output between."""
     first = InitialGradient(memory, steps, initial, base, weigh)
     starting = early = None
     memory = first

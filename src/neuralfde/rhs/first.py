@@ -80,8 +80,8 @@ def first_evaluation(
 def refuse_state(field: Field, row: Tensor) -> None:
     """Raise if the values of ``func`` depend on something it changes: an implicit stage calls it several times.
 
-    A number or a buffer that changes (a counter, running statistics) may not affect the values: a second call at the
-    same point must then give the same.
+    A number or a buffer that changes (a counter, running statistics) need not affect the values: then a second call at
+    the same point gives the same.
     """
     changed = dict(held_by(field.func)).get(field.impure or "")
     harmless = isinstance(changed, int | float) or (isinstance(changed, Tensor) and not changed.requires_grad)

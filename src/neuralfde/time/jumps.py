@@ -35,7 +35,7 @@ class Jumps(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """The values, if they are no function."""
+        """The values, if they are not a function."""
         assert isinstance(self.values, Tensor)
         return self.values
 
