@@ -1,7 +1,7 @@
-"""What the numbers are worth: orders of convergence, a published table, weights and gradients. ``make bench-accuracy``.
+"""Accuracy: orders of convergence, a published table, weights and gradients. ``make bench-accuracy``.
 
 ``python benchmarks/accuracy.py [orders] [dff] [weights] [gradients] [estimates]`` writes these parts of
-``results/accuracy.json``; without arguments all of them.
+``results/accuracy.json``, without arguments all of them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Steps to a tolerance: how close errors come to it, and what gradients and memory come to.
+"""Steps to a tolerance: how well it is met, the gradients, and the memory.
 
     python benchmarks/adaptive.py                  all parts but memory
     python benchmarks/adaptive.py tolerances ...   some of: tolerances, decades, gradients, memory
-    python benchmarks/adaptive.py tolerances=lorenz,sir   these problems anew, or runs: memory=solve:50000
+    python benchmarks/adaptive.py tolerances=lorenz,sir   only these problems, or runs: memory=solve:50000
 
-Writes results/adaptive.json, a run for each part. ``tolerances`` takes all problems of ``neuralfde.problems`` that a
-tolerance takes (one derivative of Caputo's of orders up to 1); the error is that at the end, in units of
-``atol + rtol |z|``; where that is far from 1, the largest on the way is noted too, and why the end is closer.
-``memory`` solves, and trains on, forced oscillations of several lengths, each in a process of its own: a million steps
-take a quarter of an hour, three to train, and ``memory=solve:500`` makes one of them anew.
+Writes results/adaptive.json, a run for each part. ``tolerances`` solves all problems of ``neuralfde.problems`` that
+adaptive steps can solve (one Caputo derivative of orders up to 1). The error is that at the end, in units of
+``atol + rtol |z|``; if it is far from 1, the largest error on the way is recorded too, and why the end is more
+accurate. ``memory`` solves, and trains on, forced oscillations of several lengths, each in a separate process: a
+million steps take a quarter of an hour, three to train; ``memory=solve:500`` repeats one of them.
 """
 
 from __future__ import annotations

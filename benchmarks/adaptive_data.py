@@ -1,13 +1,13 @@
-"""Data over decades of time, fitted through the solver on a mesh that was adapted once.
+"""Data over decades of time, fitted on a mesh that was adapted once.
 
     python benchmarks/adaptive_data.py --data DIR [relaxation] [theophylline]
 
 ``DIR`` holds ``viscoelastic_relaxation`` and ``time_series``. Writes two parts of results/adaptive.json.
 
 ``relaxation``: a spring and a spring-pot in series, ``D^α z = -z/τ^α``, ``G(t) = G z(t)``, fitted by its closed form
-and by solves: to log G of fish muscle, and to the mean of ten hydrogels, at all times in units of their standard
-deviation, and to its logarithm from 5 s on, where no single one is negative. What a uniform grid of the same accuracy
-takes at least is what its beginning takes.
+and by solves: to log G of fish muscle, to the mean of ten hydrogels at all times, in units of their standard deviation,
+and to its logarithm from 5 s on, where none of the ten is negative. The number of steps of a uniform grid with the same
+accuracy is bounded from below by what its beginning needs.
 
 ``theophylline``: absorption of order 1 and elimination of order β, ``a' = -kₐ a``, ``D^β c = kₐ a/V - k c``, one β for
 all twelve subjects and kₐ, k, V for each; the dose is the initial ``a``. Every third concentration is held out in turn.

@@ -1,14 +1,14 @@
-"""Work against precision over four decades of time, beside pycaputo's adaptive controllers and our own uniform grids.
+"""Work against precision over four decades of time, compared with pycaputo's adaptive steps and with uniform grids.
 
 ``pip install pycaputo``, ``python benchmarks/adaptive_work.py``: writes the part ``work`` of results/adaptive.json.
 
 Four problems with closed solutions on [0, 1000]. The error of a solver is the largest at its own grid points from
-t = 0.1 on, relative to ``1 + |z|``. Work are evaluations of ``func``, all of them: rejected steps, the march and the
-solve, corrections and iterations; ours are taken one by one for this (``stepper="single"``). Seconds are those of the
-processor, on one thread, with what a user gets by default, the least of several runs where they are short. pycaputo has
-three adaptive controllers; its methods for Caputo's derivative take one, after Jannelli, and refuse the others. Every
-solver may take the best of its methods at each error. A method that took more than ``LONGEST`` seconds is not run for
-smaller errors, and pycaputo is stopped after twice as long.
+t = 0.1 on, relative to ``1 + |z|``. Work is the number of all evaluations of ``func``: in rejected steps, march and
+solve, corrections and iterations; ours are counted with ``stepper="single"``. Seconds are processor time on one thread
+with default options, the least of several runs if they are short. pycaputo has three adaptive controllers; its methods
+for Caputo's derivative accept one, after Jannelli, and refuse the others. For every solver the best of its methods at
+each error counts. A method that took more than ``LONGEST`` seconds is not run for smaller errors, and pycaputo is
+stopped after twice as long.
 """
 
 from __future__ import annotations

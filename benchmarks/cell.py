@@ -3,8 +3,8 @@
     python benchmarks/cell.py
 
 Processor time of a step, the median over thousands of steps, at the beginning and at the end of the stream: by a plain
-``run``, which copies the state to and from Python, and with the state bound to fixed memory. Beside them the cell as it
-is in PyTorch, and the distance of the stream from a whole solve with all weights. Writes results/cell.json.
+``run``, which copies the state to and from Python, and with the state bound to fixed memory. Also the same cell in
+PyTorch, and the distance of the stream from a whole solve with all weights. Writes results/cell.json.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the checks of a training step cost: the version before them and this one, in turn in one process.
+"""The cost of the checks in a training step: the version before them and this one, in turn in one process.
 
     git worktree add BEFORE 1ae4c00
     python benchmarks/checks.py --before BEFORE/src
 
-The earlier version is imported under another name. A pair of training steps is taken one right after the other, so
-that what else the machine does meets both; the least time of each and the median of the ratios of pairs are kept.
+The earlier version is imported under another name. The two training steps of a pair follow each other directly, so that
+other work on the machine affects both; the least time of each and the median of the ratios of pairs are kept.
 """
 
 from __future__ import annotations

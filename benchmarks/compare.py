@@ -3,8 +3,8 @@
     git worktree add /tmp/before REVISION
     python benchmarks/compare.py --before /tmp/before/src --out OUT
 
-Each version runs in processes of its own, several rounds in turn; the least time of each solve counts. Solves are
-written as any user would write them, without options that only one version has.
+Each version runs in its own processes, several rounds in turn; the least time of each solve counts. Solves are written
+as a user would write them, without options that only one version has.
 """
 
 from __future__ import annotations

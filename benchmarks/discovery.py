@@ -2,8 +2,8 @@
 
     python benchmarks/discovery.py --part clean --part order --part intervals --part relaxation [--muscle FILE]
 
-Seeds start at 200 (``--first``); settings were chosen on seeds 0 to 3. Writes benchmarks/results/discovery.json; parts
-that are not asked for keep their earlier figures.
+Seeds start at 200 (``--first``); settings were chosen on seeds 0 to 3. Writes benchmarks/results/discovery.json; other
+parts keep their earlier figures.
 """
 
 from __future__ import annotations

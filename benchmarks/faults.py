@@ -1,12 +1,12 @@
-"""Faults: training experiments killed at random moments and resumed, and files damaged in every way that is known.
+"""Faults: experiments that are killed at random moments and resumed, and files that are damaged in many ways.
 
     python benchmarks/faults.py --trials 60 --files 240 --seed 0
 
 A trial starts an experiment with ``--out``, ends it by SIGKILL, SIGTERM or Ctrl-C at a random moment, up to three
-times, resumes it each time, and compares every number of ``results.json`` that is not a time, and every weight that was
-saved, with those of a run that nobody disturbed: bit for bit. A damaged file is one of an interrupted run, which is
-resumed: it goes on to the same numbers, or refuses in one line and leaves the other files as they are. Processes are
-forked from one that has everything imported. Writes results/faults.json unless ``--dry`` is given.
+times, resumes it each time, and compares every number of ``results.json`` that is not a time, and every saved weight,
+bit for bit with those of an undisturbed run. Damaged files are those of an interrupted run, which is then resumed: it
+must end with the same numbers, or refuse in one line and leave the other files as they are. Processes are forked from
+one that has imported everything. Writes results/faults.json unless ``--dry`` is given.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Does memory help to forecast? All trainings of ``neuralfde run forecasting``, side by side on the cores of a machine.
+"""Does memory help to forecast? All trainings of ``neuralfde run forecasting``, in parallel on the cores of a machine.
 
     python benchmarks/forecasting.py --data DIR --out OUT --workers 10 --minutes 9
 
-Writes OUT/forecasting.json after every training; called again, it goes on with what is missing there. After ``minutes``
-it ends with what it has.
+Writes OUT/forecasting.json after every training; called again, it continues with what is missing. It stops after
+``minutes``.
 """
 
 from __future__ import annotations

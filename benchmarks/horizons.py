@@ -1,11 +1,11 @@
 """Long horizons: time, memory and gradient error of one training step over T, for every adjoint and storage.
 
-    python benchmarks/horizons.py                 # the GPU where there is one, else the CPU
-    python benchmarks/horizons.py --device cpu    # each row in a process of its own, peak memory from the system
+    python benchmarks/horizons.py                 # on the GPU if there is one, otherwise on the CPU
+    python benchmarks/horizons.py --device cpu    # each row in a separate process, peak memory from the system
     python benchmarks/horizons.py --quick         # small sizes, a minute
 
 Writes <out>/horizons-<device>.json after every row; ``python benchmarks/render.py --take <out>`` makes a table and a
-plot of it. Cases that such a run has no time for keep the rows of an earlier one.
+plot of it. Cases that a run has no time for keep the rows of an earlier run.
 """
 
 from __future__ import annotations

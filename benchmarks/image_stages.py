@@ -1,14 +1,14 @@
-"""Three fractional stages on one GPU: exact, direct and paper's gradients from the same seeds.
+"""Three fractional stages on one GPU: exact, direct and the paper's gradients from the same seeds.
 
     python benchmarks/image_stages.py --data DIR --out OUT --parts pilot --minutes 1.5
     python benchmarks/image_stages.py --data DIR --out OUT --parts memory,train --minutes 9.5 --epochs 20
     python benchmarks/render.py --take OUT
 
-``pilot`` measures seconds an epoch of several ways and widths, alone and all trainings at once; ``memory`` the peak of
-one training step for each adjoint, with nothing else on the GPU; ``train`` trains all seeds and adjoints in turns on
-streams of their own, as many epochs as ``--epochs`` says, and writes ``image-stages-….json`` after every epoch. Where
-the time ends first it leaves ``states.pt``, from which ``--resume`` goes on. Each part is a process of its own. Where a
-session is too short for all seeds, ``--seed 1 --seeds 1`` trains the second alone; what is taken in joins the others.
+``pilot`` measures seconds per epoch for several ways and widths, of one training and of all at once; ``memory`` the
+peak of one training step for each adjoint, with nothing else on the GPU; ``train`` trains all seeds and adjoints in
+turns, each on its own stream, for ``--epochs`` epochs, and writes ``image-stages-….json`` after every epoch. If time
+runs out it leaves ``states.pt``, from which ``--resume`` continues. Each part is a separate process. If a session is
+too short for all seeds, ``--seed 1 --seeds 1`` trains only the second; ``--take`` adds it to the others.
 Convolutions run in TF32, PyTorch's default; the states, their sums and all norms are float32.
 """
 

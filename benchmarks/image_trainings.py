@@ -1,4 +1,4 @@
-"""The trainings of ``images_gpu.py``: how fast each way is, recipes compared on held-out images, and all seeds."""
+"""The trainings of ``images_gpu.py``: the speed of each way, recipes compared on held-out images, and all seeds."""
 
 from __future__ import annotations
 

@@ -5,15 +5,14 @@
     python benchmarks/images_gpu.py --data DIR --out OUT --parts cost,direct,adjoints,smoke --minutes 5.4
     python benchmarks/render.py --take OUT
 
-``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on training images
-held out; ``train`` trains all seeds of the sets in the fastest way, in turns on their own streams (over several calls
-with ``--whole``, then ``--resume``), and ends them early, their learning rates too, where the time is short;
-``cost`` measures time and memory over T; ``direct`` the memory of direct differentiation for a field that lays out the
-time as a channel, as torchfde's example does;
-``adjoints`` trains with different gradients; ``smoke`` trains in mixed precision with TensorBoard logs, and in two
-processes. Each part is a process of its own, so that none can hurt another, and leaves JSON files in ``OUT``, of which
-the last command makes tables and figures. No run chooses anything by test images: its recipe is fixed, and its last
-models are tested.
+``probe`` finds the fastest way to train that gives the same losses; ``validate`` compares recipes on held-out training
+images; ``train`` trains all seeds of the sets in the fastest way, in turns on their own streams (over several calls
+with ``--whole``, then ``--resume``), and shortens them, with their learning rates, if time is short; ``cost`` measures
+time and memory over T; ``direct`` the memory of direct differentiation for a field that adds time as a channel, as
+torchfde's example does; ``adjoints`` trains with different gradients; ``smoke`` trains in mixed precision with
+TensorBoard logs, and in two processes. Each part is a separate process, so that none can affect another, and leaves
+JSON files in ``OUT``, from which the last command makes tables and figures. No run chooses anything by test images: its
+recipe is fixed, and its last models are tested.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What times between the grid points cost: 64 series, 120 steps, 1,663 distinct times, on the CPU.
+"""The cost of output between grid points: 64 series, 120 steps, 1,663 distinct times, on the CPU.
 
     python benchmarks/irregular.py
 
-One training step (forward and backward, the order learned too) with output on the grid, at 1,663 times that the whole
-batch is asked for, and with the same times dealt out to the series, 26 or 27 each. Processor seconds, all of a method
-in turns within one run; writes results/irregular.json.
+One training step (forward and backward, the order learned too) with output on the grid, at 1,663 times for the whole
+batch, and with the same times distributed over the series, 26 or 27 each. Processor seconds, in turns within one run;
+writes results/irregular.json.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""10,000 sparse unknowns, a diffusion on a plane with a conductivity for each edge, T=100: values and gradients of all
-edges, the source, the initial state and the order without steps, against steps that reach as many digits. And the same
-with a wind along all edges, which makes the matrix not symmetric.
+"""A sparse linear equation without steps, compared with steps of the same accuracy.
+
+Diffusion on a plane, 10,000 unknowns with a conductivity for each edge, T=100: values, and gradients of all edges, the
+source, the initial state and the order. And the same with a wind along all edges, which makes the matrix unsymmetric.
 
     python benchmarks/linear_exact.py [linear] [transport]
 
-One process on one thread, processor seconds. Errors of the steps are distances from the solution without them. The last
-row takes minutes. Writes results/pde.json.
+One process on one thread, processor seconds. Errors of the steps are distances from the solution without steps. The
+last row takes minutes. Writes results/pde.json.
 """
 
 from __future__ import annotations

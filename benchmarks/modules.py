@@ -1,12 +1,12 @@
 """What a reader opens: the modules that a default solve runs through, and the size of the core.
 
-    python benchmarks/modules.py               # writes results/engine.json; the GPU too, where there is one
-    python benchmarks/modules.py --out OUT     # leaves OUT/modules.json, for a run on another machine
+    python benchmarks/modules.py               # writes results/engine.json; the GPU too, if there is one
+    python benchmarks/modules.py --out OUT     # writes OUT/modules.json, for a run on another machine
     python benchmarks/modules.py --json        # shows all as JSON, with the name of every module
 
-Each solve, ``fdeint(func, z0, 1.0, 0.6, steps=N)`` and its backward pass, is made twice in a process of its own, and
-the files of the package whose functions run are noted: in the first call, which fills the caches, and in the second.
-Bodies of modules and classes count for nothing, nor do functions that dataclasses make.
+Each solve, ``fdeint(func, z0, 1.0, 0.6, steps=N)`` and its backward pass, is done twice in a separate process, and the
+files of the package whose functions run are recorded: in the first call, which fills the caches, and in the second.
+Bodies of modules and classes do not count, nor do functions that dataclasses make.
 """
 
 from __future__ import annotations

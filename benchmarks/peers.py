@@ -1,11 +1,11 @@
-"""One training step beside torchfde (of the paper) and torchdiffeq (the equation without its memory), in one run.
+"""One training step, compared with torchfde (of the paper) and torchdiffeq (at order 1, without memory), in one run.
 
     pip install torchdiffeq git+https://github.com/kangqiyu/torchfde
     python benchmarks/peers.py
 
 A perceptron 32-64-32 with tanh on a batch of 64, float32, order 0.6, explicit steps, one thread. Processor seconds, the
-least of several turns; memory is the most that was allocated at a time. The error of a gradient is relative to that of
-the same package when autograd goes back through every step. Writes results/peers.json.
+least of several turns; memory is the peak of what was allocated. The error of a gradient is relative to autograd
+through every step of the same package. Writes results/peers.json.
 """
 
 from __future__ import annotations

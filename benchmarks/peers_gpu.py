@@ -1,4 +1,4 @@
-"""One training step on one GPU beside torchfde and torchdiffeq, and where our time goes.
+"""One training step on one GPU, compared with torchfde and torchdiffeq, and where our time goes.
 
     git clone https://github.com/kangqiyu/torchfde CLONE && pip install torchdiffeq
     python benchmarks/peers_gpu.py --torchfde CLONE --out OUT            # under two minutes on an H200
@@ -6,11 +6,12 @@
 
 The paper's image block (batch 128, order 0.5, h = 0.1) and two perceptrons with tanh (32-64-32 on a batch of 64, 4-64-4
 on a batch of 256, order 0.6, h = 0.01), explicit steps in float32. torchfde solves the same equation, torchdiffeq's
-Euler the one of order 1 that remembers nothing. Each goes back by autograd through every step and by its adjoint.
+Euler method the one of order 1, without memory. Each computes gradients by autograd through every step and by its
+adjoint.
 
-Seconds are the least of a few runs with torch's settings, peak memory is all that tensors occupied. The error of a
-gradient, of parameters and initial state together, is relative to autograd through every step of the same equation in
-float64; convolutions are in full precision for it. torchfde's history is a loop over all pairs of steps in Python: it
+Seconds are the least of a few runs with torch's default settings; peak memory is all that tensors occupied. The error
+of a gradient, of parameters and initial state together, is relative to autograd through every step of the same equation
+in float64; for it, convolutions have full precision. torchfde's history is a Python loop over all pairs of steps: it
 runs once, in full precision, with few steps, and not longer than --limit seconds. Writes OUT/peers-gpu.json after every
 row.
 """

@@ -1,9 +1,9 @@
-"""What everyday work takes: a small fit, an epoch over ragged series with a network, a model of series in lines.
+"""The time of everyday work: a small fit, an epoch over ragged series with a network, a model of series in few lines.
 
     python benchmarks/practice.py
 
-Processor seconds on one thread, the least of several turns. The lines are those of the recipe for series that make the
-model, train it and forecast. Writes results/practice.json.
+Processor seconds on one thread, the least of several turns. The lines that are counted are those of the recipe for
+series that make the model, train it and forecast. Writes results/practice.json.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Put what was measured where people read it.
+"""Write the measured results into the pages.
 
     python benchmarks/render.py              tables and figures of the result files into all pages
-    python benchmarks/render.py --take OUT   before that, take in what a script has left in the folder OUT
-    python benchmarks/render.py --check      only say what is stale
+    python benchmarks/render.py --take OUT   first import what a script has left in the folder OUT
+    python benchmarks/render.py --check      only report what is out of date
 
-``--take`` finds by the names of the files in ``OUT`` which part of which question they answer, and replaces it; with
+``--take`` recognises by the names of the files in ``OUT`` which part of which result they are, and replaces it; with
 ``--as NAME`` trainings of images and searches on graphs become a part with this name.
 """
 

@@ -1,11 +1,11 @@
-"""What data parallelism costs: step times and traffic of one to four processes on this machine's CPU.
+"""The cost of data parallelism: step times and traffic of one to four processes on this machine's CPU.
 
     python benchmarks/scaling.py
 
-writes ``results/scaling.json``. The model is a 256-wide network solved for
-50 steps; the batch of 512 is split between the processes. Each process gets one thread. Times are medians: on the wall,
-which other work on the machine disturbs and which cannot fall where there are more processes than cores, and of the
-process. Traffic is counted from the tensors handed to the collectives, per process and step.
+Writes ``results/scaling.json``. The model is a network of width 256 solved for 50 steps; the batch of 512 is split
+between the processes, with one thread each. Times are medians: of wall time, which other work on the machine disturbs
+and which cannot fall if there are more processes than cores, and of processor time. Traffic is counted from the tensors
+passed to the collectives, per process and step.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Small states, where every step is overhead: Lotka–Volterra, 16 trajectories, N = 2000, on the CPU.
+"""Small states, whose steps are mostly overhead: Lotka–Volterra, 16 trajectories, N = 2000, on the CPU.
 
     python benchmarks/small_states.py
 
-Times one training step with everything that is vectorised over time against the same one step by step, in one run.
-The second is made by a ``func`` that looks at its time in Python, which cannot be vectorised: one evaluation and one
-vector-Jacobian product a step. Processor seconds; writes results/small-states.json.
+Compares one training step, vectorised over time, with the same training step taken step by step, in one run. The second
+uses a ``func`` that reads its time in Python and so cannot be vectorised: one evaluation and one vector-Jacobian
+product per step. Processor seconds; writes results/small-states.json.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stiff stages: one-dimensional diffusion, 200 points, 500 steps of ``l1``, beside a loop of scipy's with one LU.
+"""Stiff stages: one-dimensional diffusion, 200 points, 500 steps of ``l1``, compared with a loop in scipy with one LU.
 
     python benchmarks/stiff.py
 
-Processor seconds of the forward pass and of forward and backward (gradients of the diffusivity), in one run with the
-loop, which has no gradients: with the matrix found from ``func``, and given as ``linear=``. Writes results/stiff.json.
+Processor seconds of the forward pass, and of forward and backward (gradients of the diffusivity), with the matrix found
+from ``func`` and given as ``linear=``, in one run with the loop, which has no gradients. Writes results/stiff.json.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python benchmarks/stiff_gpu.py --out OUT --device cpu --quick
 
 One training step each, the least of a few, in float32. Perceptron 32-64-32, batch 64, β = 0.6, h = 0.01, by
-``trapezoid``; the image block, batch 128, β = 0.5, h = 0.1, by ``trapezoid`` beside ``predictor``. Writes
+``trapezoid``; the image block, batch 128, β = 0.5, h = 0.1, by ``trapezoid`` and by ``predictor``. Writes
 OUT/stiff-gpu.json after every row.
 """
 

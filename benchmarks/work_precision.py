@@ -1,19 +1,19 @@
-"""Error against time, side by side with pycaputo and FDEint (both from PyPI), on three problems, in one run.
+"""Error against time, compared with pycaputo and FDEint (both from PyPI), on three problems, in one run.
 
 ``pip install pycaputo FDEint``, ``python benchmarks/work_precision.py``: writes ``results/work-precision.json``; with
-the names of problems only these are measured anew.
+the names of problems only these are measured again.
 
-Each problem is solved as one trajectory and as an ensemble of 256, about the size of a batch in training, with initial
-values (or, for the linear one, rates) of their own. Every solver gets the same equations, order and interval in
-float64; the error is the largest over all members at the end. An equation is written once and runs in each solver's own
-language, as a function made before the clock starts: torch for neuralfde and FDEint, numpy for pycaputo, which would
-otherwise pay for conversions. Each gets the ensemble in the layout it is quickest with. pycaputo asks for one
-derivative for each equation, and computes weights for each; one for all of them happens to be accepted and is much
-quicker, so it is measured as a solver of its own.
+Each problem is solved as one trajectory and as an ensemble of 256, about the size of a batch in training, whose members
+have different initial values (or rates, for the linear problem). Every solver gets the same equations, order and
+interval in float64; the error is the largest over all members at the end. An equation is written once and runs as a
+function made before the clock starts: in torch for neuralfde and FDEint, in numpy for pycaputo, which would otherwise
+pay for conversions. Each solver gets the ensemble in the layout that is fastest for it. pycaputo asks for one
+derivative for each equation, and computes weights for each; a single one for all equations happens to be accepted and
+is much faster, so it is measured as a separate solver.
 
 All run on one thread, those in torch in inference mode; a point is the least of at least three runs in processor
-seconds, taken in turns, so that a slow minute of the machine meets every solver. A method that took more than a second
-is not run on finer grids.
+seconds, taken in turns, so that a slow minute of the machine affects every solver. A method that took more than a
+second is not run on finer grids.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/allen_cahn.py [--quick] [--device cuda] [--points 256] [--steps 1000]
 
 ``D^β u = ε² Δu + r(u)``, β = 0.8, with r(u) = u - u³ in the data and a small network in the model. The diffusion is
-implicit and diagonal in a Fourier transform, the network is explicit: the step does not see the grid. Prints how far
-the learned reaction is from the true one, and how long a training step takes.
+implicit and diagonal in a Fourier transform, the network is explicit: the grid does not limit the step size. Prints the
+error of the learned reaction and the time of a training step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPSILON, ORDER, END = 0.05, 0.8, 2.0
 
 
 class Reaction(nn.Module):
-    """A network of one number, for every point alike."""
+    """The same small network at every point."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Reaction(nn.Module):
 
 
 def true_reaction(t: Tensor, u: Tensor) -> Tensor:
-    """What the data follow."""
+    """The reaction in the data."""
     return u - u**3
 
 

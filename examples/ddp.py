@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/ddp.py [--quick] [--shard]
 
-Runs on CPUs with gloo and on GPUs with nccl; without torchrun it is one process. ``--shard`` uses FSDP2, not DDP.
+Runs on CPUs with gloo and on GPUs with nccl; without torchrun in one process. ``--shard`` uses FSDP2 in place of DDP.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> float:
     if rank == 0:
         print(f"final loss {final.item() / world:.4f}")
     dist.destroy_process_group()
-    time.sleep(0.5)  # gloo's threads still let go of tensors, which aborts a process that is already ending
+    time.sleep(0.5)  # gloo's threads are still freeing tensors, which aborts a process that is already exiting
     return final.item() / world
 
 

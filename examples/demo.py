@@ -1,4 +1,4 @@
-"""The tour: ``python examples/demo.py``, the same as ``neuralfde demo``. Leaves a report in demo-output/."""
+"""The demonstration: ``python examples/demo.py`` is ``neuralfde demo``. It writes a report to demo-output/."""
 
 from neuralfde_command.app import app
 

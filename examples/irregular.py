@@ -21,7 +21,7 @@ def drive(t: Tensor, phase: Tensor) -> Tensor:
 
 
 class Slope(nn.Module):
-    """Learns from the state and the input."""
+    """The right-hand side: a network of the state and the input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ TRUE = {"order": 0.8, "stiffness": 4.0, "damping": 0.3}
 
 
 class Oscillator(nn.Module):
-    """A spring and a damper; both are positive, so their logarithms are trained."""
+    """A spring and a damper; their constants are positive, so their logarithms are trained."""
 
     def __init__(self, stiffness: float, damping: float) -> None:
         super().__init__()

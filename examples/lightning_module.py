@@ -33,7 +33,7 @@ class Slope(nn.Module):
 
 
 class Classifier(L.LightningModule):
-    """A classifier with a fractional equation in the middle, whose order is trained too."""
+    """A classifier with a fractional equation as its middle layer, whose order is trained too."""
 
     def __init__(self, width: int = 8, lr: float = 0.02) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Classifier(L.LightningModule):
         )
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        """Lightning calls backward: the block's adjoint runs there, as under plain PyTorch."""
+        """Lightning calls backward, which runs the adjoint of the block, as in plain PyTorch."""
         x, y = batch
         loss = F.cross_entropy(self.model(x), y)
         self.log("order", self.model[1].order.float(), prog_bar=True)

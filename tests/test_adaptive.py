@@ -109,7 +109,7 @@ def test_a_state_that_is_one_number(method):
         (
             lambda t, z: z**3,
             {"rtol": 1.0, "method": "abm"},
-            ["reached t=0.", "gives up with a step of", "number 1 of the state"],
+            ["reached t=0.", "gives up with a step of", "element 1 of the state"],
         ),
         (decay, {"max_steps": 10}, ["gives up with 10 steps", "max_steps="]),
         (decay, {"max_steps": 9}, ["gives up with 8 steps"]),

@@ -276,7 +276,7 @@ def test_what_is_no_event_is_refused(event, options, match, monkeypatch):
 def test_what_cannot_go_with_an_event_is_refused():
     with pytest.raises(nf.InputError, match="direction"):
         nf.Event(lambda t, z: z, direction=2)
-    with pytest.raises(nf.InputError, match="goes with event="):
+    with pytest.raises(nf.InputError, match="works with event="):
         nf.solve(decay, torch.ones(1, 1), 1.0, 0.5, args=(1.0,), event=below, steps=10, resume=True)
     own = torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.2, 0.7]])
     with pytest.raises(nf.InputError, match=r"t.unique\(\)"):

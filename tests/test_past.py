@@ -107,7 +107,7 @@ def test_structures_complex_numbers_and_events():
         ({"order": 1.5, "velocity": torch.zeros(1)}, "up to 1"),
         ({"history": nf.Window(4)}, "forgets"),
         ({"adjoint": "paper"}, "past="),
-        ({"resume": True}, "goes with event= or past="),
+        ({"resume": True}, "works with event= or past="),
     ],
     ids=str,
 )

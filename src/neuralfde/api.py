@@ -245,7 +245,7 @@ def solve(
     """
     given = options_of("solve", options)
     if not isinstance(resume, bool):
-        raise InputTypeError("resume must be True or False; a solve goes on from the .state of a solution as past=.")
+        raise InputTypeError("resume must be True or False; to continue, pass the .state of a solution as past=.")
     z0, t = asked(z0, t, given.past)
     if given.linear is not None and needs_no_steps(func, given) and not resume:
         instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
@@ -262,8 +262,8 @@ def solve(
     whole = given.event is given.past is None
     if (pair and (given.adaptive or given.jumps is not None or not whole)) or (resume and not (whole or given.before)):
         raise InputError(
-            "estimate_error= is for steps that are given (rtol= and atol= hold the error), without jumps=; neither it "
-            "nor resume= goes with event= or past=, unless past= is a solve that goes on."
+            "estimate_error= needs given steps (rtol= and atol= control the error) and no jumps=; neither it nor "
+            "resume= works with event= or past=, unless past= is a solve to continue."
         )
     solved = (follow if given.eventful else run)(func, z0, t, order, given, resume, pair == "embedded")
     wanted, structure = solved.problem.request, solved.problem.structure

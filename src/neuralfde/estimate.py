@@ -36,7 +36,7 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
     train = torch.is_grad_enabled() and any(x.requires_grad for x in trained)
     refuse_surroundings(func)
     if given.adaptive:
-        raise InputError("how many steps a tolerance takes is known afterwards: give plan() step=, steps= or grid=.")
+        raise InputError("plan() cannot know how many steps a tolerance takes: give it step=, steps= or grid=.")
     problem = read(structure_of(z0), t, order, given, train)
     read_args(given.args, problem.structure)
     mesh = problem.mesh(given.velocity is not None, problem.request.grid)

@@ -1,4 +1,4 @@
-"""One solve, from what was asked to its result: read, weigh, solve, assemble."""
+"""One solve, from its arguments to its result: read, compute weights, solve, assemble."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger("neuralfde")
 
 
 class Solved(NamedTuple):
-    """States in the structure of ``z0``, and what else a caller may ask for."""
+    """The states in the structure of ``z0``, and whatever else a caller may need."""
 
     ys: Any
     problem: Problem
@@ -58,7 +58,7 @@ class Solved(NamedTuple):
 
     @property
     def stats(self) -> Stats:
-        """What the solve cost and how it was done; ``spent`` evaluations were made before, to find an event."""
+        """What the solve cost and how it was done, including ``spent`` evaluations of earlier solves for events."""
         found = stats_of(self.plan, self.run, self.problem, self.march)
         return replace(found, evaluations=found.evaluations + self.spent) if self.spent else found
 
@@ -80,7 +80,7 @@ def run(
 
 
 def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
-    """Solve as often as it takes, each time with a smaller share of the tolerance for each step."""
+    """Solve repeatedly, each time with a smaller share of the tolerance, until the error at the end meets it."""
     share, evaluations = 1.0, 0
     for _ in range(ADAPTIVE_ATTEMPTS):
         found, march = once(share)
@@ -91,15 +91,15 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
         share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
         told = march.told(excess)
         if not share * march.tolerance.rtol > 8 * torch.finfo(found.last.dtype).eps:
-            break  # rounding, or a state that is not finite
-        del found, march  # this mesh goes before the next one is made
+            break  # rounding dominates, or the state is not finite
+        del found, march  # free this mesh before the next one is made
     raise ConvergenceError(told)
 
 
 def _solve_once(
     func: Any, z0: Any, t: float | Tensor, order: Any, given: Options, resume: bool = False, embedded: bool = False
 ) -> Solved:
-    """Solve; keep what a later solve goes on from (``resume``) or the error of each step (``embedded``) where asked."""
+    """Solve on a given grid; ``resume``: keep what a later solve needs; ``embedded``: estimate errors of steps."""
     before, semilinear = given.before, given.linear is not None
     keep = resume or before is not None
     if semilinear:
@@ -107,8 +107,8 @@ def _solve_once(
     refuse_surroundings(func)
     if (keep or embedded) and derivatives_are_watched():
         raise UnsupportedError(
-            "resume=, a solve as past= and estimate_error='embedded' keep rows of a solve, which transforms and "
-            "forward mode would take with them. Leave them out there."
+            "resume=, a resumed solve as past= and estimate_error='embedded' keep rows of a solve, which would outlive "
+            "the transform or forward mode around it. Leave them out there."
         )
     problem, weights = weighed(structure_of(z0), t, order, given, keep, embedded)
     structure, wanted = problem.structure, problem.request
@@ -149,7 +149,7 @@ def _solve_once(
     rows = in_order(at_nodes, between)
     ys = structure.unpack(rows[0] if wanted.terminal else rows)
     if wanted.terminal:
-        # copies, not views: FSDP2 hangs its hooks on what a module returns, and an in-place layer may follow
+        # copies, not views: FSDP2 puts hooks on what a module returns, and an in-place operation may follow
         ys = replace_tensors(ys, [y.clone() for y in tensors_in(ys)])
     error = state = None
     if embedded:
@@ -173,7 +173,7 @@ def _plan(
     keep_slopes: bool,
     delays: Delays | None,
 ) -> Plan:
-    """What the loop is to do; ``leaves``: what ``func`` uses that may get a gradient."""
+    """The plan of the loop; ``leaves`` are the tensors of ``func`` that may get gradients."""
     train = torch.is_grad_enabled() and not derivatives_are_watched()
     train = train and any(x is not None and x.requires_grad for x in inputs)
     structure, grid, reverse, keeps = problem.structure, problem.request.grid, None, problem.adjoint.stores_graph
@@ -208,17 +208,17 @@ def _plan(
 def _field(
     func: Callable[..., Any], problem: Problem, times: Tensor, row0: Tensor, trained: list[Tensor], args: Any
 ) -> tuple[Field, list[Tensor]]:
-    """The right-hand side with arguments cut off from their past, and those arguments; ``func`` is evaluated once."""
-    if derivatives_are_watched():  # every operation is followed, and nothing may be cut
+    """The right-hand side with detached arguments, and the tensors among these; ``func`` is evaluated once."""
+    if derivatives_are_watched():  # a transform must see every operation, so nothing may be detached
         refuse_many(tangents_of([row0, *trained, *tensors_in(args), *problem.known.values()]))
         field = Field(func, problem.structure, times, args)
         first_evaluation(field, row0, None)
         return field, []
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
-    owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # left out of params= knowingly, if at all
-    # what func does is written down where its steps may be captured or compiled: not for a function that is made anew
-    # at every call, which no cache would know again, nor inside a graph of the caller's
+    owned = list(func.parameters()) if isinstance(func, nn.Module) else []  # if not in params=, then on purpose
+    # the operations of func are recorded if its steps may be captured or compiled; not for a function that is made in
+    # every solve, whose steps could not be reused, and not inside a CUDA graph of the caller
     wanted = problem.structure.device.type == "cuda" or (problem.stepper is not None and problem.stepper.watches)
     watch = wanted and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph
@@ -231,7 +231,7 @@ def _field(
 def _state(
     plan: Plan, went: Run, problem: Problem, before: State | None, row0: Tensor, at_nodes: Tensor, kernel: Kernel
 ) -> State:
-    """What a later solve goes on from."""
+    """What a later solve needs to continue this one."""
     if before is None:
         grid, initial = problem.request.grid, row0.detach().view(-1, *at_nodes.shape[1:])
         settings = settings_of(plan.scheme, problem.operator, problem.known, problem.history)

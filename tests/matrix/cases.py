@@ -101,9 +101,9 @@ def refusals(case: Case) -> list[str]:
     if case.order == "graded variable" and case.method.startswith("l1"):
         found.append("one matrix for all rows")
     if case.stepper == "cuda-graph" and case.implicit:
-        found.append("which the host has to look at")
+        found.append("which the host has to check")
     if case.stepper == "cuda-graph" and "horizon" in case.order:
-        found.append("made anew for every solve")
+        found.append("created anew for every solve")
     if case.stepper == "picard" and scheme.stage == "extrapolated":
         found.append("how its stages are iterated")
     if "single" in kind.needs and scheme.stage in ("corrected", "extrapolated"):

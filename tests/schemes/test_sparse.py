@@ -84,7 +84,7 @@ def test_values_and_gradients_are_those_of_autograd(name):
     for got, want in zip(gradients(found.ys[-1], leaves), gradients(textbook(*leaves), leaves), strict=True):
         assert relative(got, want) < 1e-11
     if "sparse" in name and "krylov" not in name:
-        assert "a sparse LU of 20 numbers, 2 samples" in found.stats.why
+        assert "a sparse LU of 20 elements, 2 samples" in found.stats.why
         assert 0 < found.stats.factorisations < STEPS
 
 
@@ -93,7 +93,7 @@ def test_a_wide_plane_is_found_to_be_sparse(dtype):
     """Without an option, with samples of their own rates; the plain iteration that is tried first runs to infinity."""
     z0, k = start(dtype, 66, 66)
     found = nf.solve(plane, z0, 0.6, 0.7, steps=4, method="trapezoid", args=(k,))
-    assert "a sparse LU of 4356 numbers, 2 samples" in found.stats.why
+    assert "a sparse LU of 4356 elements, 2 samples" in found.stats.why
     pattern = torch.eye(66, dtype=F64), (torch.ones(66, 66, dtype=F64).triu(-1).tril(1))
     given = Newton(linear=Sparse((torch.kron(*pattern) + torch.kron(*pattern[::-1])).to_sparse()))
     other = nf.solve(plane, z0, 0.6, 0.7, steps=4, method="trapezoid", args=(k,), solver=given)

@@ -163,7 +163,7 @@ def test_gradients_of_every_linear_solver_are_those_of_the_textbook(linear):
 MIXED = torch.randn(600, 600, dtype=F64, generator=torch.Generator().manual_seed(0)) / 600**0.5
 
 
-@pytest.mark.parametrize(("rate", "by"), [(1.0, "plain iteration"), (30.0, "krylov")])
+@pytest.mark.parametrize(("rate", "by"), [(1.0, "fixed-point"), (30.0, "krylov")])
 def test_wide_states_without_a_structure_are_iterated_while_that_contracts(rate, by):
     z0, found = torch.linspace(-1, 1, 1200, dtype=F64).view(2, 600), []
     for solver in "auto", Newton(linear=Krylov(size=60)):

@@ -226,7 +226,7 @@ def test_a_wide_state_is_iterated_where_that_is_asked_for(together):
         return nf.solve(lambda t, z: -z, torch.ones(200, dtype=F64), 1.0, 0.7, steps=127, stepper=stepper)
 
     assert run("auto").stats.stepper == "single"
-    assert "a state of 200 numbers" in run("auto").stats.why
+    assert "a state of 200 elements" in run("auto").stats.why
     assert not together
     found = run("picard")
     assert found.stats.stepper == "picard"

@@ -79,7 +79,7 @@ def test_statistics_say_what_ran_and_why():
     assert "stepper=picard: a small state" in small.why
     large = nf.solve(relax, torch.ones(1000), 1.0, 0.7, steps=100).stats
     assert large.stepper == "single"
-    assert "a state of 1000 numbers" in large.why
+    assert "a state of 1000 elements" in large.why
 
 
 def test_objects_are_accepted_in_place_of_names():

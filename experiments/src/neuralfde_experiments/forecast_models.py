@@ -1,7 +1,7 @@
-"""Recurrent forecasters that differ in their state alone: a fractional equation of learned or first order, an LSTM.
+"""Recurrent forecasters that differ only in their state: a fractional equation of learned or first order, an LSTM.
 
-A series is read and forecast in patches. A state is driven by one patch after the other: values and known inputs up to
-now, then known inputs alone; each patch of the forecast is read off the state after its inputs came in.
+A series is read and forecast in patches. The state gets one patch after the other: values and known inputs up to now,
+then only known inputs; each patch of the forecast is read from the state after its inputs.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from neuralfde.nn import FDEBlock
 
-#: Values that a state takes in, and gives out, at once.
+#: The number of values in a patch, of inputs and of forecasts.
 PATCH = 24
-#: The step of the solver in the time of the latent state, one patch. With 1 a step weighs about as much at every order:
-#: its weight h^β / Γ(β + 1) is between 1 and 1.13.
+#: The step size of the solver in the time of the latent state, one patch. With 1 the weight of a step,
+#: h^β / Γ(β + 1), is between 1 and 1.13 for all orders.
 STEP = 1.0
 MODELS = ("learned order", "order 1", "LSTM")
 
 
 class Slope(nn.Module):
-    """``f(z, u) - k z`` with learned rates k in (0, 1); inputs u (patches, batch, inputs) hold from step to step."""
+    """``f(z, u) - k z`` with learned rates k in (0, 1); inputs u (patches, batch, inputs) are constant in each step."""
 
     def __init__(self, inputs: int, latent: int, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Slope(nn.Module):
 
 
 class FractionalState(nn.Module):
-    """``D^β z = f(z, u(t)) - k z`` from z = 0, with one order for each number of the state where they are learned."""
+    """``D^β z = f(z, u(t)) - k z`` from z = 0; if orders are learned, one for each element of the state."""
 
     def __init__(self, inputs: int, latent: int, width: int, order: float, learn_order: bool) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class FractionalState(nn.Module):
 
 
 class LSTMState(nn.LSTM):
-    """The usual one."""
+    """The state of an LSTM."""
 
     def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
         """The states after each patch, (patches, batch, latent)."""
@@ -57,7 +57,7 @@ class LSTMState(nn.LSTM):
 
 
 class Forecaster(nn.Module):
-    """A state driven by patches, and a network that reads patches off it; before training it forecasts the level."""
+    """A state that gets patches, and a network that reads patches from it; before training it forecasts the level."""
 
     def __init__(self, state: nn.Module, latent: int, width: int) -> None:
         super().__init__()
@@ -97,5 +97,5 @@ def _lstm(inputs: int, latent: int, width: int) -> Forecaster:
 
 
 def size(model: nn.Module) -> int:
-    """How many numbers are trained."""
+    """The number of trained parameters."""
     return sum(p.numel() for p in model.parameters())

@@ -1,4 +1,4 @@
-"""Training one forecaster on one set for one horizon, and what a naive forecast has there."""
+"""Training one forecaster on one set for one horizon, and the error of a naive forecast."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from neuralfde.errors import InputError
 from .data.series import Panel
 from .forecast_models import PATCH, Forecaster, build, size
 
-#: How far back every model sees.
+#: The number of past steps that every model sees.
 WINDOW = 336
-#: Windows that are forecast at once where nothing is trained.
+#: The number of windows that are forecast at once in validation and test.
 MANY = 512
-#: Validation looks at no more windows than these, evenly spread; the test at all.
+#: Validation uses at most this many windows, evenly spread; the test uses all.
 VALIDATION = 1024
 
-#: Orders learn so much faster than weights: they are logits, which have a longer way to go.
+#: The learning rate of orders, relative to that of weights: orders are logits, which have to change by more.
 ORDERS = 10.0
 
 
 class Batch(NamedTuple):
-    """Windows side by side: inputs (patches, batch, inputs), level (batch, 1), target (batch, horizon)."""
+    """A batch of windows: inputs (patches, batch, inputs), level (batch, 1), target (batch, horizon)."""
 
     inputs: Tensor
     level: Tensor
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class Windows:
-    """All windows of a set for one horizon; a part's forecasts lie inside it, what they see may lie before it."""
+    """All windows of a set for one horizon; the forecasts of a part are inside it, their inputs may begin before it."""
 
     def __init__(self, panel: Panel, horizon: int) -> None:
         if horizon % PATCH or horizon < 1:
@@ -83,9 +83,9 @@ def train(
     before: Mapping[str, Any] | None = None,
     keep: Callable[[dict[str, Any]], None] = lambda state: None,
 ) -> Row:
-    """Train until validation no longer gets better, and test the best of what validation saw.
+    """Train until the validation error no longer improves, and test the best model.
 
-    After each look at validation ``keep`` gets what a later call can go on from as ``before``: to the same numbers.
+    After each validation ``keep`` gets a state from which a later call continues, as ``before``, with the same results.
     """
     began = time.perf_counter()
     torch.manual_seed(seed)
@@ -147,7 +147,7 @@ def errors(forecaster: Forecaster, windows: Windows, which: Tensor) -> Row:
 
 
 def naive(windows: Windows) -> Row:
-    """The last season again and again; where a set has several seasons, the one that does best in the test itself."""
+    """Repeat the last season; if a set has several seasons, the one that is best in the test itself."""
     panel, ahead = windows.panel, torch.arange(windows.horizon)
 
     def repeats(season: int) -> Callable[[Batch, Tensor], Tensor]:

@@ -1,10 +1,10 @@
 """Does memory help to forecast? A learned order against order 1, an LSTM and a naive forecast, on five sets.
 
-ETTh1 and ETTh2 (oil temperature), eight exchange rates (one model for all, each series by itself), the logarithm of the
-river Fulda's discharge (rain is known, also ahead) and half-hourly electricity demand (working days and temperature are
-known, also ahead). Every model sees 336 steps in patches of 24 and is trained for one horizon; they differ in the state
-alone, have about as many parameters, the same settings, batches and seeds, and stop by validation. Errors are those of
-the test part, on the scale of the training part. The trainings are dealt out to the processes that ``torchrun`` starts.
+ETTh1 and ETTh2 (oil temperature), eight exchange rates (one model for all, each series separately), the logarithm of
+the river Fulda's discharge (with rain, known ahead) and half-hourly electricity demand (with working days and
+temperature, known ahead). Every model sees 336 steps in patches of 24 and is trained for one horizon. The models differ
+only in their state; they have about as many parameters, the same settings, batches and seeds, and stop by validation.
+Errors are those of the test part, on the scale of the training part. ``torchrun`` distributes the trainings.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Job(NamedTuple):
 
 
 def jobs(config: Config) -> list[Job]:
-    """All there is to do, in an order in which the long ones of a seed come first."""
+    """All trainings and naive forecasts; the longest of each seed come first."""
     names, models = words(tuple(SERIES))(config.sets), words(MODELS)(config.models)
     longest = sorted(_horizons(config.horizons), reverse=True)
     seeds = range(config.seed, config.seed + config.seeds)
@@ -88,7 +88,7 @@ _panel = cache(load_series)
 
 
 def do(job: Job, config: Config, report: Report | None = None) -> Row:
-    """The row of a job; a training that was interrupted goes on."""
+    """The row of a job; a training that was interrupted is continued."""
     windows, key, report = Windows(_panel(job.set, config.data), job.horizon), str(job), report or Report()
     if job.model == NAIVE:
         return job._asdict() | naive(windows)

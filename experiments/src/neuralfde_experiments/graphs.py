@@ -1,13 +1,12 @@
 """Node classification with F-GRAND on random splits: mean and deviation of the test accuracy (tab:noderesults).
 
-The protocol is FROND's: its ten splits, every epoch evaluated, the first epoch of the best validation accuracy,
-patience 100, and the deviation that of the ten themselves. Hyper-parameters are those of the paper's table
-tab:s3hyperpara, FROND's with ``settings="frond"``, or ours with ``settings="tuned"``. The order is chosen on
-validation, or learned; ``tune`` searches all the rest; both choose by validation accuracy on splits that are not
-reported (of the graphs with ten splits of their own: on the validation nodes of some of these). Test accuracy never
-decides anything.
+The protocol is FROND's: its ten splits, every epoch evaluated, the first epoch with the best validation accuracy,
+patience 100, and the standard deviation over the ten splits. Hyper-parameters are those of the paper's table
+tab:s3hyperpara, FROND's with ``settings="frond"``, or ours with ``settings="tuned"``. The order is chosen by validation
+or learned; ``tune`` searches all other hyper-parameters. Both use the validation accuracy on splits that are not
+reported (for graphs that come with ten splits: on the validation nodes of some of them). Test accuracy decides nothing.
 
-The splits are dealt out to the processes that ``torchrun`` starts.
+``torchrun`` distributes the splits.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def _key(config: Config, order: float, seed: int) -> str:
 
 
 def _choose_order(config: Config, report: Report, train: _Train, start: Settings, seeds: list[int]) -> Settings:
-    """The order of the best mean validation accuracy over ``seeds``; of equal ones the smallest."""
+    """The order with the best mean validation accuracy over ``seeds``; among equals the smallest."""
     orders = sorted(numbers()(config.orders))
     rows = train([(_key(config, o, s), replace(start, order=o), s) for o in orders for s in seeds])
     means = {o: _mean(rows[k * len(seeds) : (k + 1) * len(seeds)], "val") for k, o in enumerate(orders)}
@@ -171,7 +170,7 @@ def _choose_order(config: Config, report: Report, train: _Train, start: Settings
 
 
 def _tune(config: Config, report: Report, train: _Train, start: Settings, seeds: list[int]) -> Settings:
-    """The trial of the best mean validation accuracy; the start is trial 0."""
+    """The trial with the best mean validation accuracy; trial 0 is the start."""
     trials = candidates(start, config.tune, config.first_seed)
     rows = train([(f"trial {k}, seed {s}", trial, s) for k, trial in enumerate(trials) for s in seeds])
     means = [_mean(rows[k * len(seeds) : (k + 1) * len(seeds)], "val") for k in range(len(trials))]
@@ -208,7 +207,7 @@ _Train = Callable[[list[Job]], list[Row]]
 
 
 def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
-    """A function from jobs to rows that trains nothing twice, and splits of the same settings side by side."""
+    """A function from jobs to rows; it trains nothing twice, and splits with the same settings together."""
     device = str(processes.device)
     dataset, done = canonical(config.dataset), dict[str, Row]()
     fixed = {k: getattr(config, k) for k in ("variant", "adjoint", "learn_order", "evaluate_every")}
@@ -220,7 +219,7 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
         return min(config.together, fits) if config.together else fits
 
     def parts(settings: Settings, jobs: list[Job]) -> list[list[Job]]:
-        """Jobs to train side by side: as many as fit into the memory of every process, and some for each of them."""
+        """Groups of jobs to train together: as many as fit into the memory of a process, with some for each process."""
         fits = min(processes.deal([partial(together, settings)] * processes.count))
         size = min(fits, math.ceil(len(jobs) / processes.count))
         return [jobs[k : k + size] for k in range(0, len(jobs), size)]

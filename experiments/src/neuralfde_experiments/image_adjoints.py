@@ -1,7 +1,7 @@
-"""What exact gradients buy: the same training with the paper's adjoint, with exact gradients, and with a learned order.
+"""What exact gradients gain: one training with the paper's adjoint, with exact gradients, and with a learned order.
 
-All three start from the same weights and see the same batches; they differ in the gradient alone, and the third in
-that β is trained too, which the paper's adjoint has no gradient for.
+All three start from the same weights and see the same batches; they differ only in the gradient. The third also trains
+β, for which the paper's adjoint has no gradient.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config(images.Config):
-    """The settings of ``images``; ``adjoint`` and ``learn_order`` are what is compared, and are not read."""
+    """The settings of ``images``; ``adjoint`` and ``learn_order`` are ignored, since they are what is compared."""
 
     variants: str = option(
         "", f"which of {'; '.join(VARIANTS)}, joined by semicolons; empty: all", reads=words(tuple(VARIANTS), ";")

@@ -1,4 +1,4 @@
-"""Time and memory of a training step and of inference over the horizon T, as the paper's tables have them.
+"""Time and memory of a training step and of inference over the horizon T, as in the paper's tables.
 
 The model is the paper's image model with h=0.1 and batches of 128, on MNIST's (β=0.5, T up to 200) or
 Fashion-MNIST's (β=0.3, T up to 170) setting. Neither time nor memory depends on the pixels, so the images are random
@@ -45,7 +45,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-#: Timed seconds after which a run is not repeated any more.
+#: A run is not repeated after this many timed seconds.
 ENOUGH = 0.5
 
 
@@ -86,7 +86,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
         for name in variants:
             left = config.minutes * 60 - (time.monotonic() - began) if config.minutes else float("inf")
             before = [r for r in rows if r["variant"] == name and "train_seconds" in r]
-            # what is not captured is as warm as it gets after a longer run: kernels chosen, memory at hand
+            # after a longer run, what is not captured needs no warm-up: kernels are chosen, memory is allocated
             warm = name == "direct" and any(r["T"] > horizon for r in before)
             late = bool(before) and _expected(before[-1], horizon, config.repeats) > left
 
@@ -125,7 +125,7 @@ def can(variant: str) -> bool:
 
 
 def _expected(before: Row, horizon: int, repeats: int) -> float:
-    """Seconds a row will take, from one before it: the work grows about as T."""
+    """The seconds that a row will take, from an earlier one: the work grows about linearly in T."""
     once = (before["train_seconds"] + before["inference_seconds"]) * horizon / before["T"]
     return float(2 * once + min((repeats - 1) * once, 2 * ENOUGH))
 
@@ -133,7 +133,7 @@ def _expected(before: Row, horizon: int, repeats: int) -> float:
 def measure(
     config: Config, variant: str, t: int, order: float, batch: int, place: torch.device, warm: bool = False
 ) -> Row:
-    """Time and memory of one variant at one horizon; an error becomes part of the row. ``warm``: no run before it."""
+    """Time and memory of one variant at one horizon; an error becomes part of the row. ``warm``: without a warm-up."""
     try:
         torch.manual_seed(config.seed)
         images = torch.randn(batch, 1, 28, 28, device=place)
@@ -171,7 +171,7 @@ def measure(
 
 
 def _timed(name: str, work: Callable[[], None], repeats: int, place: torch.device, warm: bool) -> Row:
-    """Peak memory and median seconds after a warm-up; long runs are not repeated as often as is asked."""
+    """Peak memory and median seconds after a warm-up; long runs are repeated less often."""
     took: list[float] = []
 
     def clocked() -> None:
@@ -183,7 +183,7 @@ def _timed(name: str, work: Callable[[], None], repeats: int, place: torch.devic
         work()
     memory = peak_mib(clocked, place)
     if place.type == "cpu":
-        took.clear()  # the profiler that counts memory there takes its time
+        took.clear()  # on a CPU the profiler that counts memory takes time too
     while not took or (len(took) < repeats and sum(took) < ENOUGH):
         clocked()
     return {f"{name}_seconds": statistics.median(took), f"{name}_mib": memory}

@@ -1,4 +1,4 @@
-"""The cost of the image model as a Markdown table and a figure, beside the paper's own numbers."""
+"""The cost of the image model as a Markdown table and a figure, with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _show(row: Row | None, field: str, form: str) -> str:
 
 
 def _ratios(cell: dict[Any, Row], names: Sequence[str], horizons: Sequence[int]) -> list[list[str]]:
-    """Training memory over that of ``direct``."""
+    """Training memory relative to that of ``direct``."""
     out = []
     for name in names:
         if name == "direct" or "direct" not in names:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class Examples:
-    """A training part in a new order every epoch, a held-out part and the test part.
+    """The training part, reshuffled every epoch, a held-out part and the test part.
 
-    The order is a function of (seed, epoch) and the augmentation of (seed, step), so that a run can go on from any
-    step, and several processes agree without talking.
+    The order is a function of (seed, epoch) and the augmentation of (seed, step), so that a run can be continued from
+    any step, and several processes agree without communication.
 
     Args:
         config: the experiment's settings.
         data: the images.
-        seed: of the hold-out, the order and the augmentation.
+        seed: that of the hold-out, the order and the augmentation.
         processes: this process among all.
 
     Shapes:
@@ -50,7 +50,7 @@ class Examples:
         self._epoch, self._order = -1, torch.empty(0)
         early, _, last = config.augment.rpartition(",")
         self.kinds = stages("augment", early, last, str)
-        for kinds, _ in self.kinds:  # one image each, so that a misspelt one is refused now
+        for kinds, _ in self.kinds:  # try each on one image, so that a misspelt name is refused now
             augment(self.train[0][:1].float(), kinds, config.pad, self.noise)
 
     def _place(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ class Examples:
     def batch(self, step: int, share: float = 0.0) -> tuple[Tensor, Tensor]:
         """This process's part of the batch of a step, after a share of the training, augmented and normalised.
 
-        Of several views of an image each is as far from the next as there are images.
+        Several views of an image are as many rows apart as there are images.
         """
         epoch, k = divmod(step, self.steps)
         images, labels = self.train
@@ -75,7 +75,7 @@ class Examples:
         return x, labels[chosen][mine].repeat(self.config.views)
 
     def parts(self, part: tuple[Tensor, Tensor], size: int) -> list[tuple[Tensor, Tensor]]:
-        """This process's batches of images to be judged, normalised."""
+        """This process's batches of images to be evaluated, normalised."""
         mine = slice(self.processes.rank, None, self.processes.count)
         pairs = zip(part[0][mine].split(size), part[1][mine].split(size), strict=True)
         return [((x.float() / 255 - self.mean) / self.std, y) for x, y in pairs]

@@ -1,4 +1,4 @@
-"""What changes in the course of a training, over the share that is done: the learning rate, and values in stages."""
+"""What changes in the course of a training, by the share that is done: the learning rate, and values in stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEDULES = ("one-cycle", "cosine", "linear", "constant")
 def learning_rate(schedule: str, peak: float, warmup: float, share: float, floor: float = 0.0) -> float:
     """The rate after a share of the training: a linear rise, then a cosine or a line to ``floor`` times the peak.
 
-    One-cycle starts at a 25th. A line leaves more for the end than a cosine, where the solver's step is the fine one.
+    One-cycle starts at a 25th. A line leaves higher rates for the end than a cosine, where the solver's step is small.
     """
     if schedule not in SCHEDULES:
         raise InputError(f"schedule={schedule!r} is none of {', '.join(SCHEDULES)}.")
@@ -29,7 +29,7 @@ def learning_rate(schedule: str, peak: float, warmup: float, share: float, floor
 
 
 def stages(option: str, early: str, last: Any, read: Callable[[str], Any] = float) -> list[tuple[Any, float]]:
-    """Values in their order, each with the share of the training at which it ends.
+    """The values one after the other, each with the share of the training at which it ends.
 
     ``early`` reads ``value:share,value:share``: of steps, ``2:0.4,0.5:0.8`` is h=2 up to 40 % of the training, h=0.5
     up to 80 %, then the last one.

@@ -1,10 +1,10 @@
-"""What exact gradients buy: three fractional stages with weights that change with time, trained with three gradients.
+"""What exact gradients gain: three fractional stages with weights that change with time, trained with three gradients.
 
 A network of three stages (28², 14² and 7² pixels, channels doubled from one to the next), each a fractional equation
-whose field is a convolution, instance norm and the transposed convolution (Ruthotto and Haber's parabolic network),
-with weights of their own for each piece of time; T=1, h=0.1. The
-exact adjoint, direct differentiation and the paper's adjoint start from the same weights and see the same batches.
-Every epoch is tested, and every few epochs the gradient is compared with the true one, stage by stage.
+whose right-hand side is a convolution, instance norm and the transposed convolution (Ruthotto and Haber's parabolic
+network), with separate weights for each piece of time; T=1, h=0.1. The exact adjoint, direct differentiation and the
+paper's adjoint start from the same weights and see the same batches. Every epoch is tested, and every few epochs the
+gradient is compared with the true one, stage by stage.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mnist": {**LARGE, "augment": "affine+crop", "target": 99.5},
     "fashion-mnist": {**LARGE, "augment": "flip+crop", "target": 93.5},
 }  # fmt: skip
-#: What exact gradients are held to: points of accuracy below direct differentiation, and share of its memory.
+#: The targets of exact gradients: points of accuracy below direct differentiation, and share of its memory.
 NEAR, SMALL = 0.3, 0.35
 
 
@@ -95,21 +95,21 @@ def train(config: Config, data: ImageData, seed: int, report: Report, processes:
 
 
 def row_of(trainer: StageTrainer, seed: int) -> Row:
-    """What is told of a training that has ended."""
+    """The row of a finished training."""
     c = trainer.config
     told = {"adjoint": c.adjoint, "dataset": c.dataset, "order": c.order, "seed": seed}
     return {**told, **trainer.result(), "curve": trainer.curve, "settings": dataclasses.asdict(c)}
 
 
 def mean(rows: Sequence[Row], adjoint: str, field: str) -> float | None:
-    """Over the seeds of an adjoint; None where there is none, or one has no number."""
+    """The mean over the seeds of an adjoint; None if there are none, or if a value is missing."""
     found = [r.get(field) for r in rows if r["adjoint"] == adjoint]
     numbers = [x for x in found if x is not None]
     return statistics.fmean(numbers) if numbers and len(numbers) == len(found) else None
 
 
 def judge(report: Report, rows: Sequence[Row], target: float) -> None:
-    """Say whether exact gradients are as good as direct ones, for less memory."""
+    """Report whether exact gradients are as good as direct ones, with less memory."""
     exact, direct = (mean(rows, name, "test_accuracy") for name in ("exact", "direct"))
     if exact is not None:
         report.verdict(f"exact: at least {target:g} %", exact >= target, f"mean {exact:.2f} %")

@@ -20,13 +20,13 @@ class StageField(nn.Module):
     """``f(t, z) = -K(t)ᵀ σ(norm(K(t) z))``: a convolution, instance norm, SiLU, and the transposed convolution.
 
     Ruthotto and Haber, "Deep Neural Networks Motivated by Partial Differential Equations", 2020: the parabolic network,
-    with weights that are constant on each piece of time. The piece is chosen on the device, so that a captured solve
-    reads it too. Scales are stored as what is added to 1: weight decay then draws them to 1.
+    with weights that are constant on each piece of time. The piece is chosen on the device, so that it also works in a
+    captured solve. Scales are stored as the difference from 1, so that weight decay pulls them to 1.
 
     Args:
         width: channels of the state.
         hidden: channels between the two convolutions.
-        pieces: of time, equally long, each with weights of its own.
+        pieces: the number of equally long pieces of time, each with its own weights.
         t: the horizon.
         channels_last: the state has its channels last, so that convolutions read and write it without copies.
 
@@ -55,15 +55,15 @@ class StageField(nn.Module):
 
 
 class StagedFDE(nn.Module):
-    """A convolution, fractional stages with a strided convolution between each two, and a linear head.
+    """A convolution, fractional stages with a strided convolution between any two, and a linear head.
 
     From stage to stage the sides of the image are halved and the channels doubled.
 
     Args:
         shape: channels, rows and columns of an image.
-        classes: how many classes.
+        classes: the number of classes.
         width: channels of the first stage.
-        expansion: channels between the convolutions of a field, for each of its state.
+        expansion: channels between the convolutions of a field, per channel of its state.
         halvings: strided convolutions; there is one stage more.
         pieces: sets of weights of a field, each for an equal part of the time.
         t: the horizon T of each stage.
@@ -113,6 +113,6 @@ class StagedFDE(nn.Module):
                 z = stage(z.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
             else:
                 z = stage(z)
-        with torch.autocast(z.device.type, enabled=False):  # small, and the logits are worth full precision
+        with torch.autocast(z.device.type, enabled=False):  # the head is small: full precision for the logits
             logits: Tensor = self.head(z)
         return logits

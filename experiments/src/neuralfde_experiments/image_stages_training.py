@@ -24,10 +24,10 @@ from .processes import Processes
 if TYPE_CHECKING:
     from .image_stages import Config
 
-#: Steps summed at once. A block holds a row for each of its steps beside the past: with 64, ten steps take 1.7 times
-#: the memory.
+#: Steps per block. A block holds a row for each of its steps besides the past: with 64, ten steps take 1.7 times the
+#: memory.
 BLOCK = 2
-#: Images on whose loss gradients are compared.
+#: The number of images on whose loss gradients are compared.
 COMPARED = 64
 
 
@@ -46,7 +46,7 @@ def build(config: Config, data: ImageData) -> StagedFDE:
 
 
 class StageTrainer(Trainer):
-    """A :class:`Trainer` that tests every epoch, compares gradients now and then, and ends where the loss is lost.
+    """A :class:`Trainer` that tests every epoch, compares gradients now and then, and ends if the loss is not finite.
 
     A loss that is not finite ends the training: its epoch has None for a loss, and the row says ``finite: False``.
     """
@@ -55,7 +55,7 @@ class StageTrainer(Trainer):
     model: StagedFDE
     build = staticmethod(build)
     judged_at_once = 2500
-    judged_by = "single"  # so many images keep a GPU busy: nothing to capture
+    judged_by = "single"  # so many images keep a GPU busy: capturing would gain nothing
 
     @property
     def lost(self) -> bool:
@@ -63,7 +63,7 @@ class StageTrainer(Trainer):
         return bool(self.curve) and self.curve[-1]["loss"] is None
 
     def train_step(self) -> None:
-        """One step; a state that is not finite is found at the end of its epoch, as it is in captured steps."""
+        """One step; a state that is not finite is found at the end of the epoch, as in captured steps."""
         try:
             super().train_step()
         except (NonFiniteError, InputError) as error:
@@ -81,7 +81,7 @@ class StageTrainer(Trainer):
             self.curve.append({"epoch": epoch, "loss": None, "seconds": round(self.seconds, 3)})
 
     def _check_lost(self, error: NonFiniteError | InputError) -> None:
-        """Weights that are not finite make initial states that a solve refuses; any other refusal is an error."""
+        """A solve refuses initial states that are not finite, as such weights make them; other refusals are errors."""
         if isinstance(error, InputError) and all(bool(w.isfinite().all()) for w in [*self.weights, *self.mean]):
             raise error
 
@@ -94,9 +94,9 @@ class StageTrainer(Trainer):
         return row
 
     def cosines(self) -> dict[str, float | None]:
-        """Between the gradient as it is computed here and the true one: of the images, and of each stage's weights.
+        """Cosines between this gradient and the true one: of the images, and of each stage's weights.
 
-        The true one is autograd's through the solver, in double precision. None: the gradient is not finite.
+        The true one is that of autograd through the solver, in float64. None if the gradient is not finite.
         """
         images, labels = (x[:COMPARED] for x in self.examples.train)
         ((x, y),) = self.examples.parts((images, labels), COMPARED)
@@ -117,9 +117,9 @@ class StageTrainer(Trainer):
 
 
 def gradients(model: StagedFDE, images: Tensor, labels: Tensor, adjoint: str) -> dict[str, Tensor]:
-    """Of the loss: with respect to the images, and to the weights of each stage, each as one vector.
+    """Gradients of the loss with respect to the images, and to the weights of each stage, each as one vector.
 
-    They are taken of a copy, which runs as it is written: not compiled, and not captured.
+    They are computed with a copy of the model, which is neither compiled nor captured.
     """
     model = copy.deepcopy(model)
     for block in model.stages:
@@ -136,7 +136,7 @@ def gradients(model: StagedFDE, images: Tensor, labels: Tensor, adjoint: str) ->
 
 
 def step_mib(config: Config, data: ImageData, processes: Processes) -> float:
-    """MiB at the peak of one training step, run as it is written; the step before it has made the optimiser's state."""
+    """The peak memory of one training step in MiB, not captured; an earlier step has made the optimiser's state."""
     plain = dataclasses.replace(config, capture=False, compile=False)
     trainer = StageTrainer(plain, data, config.seed, processes)
     batch = trainer.examples.batch(0)

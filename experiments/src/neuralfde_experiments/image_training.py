@@ -1,4 +1,4 @@
-"""The training loop of the image experiments; it can be interrupted at any checkpoint and goes on bit for bit."""
+"""The training loop of the image experiments; interrupted at a checkpoint, it continues bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .replay import Replay
 if TYPE_CHECKING:
     from .images import Config
 
-#: Images judged at once; MNIST's test part and Fashion-MNIST's are whole numbers of these.
+#: The number of images evaluated at once; the test parts of MNIST and Fashion-MNIST are multiples of it.
 JUDGED_AT_ONCE = 500
 #: Seconds between two lines of progress.
 SAID_EVERY = 0.5
@@ -45,7 +45,7 @@ def build(config: Config, data: ImageData) -> ConvFDE:
 
 
 def common(config: Any, data: ImageData) -> dict[str, Any]:
-    """What every model of images is told: what a config says in so many words, and how many classes there are."""
+    """The arguments of every image model: those that the configuration has, and the number of classes."""
     same = ("width", "order", "learn_order", "t", "step", "channels_last", "method", "adjoint", "storage")
     return {"classes": len(data.classes)} | {name: getattr(config, name) for name in same}
 
@@ -54,15 +54,15 @@ class Trainer:
     """One model in training.
 
     Args:
-        config: settings, all of them given (:func:`neuralfde_experiments.images.fill`).
+        config: the settings, complete (:func:`neuralfde_experiments.images.fill`).
         data: the images.
-        seed: of everything random.
+        seed: that of everything random.
         processes: this process among all.
 
     Attributes:
         build: makes the model of a configuration.
-        judged_at_once: images judged at once.
-        judged_by: the stepper that judges.
+        judged_at_once: the number of images evaluated at once.
+        judged_by: the stepper used in evaluation.
     """
 
     build: Callable[[Any, ImageData], nn.Module] = staticmethod(build)
@@ -90,7 +90,7 @@ class Trainer:
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         place = processes.device
         self.cuda = place.type == "cuda"
-        # rates as tensors, so that a captured step reads what they are now
+        # rates as tensors, so that a captured step reads their current values
         self.rate = torch.tensor(config.lr, device=place)
         self.blend = torch.zeros((), device=place)
         lr = self.rate if self.cuda else config.lr
@@ -116,17 +116,17 @@ class Trainer:
 
     @property
     def lost(self) -> bool:
-        """Whether there is nothing left to train; a loss that is not finite is an error unless a subclass takes it."""
+        """Whether to stop, since the loss is not finite; here that is an error, but a subclass may allow it."""
         return False
 
     @property
     def share(self) -> float:
-        """How much of the training is done, by steps or by the clock, whichever is further."""
+        """The share of the training that is done, by steps or by the clock, whichever is larger."""
         limit = 60 * self.config.minutes
         return max(self.step / self.total, (time.perf_counter() - self.began) / limit if limit else 0.0)
 
     def fit(self, report: Report, key: str) -> list[Row]:
-        """Train to the end, from a checkpoint if there is one; the loss and accuracy of every epoch."""
+        """Train to the end, from a checkpoint if there is one; returns the loss and accuracy of every epoch."""
         for _ in self.steps(report, key):
             pass
         return self.curve
@@ -158,7 +158,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """This training's own stream: it can be captured there, and others run beside it."""
+        """Run on a stream of this training, where it can be captured, and beside which others can run."""
         if self.stream is None:
             yield
             return
@@ -179,29 +179,29 @@ class Trainer:
         self.rate.fill_(rate)
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate if self.cuda else rate
-        # the mean of few weights is not held back by the first ones
+        # at the beginning the mean forgets faster, so that the first weights do not dominate
         self.blend.fill_(1 - min(c.ema, (self.step + 1) / (self.step + 11)))
         self._choose_solver(current(self.solver_steps, share))
         (self.replay or self.update)(*self.examples.batch(self.step, share))
         self.step += 1
 
     def _choose_solver(self, step: float) -> None:
-        """Take this step of the solver; another one needs another captured graph."""
+        """Use this step size of the solver; another one needs another captured graph."""
         changed = step != self.blocks[0].options["step"]
         chosen: dict[str, Any] = {"step": step}
         if self.replay is not None and self.replay.failed:
             chosen["stepper"] = "auto"
         if self.captures and (self.replay is None or changed):
-            self.replay = None  # gives its memory back first
+            self.replay = None  # frees its memory first
             self.replay = Replay(self.update)
-            chosen["stepper"] = "single"  # one graph of the whole training step in place of one for each block
+            chosen["stepper"] = "single"  # the whole training step is one graph, in place of one per block
         for block in self.blocks:
             block.options |= chosen
             if self.captures and block.options.get("history") == "auto":
                 block.options["history"] = "full"
 
     def update(self, images: Tensor, labels: Tensor) -> None:
-        """Gradients, optimiser, mean weights and sums of a batch, without a look at any value."""
+        """Gradients, optimiser, mean weights and sums of a batch, without reading any value from the device."""
         c = self.config
         self.optimiser.zero_grad(set_to_none=True)
         with self._precision():
@@ -228,7 +228,7 @@ class Trainer:
         return torch.autocast(self.processes.device.type, dtype=torch.bfloat16, enabled=on)
 
     def end_epoch(self, log: _Logs) -> None:
-        """Judge the model on the held-out images and keep it if its loss there (finer than accuracy) is the lowest."""
+        """Evaluate the model on the held-out images; keep it if its loss there (finer than accuracy) is the lowest."""
         loss, correct, seen = self.processes.total(self.sums).tolist()
         self.sums.zero_()
         if not math.isfinite(loss):
@@ -251,12 +251,12 @@ class Trainer:
         log.write(row)
 
     def more(self, epoch: int, weights: list[Tensor]) -> Row:
-        """What else is told of an epoch, of the weights that are judged."""
+        """Further results of an epoch, for the weights that are evaluated."""
         return {}
 
     @property
     def order(self) -> float:
-        """The order of the equation as it is now."""
+        """The current order of the equation."""
         return float(torch.as_tensor(self.blocks[0].order).detach())
 
     @torch.no_grad()
@@ -268,7 +268,7 @@ class Trainer:
             block.options |= {"step": self.config.step, "stepper": self.judged_by}
         torch._foreach_copy_(self.weights, weights)
         sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)
-        # other batches than in training, for once: not worth compiling for
+        # other batch sizes than in training: not worth compiling
         eager = torch.compiler.set_stance("force_eager") if self.config.compile else contextlib.nullcontext()
         with self._precision(), eager:
             for images, labels in self.examples.parts(part, self.judged_at_once):
@@ -303,7 +303,7 @@ class Trainer:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """All that the rest of the run depends on; the report copies it."""
+        """Everything that the rest of the run depends on; the report copies it."""
         return {
             "step": self.step,
             "seconds": self.seconds,
@@ -321,7 +321,7 @@ class Trainer:
         """Go back to a snapshot."""
         place = self.processes.device
         self.step, self.seconds = state["step"], state["seconds"]
-        self.sums.copy_(state["sums"] * (self.processes.rank == 0))  # it holds those of all processes
+        self.sums.copy_(state["sums"] * (self.processes.rank == 0))  # these are the sums over all processes
         self.curve, self.best = list(state["curve"]), dict(state["best"])
         self.best["weights"] = [w.to(place) for w in self.best["weights"]]
         torch._foreach_copy_([p.data for p in self.weights], [w.to(place) for w in state["weights"]])
@@ -343,7 +343,7 @@ def disagreement(logits: Tensor, views: int) -> Tensor:
 
 
 class _Said:
-    """Loss and accuracy so far, told now and then; the host does not wait for the device to know them."""
+    """Reports loss and accuracy now and then, without making the host wait for the device."""
 
     def __init__(self, report: Report, key: str, total: int) -> None:
         self.report, self.key, self.total = report, key, total
@@ -352,7 +352,7 @@ class _Said:
         self.there: torch.cuda.Event | None = None
 
     def look(self, step: int, sums: Tensor, now: bool) -> None:
-        """Tell what was fetched last, if it has come, and fetch what is next."""
+        """Report what was fetched last, if it has arrived, and fetch the next."""
         if now or (self.step and (self.there is None or self.there.query())):
             self.tell(*((step, sums) if now else (self.step, self.sums)))
             self.step = 0

@@ -1,9 +1,9 @@
 """Classify images with a fractional equation in the middle of a convolutional model.
 
 The paper trains on MNIST with T=20, h=0.1, β=0.5 and batches of 128 (test error 0.36 % with its adjoint, 0.39 % with
-direct differentiation), and on Fashion-MNIST with T=1, β=0.3 (accuracy 92.05 % and 92.35 %). Here MNIST's loss, unlike
-the paper's, asks two random views of an image to agree. The digits of scikit-learn need no files and take about a
-minute on a CPU. Started by ``torchrun``, the batch is split over the processes.
+direct differentiation), and on Fashion-MNIST with T=1, β=0.3 (accuracy 92.05 % and 92.35 %). Here the loss for MNIST,
+unlike the paper's, also makes two random views of an image agree. The digits of scikit-learn need no files and take
+about a minute on a CPU. Under ``torchrun`` the batch is split over the processes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXAMPLES = (
     "neuralfde run images --learn-order --tensorboard runs/order",
     "torchrun --nproc-per-node 4 -m neuralfde run images --dataset mnist",
 )
-#: What a field left at 0 (or empty, or as in UNSET) becomes: the recipes that were measured.
+#: The values of fields that are left at 0 (or empty, or as in UNSET): the settings that were measured.
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
         "epochs": 30, "batch_size": 32, "lr": 4e-3, "schedule": "one-cycle", "ema": 0.99, "t": 1.0, "step": 0.2,
@@ -81,7 +81,7 @@ def _kinds(text: str) -> None:
 
 @dataclass(frozen=True)
 class Config(Options):
-    """Settings of the experiment; a number left at 0 or a text left empty takes what suits the data set."""
+    """Settings of the experiment; a number left at 0 or a text left empty gets the value for the data set."""
 
     dataset: str = option("digits", "mnist, fashion-mnist or digits (embedded in scikit-learn)", choices=tuple(PRESETS))
     data: str = option("", "folder of the image files, as torchvision lays it out; empty: NEURALFDE_DATA")
@@ -166,7 +166,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
 
 @contextlib.contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """So many threads inside, as before afterwards; 0 changes nothing."""
+    """Context with this many CPU threads; 0 changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -176,10 +176,10 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 
 def fill(config: Settings, presets: Mapping[str, dict[str, Any]] = PRESETS) -> Settings:
-    """The configuration with the data set's own values where none are given."""
+    """The configuration with the values of the data set where none are given."""
     unset = {k: v for k, v in presets[config.dataset].items() if getattr(config, k) == UNSET.get(k, type(v)())}
     if "coarse" in unset and (config.t or config.step):
-        unset["coarse"] = ""  # the set's coarser steps belong to its own horizon and step
+        unset["coarse"] = ""  # the coarser steps of the data set are for its own horizon and step
     if "agreement" in unset and config.views == 1:
         unset["agreement"] = 0.0
     filled = dataclasses.replace(config, **unset)
@@ -198,7 +198,7 @@ def train(
     processes: Processes | None = None,
     key: str = "",
 ) -> Row:
-    """Train one model and test the one that the held-out images chose, or the last if none are held out."""
+    """Train one model; test the weights that are best on the held-out images, or the last if none are held out."""
     key = key or f"seed-{seed}"
     if config.save and (config.repeats > 1 or key != f"seed-{seed}"):
         path, added = Path(config.save), key.replace(",", "").replace(" ", "-")

@@ -4,7 +4,7 @@ The equation is ``D^β x = x(a - c y)``, ``D^β y = -y(b - d x)`` with [a, b, c,
 states drawn from [0.5, 5]. The paper trains for 30 epochs with Adam at a learning rate of 0.01 and ends at
 [0.99, 0.48, 1.05, 0.33]. It leaves open the order, the horizon, the number of trajectories, the first guess and the
 minibatches; here they are options, and the first guess is drawn without regard to the truth. Several processes share
-the minibatches of one seed; several seeds are dealt out to them.
+the minibatches of one seed, or get different seeds.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
 
 
 def say_warnings(rows: list[Row], report: Report) -> None:
-    """What the fits warned of, wherever and whenever they were made."""
+    """Repeat the warnings of the fits, also of those in other processes and earlier runs."""
     for row in rows:
         for text in row["warnings"]:
             report.message(f"{row['case']}: {text}")
@@ -115,11 +115,11 @@ def estimate(config: Config, seed: int, report: Report, key: str, group: Any = N
 
     def watch(p: Progress) -> None:
         report.progress(key, p.iteration, p.total, p.loss)
-        if len(stages) == 1:  # a fit goes on within its last stage only, and does not say which one this is
+        if len(stages) == 1:  # a fit can be continued only within its last stage, and does not say which stage it is in
             report.checkpoint(key, p.state)
 
     with warnings.catch_warnings():
-        if config.refine == 1:  # data made on the grid of the fit hold its error: a finer one would be no better
+        if config.refine == 1:  # data made on the grid of the fit contain its error: a finer grid would not be better
             warnings.simplefilter("ignore", StepWarning)
         return fit(
             lotka_volterra,

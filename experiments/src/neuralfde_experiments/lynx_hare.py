@@ -2,8 +2,8 @@
 
 The series has 21 years of pelts, 1900 to 1920, and comes with neuralfde (``neuralfde.cli.pelts`` names its source).
 Both models are fitted to the years up to an origin on the log scale, and forecast the years after it. First guesses
-come from the training years alone: the means give the equilibrium, and a period of ten years the rates. The fits are
-dealt out to the processes that ``torchrun`` starts.
+come only from the training years: the means give the equilibrium, and a period of ten years the rates. ``torchrun``
+distributes the fits.
 """
 
 from __future__ import annotations

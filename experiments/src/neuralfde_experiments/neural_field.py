@@ -1,7 +1,7 @@
 """Learn an unknown right-hand side as a small network from trajectories, then compare its field with the truth.
 
-The data are trajectories of a fractional predator-prey equation; the network is told nothing of its form. Fields are
-compared on states the trajectories visited and never saw during training (``held out``). Several processes share the
+The data are trajectories of a fractional predator-prey equation, whose form the network does not know. Fields are
+compared on states of trajectories that were not used in training (``held out``). Several processes share the
 minibatches.
 """
 

@@ -1,4 +1,4 @@
-"""One process or several started by ``torchrun``: who this one is, and what it may say."""
+"""One process, or several started by ``torchrun``: the index of this one, and what it may report."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Processes:
 
     Args:
         device: where this process computes.
-        rank: its number.
-        count: how many there are.
+        rank: its index.
+        count: the number of processes.
     """
 
     def __init__(self, device: torch.device, rank: int = 0, count: int = 1) -> None:
@@ -34,7 +34,7 @@ class Processes:
 
     @classmethod
     def from_environment(cls, device: str = "auto") -> Processes:
-        """Read what ``torchrun`` sets; with one process nothing is started. Where GPUs are few, they are shared."""
+        """Read what ``torchrun`` sets; a single process starts no group. If there are too few GPUs, they are shared."""
         (rank, count), local, chosen = rank_and_count(), int(os.environ.get("LOCAL_RANK", "0")), place(device)
         if chosen.type == "cuda":
             chosen = torch.device("cuda", local % torch.cuda.device_count())
@@ -44,11 +44,11 @@ class Processes:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.count > 1 and not dist.is_initialized():
-            # torchrun keeps one store over its restarts: without a name of its own, this start would read addresses
-            # that the lost processes left there, and wait for them
+            # torchrun keeps one store over its restarts: without a new name, this start would read the addresses of
+            # lost processes there, and wait for them
             store = dist.PrefixStore(f"start {restarts()}", next(dist.rendezvous("env://"))[0])
             apart = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
-            backend = "nccl" if self.device.type == "cuda" and apart else "gloo"  # nccl wants a GPU for each process
+            backend = "nccl" if self.device.type == "cuda" and apart else "gloo"  # nccl needs a GPU for each process
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count)
             self._started = True
         return self
@@ -59,12 +59,12 @@ class Processes:
         if self._started:
             gloo = dist.get_backend() == "gloo"
             dist.destroy_process_group()
-            if gloo:  # its threads still let go of tensors, which aborts a process that is already ending
+            if gloo:  # its threads are still freeing tensors, which aborts a process that is already exiting
                 time.sleep(LET_GO)
 
     @property
     def group(self) -> Any:
-        """The process group of all; None for one process."""
+        """The process group of all processes; None for a single process."""
         return dist.group.WORLD if self.count > 1 else None
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -80,9 +80,9 @@ class Processes:
         return value
 
     def deal(self, tasks: Sequence[Callable[[], Result]]) -> Iterator[Result]:
-        """The results of all tasks in their order, the same in every process; each task is done by one of them.
+        """The results of all tasks in the same order, the same in every process; each task is done by one process.
 
-        The processes take a task each, exchange what they found, and take the next ones.
+        The processes take a task each, exchange their results, and take the next ones.
         """
         for first in range(0, len(tasks), self.count):
             now = tasks[first : first + self.count]
@@ -95,7 +95,7 @@ class Processes:
     def cases(
         self, report: Report, computes: Mapping[str, Callable[[], Row]], task: str = "", value: str = ""
     ) -> list[Row]:
-        """The rows of independent cases, dealt out to the processes.
+        """The rows of independent cases, distributed over the processes.
 
         ``task`` names them in ``Report.progress``, and ``value`` the column whose latest number is shown there.
         """
@@ -109,7 +109,7 @@ class Processes:
         return rows
 
     def quieten(self, report: Report) -> Report:
-        """The report itself in the first process; in the others one that reads but says and writes nothing."""
+        """The report itself in the first process; in the others one that reads, but shows and writes nothing."""
         return report if self.rank == 0 else _Reader(report)
 
 
@@ -119,7 +119,7 @@ class _Reader(Report):
         self.source = source
 
     def restored(self, key: str) -> dict[str, Any] | None:
-        """What the run goes on from, the same in every process."""
+        """The checkpoint from which the run continues, the same in every process."""
         return self.source.restored(key)
 
     def known(self, key: str) -> dict[str, Any] | None:

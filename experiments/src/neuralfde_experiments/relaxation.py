@@ -1,15 +1,15 @@
 """Fit fractional viscoelastic models to a measured stress relaxation.
 
-The file has two columns, time and relaxation modulus, or ``columns`` says which two are meant; see
-``neuralfde.cli.table_file`` for the forms it may have.
+The file has two columns, time and relaxation modulus, or ``columns`` says which two to use; see
+``neuralfde.cli.table_file`` for its formats.
 Models: ``springpot`` G(t) = K t^-α / Γ(1-α); ``maxwell``, two spring-pots in series,
 G(t) = G t^-β E_{α-β,1-β}(-(t/τ)^{α-β}) with slopes -β early and -α late; ``zener``, a spring beside a spring and a
 spring-pot in series, G(t) = Gₑ + G E_α(-(t/τ)^α). All are fitted to log G, so that every decade counts alike.
 
 An order is a slope only where the relaxation is a power law: a fractional Maxwell element falls as t^-β early and bends
-on its way to t^-α. The slope that orders are held against is therefore that of the power-law range. It is found from
-the data alone: the longest range from the first time on where a straight line on log-log axes has R² ≥ ``straight``.
-The slope over all times stands beside it. The models are dealt out to the processes that ``torchrun`` starts.
+on its way to t^-α. So orders are compared with the slope of the power-law range. This is found from the data alone: the
+longest range from the first time on in which a straight line on log-log axes has R² ≥ ``straight``. The slope over all
+times is given too. ``torchrun`` distributes the models.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Config(Options):
 
 
 def run(config: Config, report: Report | None = None) -> list[Row]:
-    """One row for each model: estimates, intervals, R² on the log scale, and the slopes of the data beside them."""
+    """One row for each model: estimates, intervals, R² on the log scale, and the slopes of the data."""
     report = Report() if report is None else report
     times, modulus, left_out = read(config.path, config.columns, config.skip)
     if left_out:
@@ -115,7 +115,7 @@ def _judge(config: Config, rows: list[Row], straight: Line, report: Report) -> N
 
 
 def read(path: str, columns: str = "", skip: int = 0) -> tuple[Tensor, Tensor, int]:
-    """Positive times and moduli, sorted by time, and how many rows were left out because they are not positive."""
+    """Positive times and moduli, sorted by time, and the number of rows left out because they are not positive."""
     if not path:
         raise InputError("this experiment needs a file: --path FILE with two columns, time and relaxation modulus.")
     table = read_table(path, skip)
@@ -147,7 +147,7 @@ def line(times: Tensor, modulus: Tensor) -> Line:
 
 
 def power_law(times: Tensor, modulus: Tensor, least: float) -> Line:
-    """The longest straight beginning: R² at least ``least``, or the highest there is where none reaches that."""
+    """The longest straight line from the first time on: with R² at least ``least``, or the highest R² if none has."""
     slopes, fits = _prefixes(times, modulus)
     reached = (fits >= least).nonzero()
     last = int(reached[-1] if len(reached) else fits.argmax())

@@ -1,4 +1,4 @@
-"""A function of fixed tensors as one CUDA graph: launching thousands of small kernels one by one takes longer."""
+"""A function of fixed tensors as one CUDA graph, which is faster than launching thousands of small kernels."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ log = logging.getLogger("neuralfde")
 
 
 class Replay:
-    """Runs ``call`` a few times as it is, then captures it, then replays what was captured.
+    """Calls ``call`` a few times, then captures it, then replays the capture.
 
-    All calls count: none is made for the warm-up alone. ``call`` reads its inputs, and all it leaves behind it writes
-    into tensors that stay; it may not look at any value. Where it cannot be captured it goes on as it is.
+    Every call does its work: none is for the warm-up only. ``call`` must write its results into tensors that persist,
+    and may not read values from the device. If it cannot be captured, it is called as usual.
 
     Args:
-        call: what is done, a function of tensors that returns nothing.
-        warm_up: calls before the capture.
+        call: a function of tensors that returns nothing.
+        warm_up: the number of calls before the capture.
     """
 
     def __init__(self, call: Callable[..., None], warm_up: int = 3) -> None:
@@ -30,7 +30,7 @@ class Replay:
         self.inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> None:
-        """Call it on these inputs, on the current stream, which must be the same every time and not the default one."""
+        """Call it with these inputs on the current stream, which must always be the same and not the default stream."""
         if self.inputs:
             torch._foreach_copy_(self.inputs, inputs)
         else:
@@ -58,7 +58,7 @@ class Replay:
 
 
 def _reset(stream: torch.cuda.Stream) -> None:
-    """After a capture that failed the random generator still waits for its end; one that succeeds brings that."""
+    """Run a successful capture: after one that failed, the random generator still waits for its end."""
     spare = torch.zeros(1, device=stream.device)
     torch.cuda.synchronize(stream.device)
     with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):

@@ -1,4 +1,4 @@
-"""Tables for people, in Markdown."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from neuralfde.cli.experiment import Report
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> str:
-    """A Markdown table without a line break at its end; the last ``numbers`` columns are aligned to the right."""
+    """A Markdown table without a final line break; the last ``numbers`` columns are right-aligned."""
     rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
     return "\n".join("| " + " | ".join(str(cell) for cell in cells) + " |" for cells in [head, rule, *rows])
 

@@ -1,4 +1,4 @@
-"""The adjoint of the discrete scheme, exact by construction: each step's graph is rebuilt, or kept."""
+"""The adjoint of the discrete scheme, exact by construction: the graph of each step is rebuilt, or kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..solve import loop
 
 
 class _Discrete:
-    """The scheme itself is differentiated, step by step, so the gradient equals that of autograd."""
+    """Differentiates the scheme itself, step by step, so that the gradient equals that of autograd."""
 
     exact = True
     pull = staticmethod(loop.backward)

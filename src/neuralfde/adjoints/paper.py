@@ -43,7 +43,7 @@ class Paper:
             record.tape.use(SingleSteps(plan, run), march, forward_task)
         read, _, compare = readers(plan, c, record.tape, record.witness)
         outside = dict(zip(plan.nodes, grads[0].unbind(0), strict=True))
-        terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this node and later ones
+        terminal = torch.zeros_like(z0)  # the sum of ∂L/∂z at this grid point and all later ones
         multiplier = torch.zeros_like(z0)
 
         def step(task: Task, work: Work, k: int) -> None:
@@ -78,7 +78,7 @@ class Paper:
     def _products(
         self, plan: Plan, n: int, row: Tensor, c: Coefficients, multiplier: Tensor, totals: Totals
     ) -> tuple[Tensor | None, ...]:
-        """``λ ∂f/∂z`` at step ``n``; ``h λ ∂f/∂θ`` goes to the totals."""
+        """``λ ∂f/∂z`` at step ``n``; ``h λ ∂f/∂θ`` is added to the totals."""
         field, shape = plan.field, plan.field.shape
         x = leaves(row, shape)
         own = c.local if c.local.ndim == 1 else c.local[n]

@@ -1,11 +1,11 @@
-"""What is found again from one solve to the next: every cache of the package, bounded and with one lock.
+"""What is reused from one solve to the next: every cache of the package, bounded and with one lock.
 
-A cache may only save work. Each entry is found by everything that it depends on, so that whatever changes is a new
-entry: weights that are changed in place, another mode, dtype or device. ``clear()`` empties all of them.
+A cache only saves work, it never changes a result: the key of an entry contains everything that the value depends on,
+including the contents of weights, the mode, the dtype and the device. ``clear()`` empties all caches.
 
-Small tensors that were copied between host and device are found again too. The numbers of a scheme are computed on the
-host, and an order may live on the device; a copy makes the host wait for the device, and none may be made while the
-caller captures a CUDA graph around a solve.
+Small tensors that were copied between host and device are cached too. Weights are computed on the host, while an order
+may be on the device. Each copy makes the host wait for the device, and while the caller captures a CUDA graph around a
+solve, no copy may be made at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ALL: list[Cache[Any]] = []
 
 
 class Cache(Generic[_T]):
-    """The last ``size`` values, by key; the oldest goes first."""
+    """The ``size`` values that were used last, by key."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size
@@ -40,10 +40,10 @@ class Cache(Generic[_T]):
         _ALL.append(self)
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The value of this key, made if it is not there. Two threads may both make it; one of them is kept.
+        """The value of this key, made by ``make`` if it is missing. If two threads make it at once, one is kept.
 
-        What is made in inference mode is of no use to training, and is an entry of its own; what is made inside a
-        transform of ``torch.func`` belongs to it and is not kept.
+        Tensors made in inference mode cannot be used in training, so the mode is part of the key. A value made inside a
+        transform of ``torch.func`` belongs to that transform and is not kept.
         """
         key = (key, torch.is_inference_mode_enabled())
         with _LOCK:
@@ -61,7 +61,7 @@ class Cache(Generic[_T]):
         return found
 
     def peek(self, key: Hashable) -> _T | None:
-        """The value of this key, or None."""
+        """The value of this key, or None if it is missing."""
         with _LOCK:
             return self.entries.get((key, torch.is_inference_mode_enabled()))
 
@@ -73,9 +73,9 @@ class Cache(Generic[_T]):
 
 @dataclass
 class Verdict:
-    """What was seen of a function: that it gives the same values when vectorised, and the numbers of a sample.
+    """What was observed of a function: that it gives the same values under vmap as one by one, and its ``samples``.
 
-    ``samples`` has these by the most numbers up to which they were looked for.
+    These are the elements of a sample, which do not interact with other samples, by the limit of the search.
     """
 
     vectorised: bool = False
@@ -83,13 +83,13 @@ class Verdict:
 
 
 class Verdicts:
-    """The verdicts on each function, by the kind of state and all that the function can reach."""
+    """The verdicts on each function, by the kind of state and everything that the function can reach."""
 
     _known: ClassVar[dict[int, tuple[weakref.ref[Any], dict[Hashable, Verdict]]]] = {}  # by identity, not equality
 
     @classmethod
     def of(cls, func: Any, kind: Hashable) -> Verdict:
-        """The verdict on this function; that on one that cannot be referred to weakly is not kept."""
+        """The verdict on this function; not kept if the function does not allow weak references."""
         try:
             with _LOCK:
                 key = id(func)
@@ -107,7 +107,7 @@ class Verdicts:
 
 
 def listed() -> dict[str, int]:
-    """The name of every cache and how many entries it has."""
+    """The name of every cache and its number of entries."""
     with _LOCK:
         return {cache.name: len(cache.entries) for cache in _ALL} | {"vectorised": len(Verdicts._known)}
 
@@ -122,7 +122,7 @@ def clear() -> None:
 
 _ON_DEVICE: Cache[Tensor] = Cache("numbers on the device", 64)
 _ON_HOST = WeakTensorKeyDictionary()
-_IN_GRAPHS: set[Tensor] = set()  # a captured graph reads them at every replay, so they are never given back
+_IN_GRAPHS: set[Tensor] = set()  # a captured graph reads them at every replay, so they are never freed
 
 
 def capturing() -> bool:
@@ -131,9 +131,9 @@ def capturing() -> bool:
 
 
 def to_device(x: Tensor, like: Tensor, contents: Hashable = None) -> Tensor:
-    """``x`` in the dtype and on the device of ``like``; found by its contents if it was there before.
+    """``x`` in the dtype and on the device of ``like``; copies of small tensors are cached by their contents.
 
-    ``contents`` says what they are in fewer words than the numbers themselves.
+    ``contents`` identifies the contents where a short key exists, so that they need not be read.
     """
     if x.device == like.device or x.numel() > TABLE_NUMBERS:
         _refuse_capture(x.device != like.device)
@@ -148,7 +148,7 @@ def to_device(x: Tensor, like: Tensor, contents: Hashable = None) -> Tensor:
 
 
 def to_host(x: Tensor) -> Tensor:
-    """``x`` in float64 on the CPU; one that needs no gradient is fetched again only after it was changed."""
+    """``x`` in float64 on the CPU; a tensor without gradient is fetched again only if it has changed."""
     if x.device.type == "cpu" or not is_constant(x) or x.is_inference():
         _refuse_capture(x.device.type != "cpu")
         return x.to(device="cpu", dtype=torch.float64)
@@ -161,7 +161,7 @@ def to_host(x: Tensor) -> Tensor:
 
 
 def _refuse_capture(copies: bool) -> None:
-    """Raise where a copy would break the capture, before it does."""
+    """Raise if a copy would break a capture that is under way."""
     if copies and capturing():
         raise UnsupportedError(
             "a solve inside a CUDA graph capture may copy nothing between host and device. Run the same solve once "

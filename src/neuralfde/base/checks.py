@@ -1,4 +1,4 @@
-"""One value at a time: constructors and public calls say in the same words what they take."""
+"""Checks of single values, so that constructors and public calls refuse bad ones in the same words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def whole(name: str, value: Any, least: int = 1, most: float = math.inf, hint: str = "") -> int:
-    """A whole number in this range; ``hint`` says what else can be done."""
+    """A whole number from ``least`` to ``most``; ``hint`` ends the message with what to do instead."""
     kind = isinstance(value, int) and not isinstance(value, bool)
     if kind and least <= value <= most:
         return value  # type: ignore[no-any-return]
@@ -26,7 +26,7 @@ def whole(name: str, value: Any, least: int = 1, most: float = math.inf, hint: s
 
 
 def real(name: str, value: Any, above: float = -math.inf, below: float = math.inf, hint: str = "") -> float:
-    """A finite number between these two, which are not allowed themselves."""
+    """A finite number strictly between ``above`` and ``below``."""
     kind = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind and above < value < below:
         return float(value)
@@ -40,7 +40,7 @@ def _refused(name: str, value: Any, rule: str, hint: str, kind: bool) -> Excepti
 
 
 def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
-    """An object from its name; an object of the right kind is passed through."""
+    """The object with this name in the table; an object of the right kind is returned as it is."""
     if isinstance(given, kinds):
         return given  # type: ignore[no-any-return]
     if isinstance(given, str):
@@ -51,7 +51,7 @@ def named(kind: str, given: Any, table: Mapping[str, _T], kinds: Any) -> _T:
 
 
 def function(name: str, value: Any, call: str) -> None:
-    """Something that can be called."""
+    """Raise unless the value can be called; ``call`` shows how it will be."""
     if not callable(value):
         raise InputTypeError(
             f"{name} must be callable as {call}, got {type(value).__name__}. Pass a function or a module."
@@ -59,7 +59,7 @@ def function(name: str, value: Any, call: str) -> None:
 
 
 def number(name: str, value: Any, hint: str = "For a list of numbers use torch.tensor.") -> None:
-    """A real number, or a tensor of some."""
+    """Raise unless the value is a real number or a tensor of real numbers, at least one."""
     if not isinstance(value, Tensor):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             got = type(value).__name__
@@ -71,7 +71,7 @@ def number(name: str, value: Any, hint: str = "For a list of numbers use torch.t
 
 
 def tensor(name: str, value: Any, also_complex: bool = False) -> None:
-    """A tensor of floating-point numbers."""
+    """Raise unless the value is a tensor of floating-point numbers, or of complex ones where these are allowed."""
     if not isinstance(value, Tensor):
         raise InputTypeError(f"{name} must be a tensor, got {type(value).__name__}. Use torch.tensor.")
     if not (value.is_floating_point() or (also_complex and value.is_complex())):
@@ -79,7 +79,7 @@ def tensor(name: str, value: Any, also_complex: bool = False) -> None:
 
 
 def numbers(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """A number, nested lists of them, an array or a tensor, as a tensor; Python's numbers get this dtype."""
+    """A number, nested lists of numbers, an array or a tensor, as a tensor; Python's numbers get this dtype."""
     try:
         return torch.as_tensor(value, dtype=None if hasattr(value, "dtype") else dtype)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -87,7 +87,7 @@ def numbers(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def reals(name: str, value: Any, hint: str = "Give a real number.") -> Tensor:
-    """The same of real numbers; Python's are of double precision, which the default dtype would round."""
+    """As :func:`numbers`, for real numbers. Python's become float64: the default dtype would round them."""
     found = numbers(name, value, torch.float64)
     if found.is_complex():
         raise InputTypeError(f"{name} is complex and must be real. {hint}")
@@ -96,7 +96,7 @@ def reals(name: str, value: Any, hint: str = "Give a real number.") -> Tensor:
 
 @functools.cache
 def installed_memory() -> int:
-    """Bytes of memory of this machine, used or not; more than anyone asks for where the system does not say."""
+    """The memory of this machine in bytes, used or free; 2^62 if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Uniform and graded grids, and any mesh: where the solver steps, and where the answer is asked for."""
+"""Grids (uniform, graded, or any mesh) and requests: where steps end, and at which times the caller wants states."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _REQUESTS: Cache[Request] = Cache("grids of steps", 32)
 class Grid:
     """The points ``t_n = start + T (n/N)^r`` for ``n = 0 … N``; r = 1 is the uniform grid, ``start + n * step``.
 
-    Or any others: ``points``, float64 (steps + 1,), are the times since the start, and ``moving`` the same with
-    gradients, where some have them.
+    Any other mesh is given by ``points``, the times since the start, float64 (steps + 1,). If some of them get
+    gradients, ``moving`` has the same times with their graph.
     """
 
     start: float
@@ -37,18 +37,18 @@ class Grid:
 
     @staticmethod
     def through(start: float, elapsed: Tensor, moving: Tensor | None = None) -> Grid:
-        """The grid with points at these times since the start."""
+        """The grid with these times since the start, (steps + 1,), as its points."""
         count, end = elapsed.shape[0] - 1, float(elapsed[-1])
         return Grid(start, end / count, count, points=elapsed, moving=moving)
 
     @property
     def uniform(self) -> bool:
-        """Whether all steps have one length."""
+        """Whether all steps have the same size."""
         return self.grading == 1 and self.points is None
 
     @property
     def cause(self) -> str:
-        """What makes it other than uniform, as the caller wrote it."""
+        """Why it is not uniform, in terms of the caller's arguments."""
         return "a mesh (grid=, jumps=, a tolerance)" if self.points is not None else f"grading={self.grading:g}"
 
     @property
@@ -68,23 +68,23 @@ class Grid:
 
     @cached_property
     def extremes(self) -> tuple[float, float]:
-        """The lengths of the shortest and of the longest step; some at a time, without a table of all."""
+        """The smallest and the largest step size, computed in parts, without a table of all."""
         parts = [self.elapsed[k : k + (1 << 16) + 1].diff().aminmax() for k in range(0, self.steps, 1 << 16)]
         return min(float(x.min) for x in parts), max(float(x.max) for x in parts)
 
     def times(self, like: Tensor) -> Tensor:
         """All grid points, in the dtype and on the device of ``like``; shape (steps + 1,).
 
-        They are the caller's: a func that writes to its time changes nothing that is found again.
+        This is a copy, so that a ``func`` that writes to its time does not change the cached table.
         """
         contents = ("grid", self.start, self.step, self.steps, self.grading) if self.points is None else None
         return to_device(self.start + self.elapsed if self.start else self.elapsed, like, contents).clone()
 
     def positions(self, times: list[float], eps: float = torch.finfo(torch.float64).eps) -> tuple[float, ...]:
-        """Where these times lie: the index of the cell plus the part of it that has passed.
+        """Where these times lie on the grid: the index of the cell, plus the fraction of the cell that has passed.
 
-        On a mesh a time is that of a point where it differs by its rounding, ``eps``, and not by more; one beyond the
-        mesh lies that far beyond its last cell.
+        On a mesh, a time that differs from a point only by rounding (``eps``) is at that point. A time after the end
+        is extrapolated from the last cell.
         """
         if self.uniform:
             start, step = self.start, self.step
@@ -102,7 +102,7 @@ class Grid:
         return positions * self.step if self.uniform else _between(self.elapsed, positions)
 
     def held(self, positions: Tensor) -> Tensor:
-        """Positions of times that stay where they are while the points around them move."""
+        """The positions of times that stay fixed while the points around them move; differentiable in the points."""
         if self.moving is None:
             return positions
         low = positions.long().clamp(max=self.steps - 1)
@@ -112,16 +112,16 @@ class Grid:
 
 @dataclass(frozen=True)
 class Mesh:
-    """The grid as the weights see it: each group of numbers has its own time, ``horizon · (t - t_0)``.
+    """The grid as the weights see it: each group of elements has its own time, ``horizon · (t - t_0)``.
 
     Attributes:
         steps: the number of steps.
-        elapsed: (steps + 1,), the times since the start, before they are multiplied by the horizon.
-        start: the initial time, before it is multiplied.
-        uniform: whether all steps have one length.
-        horizon: (groups,), the factor of each group.
+        elapsed: (steps + 1,), the times since the start, not yet multiplied by the horizon.
+        start: the initial time, not multiplied by the horizon.
+        uniform: whether all steps have the same size.
+        horizon: (groups,), the time scale of each group.
         velocity: whether ``z'_0`` is given too.
-        rates: of the exponentials that stand for the kernel; None where all weights are wanted.
+        rates: the rates of the exponentials that approximate the kernel; None if all weights are needed.
     """
 
     steps: int
@@ -134,24 +134,24 @@ class Mesh:
 
     @property
     def step(self) -> Tensor:
-        """The (mean) length of a step in each group, (groups,)."""
+        """The (mean) step size of each group, (groups,)."""
         return self.elapsed[-1] / self.steps * self.horizon
 
     @property
     def times(self) -> Tensor:
-        """The time since the start of each point in each group, (steps + 1, groups)."""
+        """The times since the start of all points in each group, (steps + 1, groups)."""
         return self.elapsed[:, None] * self.horizon
 
     def at(self, positions: Tensor) -> Tensor:
-        """The times since the start at positions counted in steps, (times, 1 or groups): (times, groups)."""
+        """The times since the start, (times, groups), at positions in steps, (times, 1 or groups)."""
         return _between(self.elapsed, positions) * self.horizon
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller asked for: the grid and the positions of the output times on it, in steps.
+    """What the caller asked for: the grid, and the positions of the output times on it, in steps.
 
-    ``own``, float64 (times, samples), are those of each sample where a batch does not share its times.
+    If each sample has its own output times, ``own`` has their positions, float64 (times, samples).
     """
 
     grid: Grid
@@ -171,7 +171,7 @@ class Request:
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """The grid index of each output time that lies on the grid, -1 where it does not."""
+        """The grid index of each output time that lies on the grid; -1 for the others."""
         found = torch.tensor(self.positions, dtype=torch.float64)
         near, slack = found.round(), WHOLE_SLACK if self.grid.uniform else 0.0
         whole = (found - near).abs() <= slack * found.abs().clamp(1, 1e3)
@@ -179,7 +179,7 @@ class Request:
 
     @cached_property
     def between(self) -> Tensor:
-        """The output times between grid points, in steps: float64 (times, 1 or samples); of samples, all times."""
+        """The positions of output times between grid points, float64 (times, 1); all of ``own``, if that is given."""
         if self.own is not None:
             return self.own
         found = torch.tensor(self.positions, dtype=torch.float64)
@@ -187,12 +187,12 @@ class Request:
 
     @property
     def cells(self) -> Tensor:
-        """The grid point before each of :attr:`between`, as many."""
+        """The index of the grid point before each position of :attr:`between`, in the same shape."""
         return self.between.floor().clamp(max=self.grid.steps - 1)
 
 
 def _between(points: Tensor, positions: Tensor) -> Tensor:
-    """What the points are at positions counted in steps, linear between them."""
+    """The values of ``points`` at positions in steps, linear between neighbours."""
     low = positions.long().clamp(max=len(points) - 2)
     return torch.lerp(points[low], points[low + 1], positions - low)
 
@@ -204,9 +204,9 @@ def request(
     grading: float = 1.0,
     mesh: Tensor | Sequence[float] | Grid | None = None,
 ) -> Request:
-    """Read ``t``, ``step``, ``steps`` and ``grid`` as a user gives them, or say what does not fit.
+    """Read ``t``, ``step``, ``steps`` and ``grid`` as a user gives them, or raise an error that says what is wrong.
 
-    A few steps to one time are found again, with what was computed of their grid.
+    Requests for a number T and a moderate number of steps are cached, with what was computed of their grids.
     """
     plain = mesh is None and step is None and type(t) is type(grading) is float
     if plain and type(steps) is int and 0 < steps <= TABLE_NUMBERS:
@@ -236,13 +236,13 @@ def _request(
         return Request(grid, (), False, places.clamp(0, grid.steps).view(own.shape))
     dtype = t.dtype if isinstance(t, Tensor) and t.is_floating_point() else torch.float64
     found = grid.positions(times, torch.finfo(dtype).eps)
-    # rounding of the ends is not asked for; a long last step would have seen it as a part of itself
+    # the ends are exact: on a mesh, the rounding of an end could be a visible fraction of a cell
     positions = (0.0, *found[1:-1], float(grid.steps))
     return Request(grid, positions[-1:] if terminal else positions, terminal)
 
 
 def mesh_of(mesh: Tensor | Sequence[float], start: float, end: float) -> Grid:
-    """The grid with these points, which begin and end with the times asked for."""
+    """The grid with these points, which must begin and end with the initial and the last time."""
     if not isinstance(mesh, Tensor | Sequence) or isinstance(mesh, str):
         raise InputTypeError(f"grid must be a 1-D tensor of increasing times, got {type(mesh).__name__}.")
     points = increasing(reals("grid", mesh) if isinstance(mesh, Sequence) else mesh, "grid")
@@ -267,13 +267,13 @@ def _grading(grading: float, step: float | None) -> float:
         raise InputError(f"grading={grading:g} must be at least 1. {meaning}")
     if grading != 1 and step is not None:
         raise InputError(
-            "a graded grid has steps of many lengths: give steps= (their number) with grading=, not step=."
+            "a graded grid has steps of different sizes: give steps= (their number) with grading=, not step=."
         )
     return float(grading)
 
 
 def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
-    """The times that are asked for, the initial one first, and whether only the last one's state is."""
+    """The times of ``t``, the initial one first, and whether only the last state is requested."""
     if isinstance(t, Tensor) and t.ndim == 2 and name == "t":
         return ends_of_series(t), False
     if isinstance(t, Tensor):
@@ -298,7 +298,7 @@ def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
 def _count(start: float, end: float, step: float | None, steps: int | None) -> int:
     if (step is None) == (steps is None):
         raise InputError(
-            "give exactly one of step= (the length h of a step) and steps= (their number); "
+            "give exactly one of step= (the step size h) and steps= (the number of steps); "
             f"got {'both' if step is not None else 'neither'}."
         )
     if steps is not None:
@@ -314,12 +314,12 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
     raise InputError(
         f"step={step:g} does not divide [{start:g}, {end:g}]. "
         f"Use step={(end - start) / high:.6g} ({high} steps) or step={(end - start) / low:.6g} ({low} steps), "
-        "or pass steps=, or grid= for steps of many lengths."
+        "or pass steps=, or grid= for steps of different sizes."
     )
 
 
 def _tabulated(count: float) -> None:
-    """Raise where the tables of so many steps can never be held: times and weights, in float64 and as the state is."""
+    """Raise if the times and weights of so many steps, in float64 and in the state's dtype, exceed the memory."""
     if 24 * count > (memory := installed_memory()):
         count = min(count, 1e30)
         raise InputError(

@@ -1,335 +1,351 @@
 """Every threshold of the solver, with the measurement behind it.
 
-A threshold decides how a solve is done, never what it means: on both sides of each the numbers are the same to
-rounding. Sizes count numbers of a state (all elements of ``z0``). "Measured" names the script that shows where the two
-sides cross.
+A threshold decides how a solve is done, not what it returns: on both sides of it the results agree to rounding, or to
+the requested tolerance. "Elements" are those of the whole state ``z0``, unless a comment says otherwise; 8-32-8 is a
+network with layers of these widths. A script in brackets repeats the measurement.
 """
 
 from __future__ import annotations
 
 # ---- which stepper `auto` takes -------------------------------------------------------------------------------------
 
-#: States up to this many numbers are stepped by Picard's iteration on the CPU, by explicit and by implicit schemes: a
-#: step is then mostly calls, and one vectorised call replaces many. Measured: benchmarks/small_states.py, where 64
-#: numbers gain 2 to 10 times, 256 nothing; implicit steps evaluate func some eight times anyway.
+#: On the CPU, states of up to this many elements are stepped by Picard's iteration: with explicit and with implicit
+#: schemes. A step of a small state consists mostly of Python calls, and one vectorised call replaces many. 64 elements
+#: gain a factor of 2 to 10, 256 nothing; an implicit step evaluates func some eight times (benchmarks/small_states.py).
 PICARD_NUMBERS = 64, 2048
-#: The same on a GPU, for explicit steps that cannot be captured. A single implicit step waits for the host some ten
-#: times; 16 steps of the paper's image block, 294,912 numbers each, take 27 µs a step at once, 93 µs one by one (H200).
+#: The same on a GPU; explicit steps only if they cannot be captured. A single implicit step waits for the host some ten
+#: times: 16 steps of the paper's image block, 294,912 elements, take 27 µs per step at once, 93 µs one by one (H200).
 PICARD_NUMBERS_GPU = 1 << 13, 1 << 19
-#: A func with more parameters than this costs more than its calls (a layer of 180 × 180 takes about 10 µs).
+#: On the CPU, a func with more parameters than this is not vectorised over time: its arithmetic takes longer than its
+#: calls (a layer of 180 × 180 takes about 10 µs).
 PICARD_PARAMETERS = 1 << 15
-#: CUDA graphs are captured at once from this many steps on: a capture costs about three eager passes over a block.
+#: Solves of this many steps or more are captured as CUDA graphs at once: a capture costs some three passes of a block.
 GRAPHS_AT_ONCE = 64
 #: Shorter solves are captured when they come for this many times, so that a single call does not pay for a capture.
 GRAPHS_REPEATS = 3
-#: Shapes of a func whose graphs are kept; each holds its static buffers (a block of rows, twice).
+#: For each func, the graphs of this many different solves are kept; each holds static buffers of two blocks of rows.
 GRAPHS_KEPT = 4
 
-#: Bytes of all results of a func up to which its operations are repeated in the same memory, which holds them all, and
-#: steps from which on: to write them down takes as long as some ten steps. 200 steps of 64 networks 8-32-8 by vmap take
-#: 15 ms in place of 27, with gradients 54 for 70; 500 doubled ones of a batch of 64, 32-64-32, 76 for 100.
+#: The operations of a func are recorded and repeated in the same memory if all their results take at most this many
+#: bytes, and the solve has at least this many steps: recording takes as long as some ten steps. 200 steps of 64
+#: networks 8-32-8 by vmap take 15 instead of 27 ms, with gradients 54 instead of 70; 500 steps of the augmented system
+#: of 32-64-32, batch 64, take 76 instead of 100 ms.
 REPEATED_BYTES, REPEATED_STEPS = 1 << 22, 24
 
 # ---- Picard's iteration ---------------------------------------------------------------------------------------------
 
-#: Blocks are this many times longer than those of single steps: a longer block costs few more iterations.
+#: Its blocks are this many times longer than those of single steps: a longer block needs few more iterations.
 PICARD_BLOCKS = 2
-#: Numbers in all steps that are iterated together; more of them take longer than the calls that they save.
+#: At most this many elements, in all steps together, are iterated at once; more take longer than the calls they save.
 PICARD_TOGETHER = 1 << 14
-#: The same on a GPU, which only many of them fill.
+#: The same on a GPU, which needs many elements to be busy.
 PICARD_TOGETHER_GPU = 1 << 23
-#: A stage whose changes grow by less than this factor in two iterations may soon contract: later steps are tried again.
+#: If the changes of an implicit stage grow by less than this factor in two iterations, later steps may converge and are
+#: tried again; otherwise all further steps are single.
 PICARD_STIFF = 16.0
-#: Calls of func in an implicit step, about.
+#: About how many calls of func an implicit step takes.
 IMPLICIT_CALLS = 8
-#: Calls that a set of steps must save for an iteration of some twenty to pay, and in a training, whose backward pass
-#: saves more: 20 steps of a network 8-32-8 by predictor take 1.4 ms for 1.0, with gradients 3.7 for 5.1.
+#: Steps are iterated together only if they replace at least this many calls of func: without gradients, and in a
+#: training, where the backward pass saves more. An iteration takes some twenty calls. 20 steps of 8-32-8 by predictor
+#: take 1.4 ms iterated and 1.0 ms single, with gradients 3.7 and 5.1 ms.
 PICARD_FEWEST = 40, 15
-#: Iterations before one looks whether they have settled: looking costs as much as a small func. With 6, trainings of
-#: 8-32-8 take 1 to 3 % less time than with 4, and solves of two numbers as long or 1 % less.
+#: Convergence is not tested before this many iterations: a test costs as much as a small func. With 6, trainings of
+#: 8-32-8 take 1 to 3 % less time than with 4, and solves of two elements 0 to 1 % less.
 PICARD_BLIND = 6
-#: Iterations that may be made beside half of the calls that they replace.
+#: An iteration is given up after half as many calls of func as it replaces, plus this many.
 PICARD_EXTRA = 16
-#: Two iterations that leave more than this share of a change stand still.
+#: If a change is still more than this share of the change two iterations before, the iteration has stalled, and what is
+#: left may be rounding inside func.
 PICARD_STILL = 0.8
-#: A backward iteration that changes nothing by more than this many roundings, and no less than before, stands still.
+#: In the backward pass, changes of at most this many roundings that no longer shrink count as converged.
 STANDSTILL = 256
-#: Numbers of a sample up to which its Jacobians, one product each, are cheaper than some twenty iterations backward,
-#: and numbers in the sums of a row from which on: 16 × 2 by abm take 45 ms in place of 63, 3 by predictor 52 for 45.
+#: Blocks of a backward pass are solved by the Jacobians of samples, one product per element, if a sample has at most
+#: the first number of elements, and the sums of a row have at least the second in all: some twenty iterations cost
+#: more. 16 samples of 2 elements by abm take 45 instead of 63 ms, a state of 3 by predictor 52 instead of 45.
 PICARD_SAMPLE, PICARD_ROW = 4, 8
-#: The same beside single steps: numbers of the state, and these times the parameters of func, up to which Jacobians
-#: take less time than the calls that they save. Solve and gradient of Riccati's equation by abm: 512 numbers in 64 ms,
-#: not 151, 2048 130 for 190, 4096 as long; networks 2-16-2 and 2-64-2 of 256 samples 33 for 50 and 89 for 76.
+#: The same if the forward pass took single steps: up to so many elements, and so many elements times parameters of
+#: func. Riccati's equation by abm with its gradient: 512 elements take 64 instead of 151 ms, 2048 130 instead of 190,
+#: 4096 as long; 256 samples of 2-16-2 take 33 instead of 50 ms, of 2-64-2 89 instead of 76.
 SAMPLES_NUMBERS, SAMPLES_WORK = 1 << 11, 1 << 16
-#: Bytes of a state up to which the backward pass of explicit steps is iterated though their forward pass is not: of one
-#: solve, and of several by vmap, whose calls take longer. Networks 8-32-8 with 200 steps, 16 samples 18 in place of 37
-#: ms (double precision 27 for 38), 64 samples 34 for 42 (59 for 47); 64 of them by vmap 61 for 121 (105 for 135).
-#: These are taken one by one after all where the operations of a step can be repeated, which takes 54 ms for 59.
+#: The backward pass of explicit single steps is iterated for states of up to this many bytes: of one solve, and of
+#: several by vmap, whose calls take longer. 200 steps of 8-32-8: 16 samples take 18 instead of 37 ms (in float64 27
+#: instead of 38), 64 samples 34 instead of 42 (59 instead of 47); 64 networks by vmap 61 instead of 121 (105 instead of
+#: 135). If the operations of a step can be repeated, single steps are taken after all: 54 instead of 59 ms.
 PICARD_BACKWARD = 1 << 10, 1 << 11
-#: Numbers in all steps up to which implicit steps are found by Newton's method with a dense matrix. Those of a tiny
-#: state are taken so many at once where Picard's iteration does not settle soon. Forward, 100 steps of bdf2 with 2
-#: numbers that do: 2.9 ms, by Newton's method 5.1; 200 of trapezoid with 3 that do not: 12 and, stiff, 10; by Picard's
-#: iteration, which would give way to single steps, 250 and 265.
+#: Implicit steps with up to this many elements in all are solved together by Newton's method with a dense matrix; for a
+#: tiny state only after Picard's iteration has failed. Forward, 100 steps of bdf2 with 2 elements, for which Picard's
+#: iteration converges, take 2.9 ms, by Newton's method 5.1. 200 steps of trapezoid with 3 elements, for which it does
+#: not, take 12 ms by Newton's method, stiff 10, and 250 and 265 by Picard's, which falls back to single steps.
 NEWTON_NUMBERS = 64
-#: Where own weights on a mesh grow by this factor, steps are as long as what they have to follow lets them be, and
-#: Picard's iteration is not tried on tiny states: a march and 40 steps over six decades take 15.0 in place of 16.8 ms.
+#: If local weights grow by more than this factor in a block, the steps of a mesh are as long as the solution allows,
+#: and tiny states go to Newton's method at once: a march and 40 steps over six decades take 15.0 instead of 16.8 ms.
 PICARD_UNEVEN = 100.0
-#: Its iterations, and how exact its differences are, at best.
+#: Newton's method for such a block is given up after this many iterations; the relative error of its Jacobians, which
+#: are finite differences, is taken to be at least the second number.
 NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 
 # ---- steps in one kernel --------------------------------------------------------------------------------------------
 
-#: Steps from which, and numbers of the state up to which, ``auto`` takes a kernel for a training with exponentials and
-#: rows on the device: compiling takes seconds, then a training step of 2000 is 5 to 11 times faster than by CUDA graphs
-#: (H200, networks 32-64-32 with batches of 64 and 4096; 100,000 systems of two numbers too), at the price of what is
-#: kept for a block.
+#: ``auto`` takes a kernel for trainings of at least this many steps and states of up to this many elements, with
+#: exponentials and rows on the device. Compiling takes seconds; then a training step of 2000 steps is 5 to 11 times
+#: faster than by CUDA graphs (H200, 32-64-32 with batches of 64 and 4096; 100,000 systems of two elements too). The
+#: price is the memory held for a block.
 KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 18
-#: Samples of a program where features are single numbers, one a thread, and where they are tiles: of 32 samples tiles
-#: spill registers and are 10 to 50 times slower (H200, networks 32-64-32).
+#: Samples per program: if features are scalars, one sample per thread, and if they are tiles. Tiles of 32 samples spill
+#: registers and are 10 to 50 times slower (H200, 32-64-32).
 KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, 16
-#: Numbers of a sample up to which it fits into one program.
+#: A sample has at most this many elements, so that it fits into one program.
 KERNEL_FEATURES = 512
-#: Warps of a program of single numbers, and of one of tiles, few or many. With four, two programs share a
-#: multiprocessor: 4096 samples take 4.8 ms forward, not 6.1, and 3.6 to be replayed, not 4.6; 64 take the same, and 256
-#: of a narrow state more. With four the backward pass spills registers and takes 1.6 to 2.2 of the time (H200).
+#: Warps per program: of scalars, and of tiles either few or many. With four, two programs share a multiprocessor: 4096
+#: samples take 4.8 instead of 6.1 ms forward, and 3.6 instead of 4.6 to be replayed; 64 samples take the same, and 256
+#: of a narrow state more. In the backward pass four spill registers and take 1.6 to 2.2 times as long (H200).
 KERNEL_WARPS, KERNEL_TILE_WARPS = 4, (4, 8)
-#: Bytes of exact lags and exponentials of a program up to which four warps hold them in registers.
+#: Four warps are used if the exact lags and exponentials of a program take at most this many bytes of registers.
 KERNEL_TILE_HELD = 80 << 10
-#: Features in a tile, and operations on single numbers and on tiles up to which a function becomes a kernel.
+#: Features per tile; a func becomes a kernel if it has at most this many operations on scalars, or on tiles.
 KERNEL_TILE, KERNEL_NUMBERS, KERNEL_TILES = 64, 400, 400
-#: Programs that compute what a backward pass takes of its rows.
+#: At most this many programs recompute what a backward pass needs of its rows.
 KERNEL_REPLAYS = 1024
-#: Numbers of all matrices up to which they are held for all steps; more are read again at every step.
+#: Matrices with up to this many entries in all stay on the multiprocessor for all steps; more are read at every step.
 KERNEL_HELD = 1 << 13
-#: Steps of a block whose rows are read at once; numbers of a row whose products with others a program adds up, one a
-#: thread, and for how many exponentials where programs would be few.
+#: How many steps of a block are read at once. For the gradient of the weights: how many elements of a row a program
+#: handles, one per thread, and for how many exponentials, if there would be few programs.
 KERNEL_ROWS, KERNEL_PAIRS, KERNEL_PAIRED = 8, 32, 8
-#: Blocks of the full history are so many times longer: each is a launch, and inside it sums are read step by step.
+#: With the full history, blocks are this many times longer than those of single steps: each is one launch, inside which
+#: contributions of earlier steps are read step by step.
 KERNEL_LONGER = 2
-#: With exponentials a block has up to this many steps, and numbers in its rows and in what matrices take and give
-#: (2 GiB in float32: with half of that a training step of 4096 samples takes 43 ms instead of 36).
+#: With exponentials, a block has up to this many steps, and elements in its rows and inputs and outputs of matrix
+#: products (2 GiB in float32: with half of that, a training step of 4096 samples takes 43 instead of 36 ms).
 KERNEL_BLOCK, KERNEL_BLOCK_NUMBERS = 2048, 1 << 29
-#: A kernel has room for a multiple of so many exponentials: each is held and computed (22 to 34 for 2000 to a million
-#: steps), and each multiple is compiled.
+#: Kernels are compiled for multiples of this many exponentials: each of these takes registers and time (2000 to a
+#: million steps need 22 to 34), and each multiple is another kernel.
 KERNEL_MODES = 8
-#: Exact lags up to which a kernel holds them and the exponentials beyond them in registers.
+#: A kernel holds up to this many exact lags, with the exponentials beyond, in registers; for more it reads a matrix.
 HELD_LAGS = 32
-#: Numbers of a sample up to which exponentials stay in registers: with 128 and 32 exponentials most of them spill.
+#: Exponentials are held in registers for samples of up to this many elements: with 128 and 32 exponentials most spill.
 KERNEL_FADING = 64
-#: Slots of a kernel's elements: a node times the first and a feature of it, or, below zero, a constant times the second
-#: and an element of it. No node has as many features, no constant as many elements.
+#: How the elements in a kernel are numbered: feature i of node n is n times the first number plus i; elements of
+#: constants are negative, with the second number. No node has so many features, no constant so many elements.
 KERNEL_SLOTS = 1 << 20, 1 << 36
 
 # ---- implicit stages ------------------------------------------------------------------------------------------------
 
-#: Numbers of a sample up to which its Jacobian is a matrix, and numbers in all these matrices. With 512 the inverse
-#: takes 30 ms and a product 0.1 ms, as long as two or three calls of a small func.
+#: The Jacobian of a sample of up to this many elements is a dense matrix, if those of all samples have up to this many
+#: entries. With 512 the inverse takes 30 ms and a product 0.1 ms, as long as two or three calls of a small func.
 DENSE_NUMBERS, DENSE_MEMORY = 512, 1 << 24
-#: Numbers of a state beyond which bands are looked for before matrices: those of 64 samples of 200 numbers, 20 MB, take
+#: For states of more elements, bands are tried before dense matrices: those of 64 samples of 200 elements (20 MB) take
 #: 5 ms to read, their bands 0.3 ms to eliminate (benchmarks/stiff.py).
 DENSE_WIDE = 1024
-#: The half width of a band up to which it is eliminated by blocks, and the least size of a block.
+#: Bands of up to this half width are solved by block elimination; the smallest size of a block.
 BAND_WIDEST, BAND_BLOCK = 64, 64
-#: Numbers in the inverses of tridiagonal matrices beyond which they are solved by cyclic reduction: 8 levels of two
-#: operations on 200 numbers take 60 µs, a product with one inverse 8 µs, with those of 64 samples 2 ms.
+#: Tridiagonal matrices whose inverses would have more entries than this are solved by cyclic reduction: 8 levels of two
+#: operations on 200 elements take 60 µs, a product with one inverse 8 µs, with the inverses of 64 samples 2 ms.
 BAND_DENSE = 1 << 18
-#: Colours of a sparse Jacobian, a product each, up to which it is looked for: by itself, where a user asks for it.
+#: A sparse Jacobian may have up to this many colours, one product each: if ``auto`` looks for it, and if a user does.
 SPARSE_SOUGHT, SPARSE_COLOURS = 64, 256
-#: Numbers in products with a sparse Jacobian that are asked for together.
+#: Products with a sparse Jacobian are computed together up to this many elements.
 SPARSE_TOGETHER = 1 << 22
-#: Vectors of the bases in which a linear part that may grow is looked at, where its eigenvalues are not known.
+#: Vectors of the Arnoldi bases that show whether a linear part with unknown eigenvalues makes solutions grow.
 GROWTH_PRODUCTS = 30
-#: Chebyshev polynomials up to which a function of a sparse matrix is summed in them: 180 products with 50,000 numbers
-#: and their gradients take half as long as some twenty complex LU (benchmarks/linear_exact.py), and each is kept.
+#: A function of a sparse matrix is a sum of up to this many Chebyshev polynomials, each of which is kept for gradients:
+#: 180 products with 50,000 elements and their gradients take half as long as some twenty complex LU factorisations
+#: (benchmarks/linear_exact.py).
 CHEBYSHEV_TERMS = 1024
-#: Terms below this share of the largest value are left out of such a sum.
+#: Terms below this share of the largest value are left out of this sum.
 CHEBYSHEV_ROUNDING = 1e-13
-#: Without steps: times of one contour lie within this factor, what is below exp(-digits) is left out of its integral,
-#: rounding grows by at most exp(loss), and by exp(growth) where A does. Beyond that, matrices up to this size have a
-#: function of their own.
+#: Linear equations without steps: the times of one contour differ by at most this factor; its integral leaves out
+#: exp(-digits); rounding grows by at most exp(loss); solutions may grow by at most exp(growth). Beyond that, matrices
+#: of up to this size are solved by the Mittag-Leffler function of a matrix.
 CONTOUR_WINDOW, CONTOUR_DIGITS, CONTOUR_LOSS, CONTOUR_GROWTH, CONTOUR_MATRIX = 5.0, 34.0, 5.0, 20.0, 64
-#: Nodes of a contour, a system each; of eigenvalues left of 0 it takes 14 to 70.
+#: A contour has at most this many nodes, with a linear system each; for eigenvalues left of 0 it needs 14 to 70.
 CONTOUR_NODES = 320
-#: A solution from fewer nodes may be off by this share, otherwise there is none: A is too far from normal.
+#: If a solution from fewer nodes differs by more than this share, A is too far from normal, and the solve is refused.
 CONTOUR_OFF = 1e-6
-#: Vectors of the basis in which the numerical range of a sparse matrix is looked at, where its discs do not say, and
-#: directions in a quarter of the plane in which its region is measured.
+#: Vectors of the Lanczos basis that bounds the numerical range of a sparse matrix if Gershgorin's discs do not, and the
+#: number of directions, in a quarter of the plane, in which its region is measured.
 LANCZOS_PRODUCTS, REGION_RAYS = 61, 180
-#: Vectors of a basis for all of these systems with a sparse matrix, some three times the root of |λ| t^β, and the share
-#: of the states that they may miss. Beyond them each system has a sparse LU, five times as long for 10,000 numbers.
+#: An Arnoldi basis for all systems of a contour has at most this many vectors, about three times the root of |λ| t^β,
+#: and leaves at most this share of the states. Beyond that each system has a sparse LU, which takes five times as long
+#: for 10,000 elements.
 ARNOLDI_VECTORS, ARNOLDI_ROUNDING = 320, 1e-12
-#: Vectors between two looks at what they miss: a look takes as long as some ten products.
+#: Its error is tested after every this many vectors: a test takes as long as some ten products.
 ARNOLDI_LOOK = 16
-#: Numbers beyond which a norm of their sizes takes longer than two calls: on a CPU six times as long.
+#: The largest of up to this many elements is found by a norm, of more by abs and amax: on a CPU the norm then takes six
+#: times as long as these two calls.
 NORM_NUMBERS = 1024
-#: Updates that shrink by less than this factor ask for a new matrix.
+#: A new matrix is made if an update is more than this share of the last one.
 STAGE_STALE = 0.1
-#: Plain iterations of a stage, one evaluation each, in place of systems without a structure, where each product costs
-#: three: if they contract too slowly to end within so many, GMRES would take as many products.
+#: Without a structure of the Jacobian, a stage is solved by up to this many fixed-point iterations, one evaluation
+#: each. If they contract too slowly for that, GMRES needs about as many products, which cost three evaluations each.
 STAGE_PLAIN = 200
-#: A step with so much smaller a weight asks for a matrix of its own: the error of its slope is its state's over it.
+#: A step whose local weight is smaller than this share of that of the matrix gets a new matrix: the error of its slope
+#: is the error of its state divided by the weight.
 STAGE_SHORTER = 1 / 64
-#: A Jacobian of up to so many numbers is kept, and its matrix made anew for each step of another length: 0.1 ms. With
-#: the matrix of the step before, a mesh of growing steps asks for a Jacobian at every second step, each 0.6 ms: a solve
-#: to a tolerance takes half as long again (benchmarks/adaptive_work.py).
+#: A Jacobian of up to this many entries is kept, and its matrix is made again for each new step size, in 0.1 ms. With
+#: the matrix of the previous step, a mesh of growing steps needs a new Jacobian at every second step, each 0.6 ms, and
+#: a solve to a tolerance takes half as long again (benchmarks/adaptive_work.py).
 STAGE_KEPT = 1 << 10
-#: A change of at most this share of a state may be rounding inside func, which is then looked at: in ten bits, where
-#: a stage hardly contracts, 0.001 and more.
+#: A change of less than this share of a state may be rounding inside func, which is then estimated: with the ten bits
+#: of TF32, if a stage hardly contracts, it is 0.001 and more.
 STAGE_NEAR = 1e-2
-#: Updates of this many roundings do not shrink any further.
+#: Updates of up to this many times the estimated rounding count as converged.
 STAGE_ROUNDING = 256
-#: Of two solutions of a stage, ``w_0 (f(b) - f(a)) = b - a``: a move with less than this share of it met only one.
+#: Two solutions of a stage satisfy ``w_0 (f(b) - f(a)) = b - a``. If along an update ``w_0 f`` grows by less than this
+#: share of it, there is no other solution on the way.
 STAGE_GROWTH = 0.8
 
 # ---- large functions ------------------------------------------------------------------------------------------------
 
-#: Numbers in the states of steps whose func is evaluated in one call of a split backward pass: 8 of the paper's image
-#: block, each of which takes some 16 rows (150 MiB together).
+#: In a split backward pass, func is evaluated in one call for as many steps as have this many elements together: 8 of
+#: the paper's image block, each of which needs some 16 rows (150 MiB together).
 SPLIT_NUMBERS = 5 << 19
-#: Steps of a solve, and backward passes with the same graphs, from which on ``auto`` tries a split one: reading func
-#: takes seconds. It is kept where it takes less than this share of the time, measured there and then. H200: the image
-#: block takes 0.78, a network 32-64-32 with a batch of 64 0.64.
+#: ``auto`` tries a split backward pass for solves of at least this many steps, after this many backward passes with the
+#: same graphs, since tracing func takes seconds. It is kept if a block then takes less than this share of the time,
+#: measured on the spot. H200: the image block takes 0.78, 32-64-32 with a batch of 64 takes 0.64.
 SPLIT_STEPS, SPLIT_PASSES, SPLIT_SHARE = 64, 3, 0.95
 
 # ---- histories ------------------------------------------------------------------------------------------------------
 
-#: From this many steps on, `auto` sums distant blocks by FFT (benchmarks/scaling.py: where the two curves cross).
+#: From this many steps on, ``auto`` sums distant blocks by FFT: there the two curves of benchmarks/scaling.py cross.
 FFT_STEPS = 8192
-#: A guess of the number of exponentials, for predictions before any weights are known.
+#: How many exponentials are assumed in predictions of memory and work, before any weights are known.
 EXPONENTIALS_GUESS = 30
-#: From this many steps on a mesh, `auto` sums the far past as exponentials: the N² weights of each pair of steps take
-#: longer than all else. Training steps of 1000 numbers by abm: 0.25 against 0.23 s with 512 steps, 5.9 against 1.0 s
-#: with 2048; of 3 numbers 0.2 against 0.7 s with 2048, but 100 MB of weights.
+#: From this many steps on a mesh, ``auto`` sums the distant past as exponentials: the N² weights would take longer than
+#: everything else. Training steps of 1000 elements by abm take 0.23 s (full 0.25) with 512 steps, 1.0 s (full 5.9) with
+#: 2048; of 3 elements 0.7 s (full 0.2) with 2048, but full holds 100 MB of weights.
 MESH_STEPS = 512
-#: Steps, and bytes, beyond which checkpoints take no more memory but compute rows more than once more: a million steps
-#: of 2048 numbers in single precision take 16 MiB and up to five more evaluations, in place of 140 MiB and one.
+#: For more steps, and beyond this many bytes, checkpoints take no more memory but recompute rows more than once: a
+#: million steps of 2048 elements in float32 take 16 MiB and up to five more evaluations, instead of 140 MiB and one.
 CHECKPOINT_STEPS, CHECKPOINT_BYTES = 10_000, 16 << 20
-#: Rows of more numbers make a good matrix product with a quarter of the block, and a quarter of the memory.
+#: For rows of more elements, blocks are a quarter as long: matrix products are still efficient, with less memory.
 WIDE_ROW = 1 << 16
-#: Blocks of up to this many numbers are turned around in one copy; larger ones row by row, without a second block.
+#: Blocks of up to this many elements are reversed in one copy; larger ones row by row, without a second block.
 FLIPPED_NUMBERS = 1 << 18
-#: Numbers alive at once in an FFT product (16 MiB in single precision), and fetched at once from rows on the host.
+#: An FFT product works on this many elements at a time (16 MiB in float32); rows on the host are fetched in such parts.
 FFT_CHUNK = FETCH_CHUNK = 1 << 22
-#: The most bytes of rows that travel between device and host or file in one transfer, and its rows; of small ones as
-#: many as have the bytes named last: a transfer takes the host as long as the steps of a kernel take a GPU.
+#: A transfer of rows between device and host or file has at most the first number of bytes. It has the second number of
+#: rows, or, if they are small, the third number of bytes: it takes the host as long as steps in a kernel take a GPU.
 TRANSFER_BYTES, TRANSFER_ROWS, TRANSFER_LEAST = 8 << 20, 16, 1 << 20
-#: Columns in a program of the kernel that adds weighted rows.
+#: Columns per program of the kernel that adds weighted rows (history/kernels.py).
 AXPY_COLUMNS = 1024
-#: What coefficients of powers of attention (models/powers.py) may add up to: about how far rounding errors grow.
+#: The sizes of coefficients of powers of attention (models/powers.py) add up to this at most: so rounding errors grow.
 POWERS_SUM = 100.0
-#: Panels of distant rows (history/panels.py): from this many on they save more than they cost.
+#: Panels of distant rows (history/panels.py) are used from this many on: fewer cost more than they save.
 PANELS_FEWEST = 4
-#: Rows of this many numbers, or solves of this many steps, take panels of this length.
+#: Panels have the third length if rows have more elements than the first number, or solves more steps than the second.
 PANELS_WIDE, PANELS_MANY, PANELS_LONG = 1 << 16, 4096, 256
 
 # ---- solves in plain operations -------------------------------------------------------------------------------------
 
-#: Steps in a block of a solve that is composed of plain operations: each slope is added to the rest of its block.
+#: Steps per block of a solve that is composed of PyTorch operations: each slope is added to the rest of its block.
 COMPOSED_BLOCK = 16
-#: Numbers of an implicit stage there, whose Jacobian is a dense matrix.
+#: There, an implicit stage has at most this many elements, since its Jacobian is a dense matrix.
 COMPOSED_NUMBERS = 512
 
 # ---- steps to a tolerance ------------------------------------------------------------------------------------------
 
-#: Caution in the next length, and how much longer or shorter it may be: slopes over cells of very different lengths say
-#: little about their bend. With these D^½ y = -y takes no rejected step.
+#: The next step size is this share of the one that would just meet the tolerance, and between the other two factors of
+#: the last one: slopes over cells of very different lengths say little about curvature. So D^½ y = -y has no rejected
+#: step.
 ADAPTIVE_CAUTION, ADAPTIVE_GROWTH, ADAPTIVE_SHRINK = 0.9, 2.0, 0.1
 #: The first step changes the state by this share of the root of the tolerance, and is at most this share of the
-#: horizon: a slope that begins with 0 says nothing. With 1/64 of it z = 1/(1+t) is missed on [0, 1000] at rtol=1e-2.
+#: horizon: an initial slope of 0 says nothing. With 1/64 of the horizon, z = 1/(1+t) on [0, 1000] fails at rtol=1e-2.
 ADAPTIVE_FIRST, ADAPTIVE_FIRST_SHARE = 0.1, 1e-3
-#: The estimated error of the slopes, times this and the time over which it counts, is held below the tolerance. With it
-#: D^½ y = -y to T=1000 errs by 0.99e-5 at rtol=1e-5 (benchmarks/adaptive.py).
+#: A factor of the estimated error of slopes, which, times the time over which it counts, is kept below the tolerance.
+#: With it, D^½ y = -y to T=1000 has an error of 0.99e-5 at rtol=1e-5 (benchmarks/adaptive.py).
 ADAPTIVE_WEIGHT = 1.3
-#: An error of the slopes counts no longer than this many times it takes them to change by their size: before a pole all
-#: that matters is recent. Without it D^½ y = y³ takes 7000 steps to where it blows up at rtol=1, with it 20.
+#: An error of slopes counts for at most this many times the time in which slopes change by their own size: before a
+#: pole only the recent past matters. Without it, D^½ y = y³ takes 7000 steps until it blows up at rtol=1, with it 20.
 ADAPTIVE_PASSES = 10.0
-#: ``w_0 |J|`` of explicit steps, by the rule of their predictor: ABM(ahead=True) is stable up to 2.0 on the negative
-#: axis for each order, ABM() up to 0.62 (order 1) to 0.81 (0.3).
+#: The largest ``w_0 |J|`` of explicit steps, by the rule of their predictor: on the negative axis ABM(ahead=True) is
+#: stable up to 2.0 for all orders, ABM() up to 0.62 (order 1) to 0.81 (order 0.3).
 ADAPTIVE_STIFFNESS = {"ahead": 1.7, "left": 0.6}
-#: A solve whose error comes out larger than was asked is made again for this share of it, so often in all. Twice does
-#: for every problem and tolerance of benchmarks/adaptive.py.
+#: There are at most this many solves. If the error of one is too large, the next one aims at this share of the
+#: tolerance. Two suffice for every problem and tolerance of benchmarks/adaptive.py.
 ADAPTIVE_ATTEMPTS, ADAPTIVE_AGAIN = 4, 0.4
-#: Where a tolerance may take more steps than allowed, and so many are allowed, two larger ones foresee how many: each
-#: time by this factor. D^½ y = -y to T=1 at rtol=1e-12 is refused in 2 s in place of 29 s.
+#: If ``max_steps`` is at least the first number and a tolerance may need more, marches with two larger tolerances, each
+#: by the second factor, predict how many: D^½ y = -y to T=1 at rtol=1e-12 is refused in 2 s instead of 29 s.
 ADAPTIVE_FORESEEN, ADAPTIVE_COARSER = 10_000, 100.0
-#: The kernel is taken to this share of the tolerance, and so are implicit stages of the march.
+#: In the march, the error of the kernel is this share of the tolerance, and so is that of implicit stages.
 ADAPTIVE_KERNEL, ADAPTIVE_STAGE = 1e-3, 1e-3
 
-#: The point before a jump lies this share of the horizon before it: further apart than rounding, nearer than any step.
+#: The grid point before a jump is this share of the horizon before it: more than rounding, less than any step.
 JUMP_LENGTH = 1e-12
-#: A point less than this share of its step after a jump is left out: how it moves with the jump's time is not smooth.
+#: Grid points less than this share of their step after a jump are left out: states there are no smooth function of its
+#: time.
 JUMP_CLEARANCE = 0.1
 
-#: A slope is predicted from the change over the cell before unless that is shorter than this share of the new one.
+#: Slopes are extrapolated from the change over the last cell, unless that is shorter than this share of the new one.
 AHEAD_SHORTEST = 1e-6
-#: From this size of w_0 A on, slopes of a linear part in a rule of order 2 are differences of states, where steps are
-#: uneven or in single precision; below it they are products with A. Error of ten steps of 600 fourth differences in
-#: float32, times 1e3, 1e4, 1e5, by products: 6e-3, 0.5, 23; by differences 8e-6, 2e-3, 4e-3. Diffusion of 50 to 200
-#: numbers is alike from 16 to 64.
+#: If w_0 A is at least this large, in rules of order 2 with uneven steps or in float32, the slope of a linear part is a
+#: difference of states; otherwise it is a product with A. The error of ten steps with 600 fourth differences in
+#: float32, times 1e3, 1e4, 1e5, is 6e-3, 0.5, 23 by products and 8e-6, 2e-3, 4e-3 by differences. For diffusion on 50
+#: to 200 points all thresholds from 16 to 64 are alike.
 LARGE_STEP = 16.0
-#: Share of its digits, as w_0 A times one rounding, that a solve with a linear part may lose before it says so.
+#: A warning is given if a solve with a linear part loses more than this share of its digits: w_0 A times one rounding.
 LOST_DIGITS = 1e-2
-#: How far the predicted state of ABM(ahead=True) goes towards the corrected one. An error of it is then multiplied by
-#: x (x - 2)/3, x = -w_0 J, at most 1/3 up to x = 2.4, where one full correction more would make it x².
+#: The prediction of ABM(ahead=True) moves this share of the way to its correction. With x = -w_0 J this multiplies its
+#: error by x (x - 2)/3, at most 1/3 up to x = 2.4, where one full correction more would multiply it by x².
 AHEAD_SHARE = 1 / 3
 
-#: The share of the steps over which an event that ends a solve is looked for first; then over twice as many.
+#: An event that ends a solve is first searched for over this share of the steps, then over twice as many, and so on.
 EVENT_FIRST_SHARE = 1 / 16
-#: How often the state of a sample may be reset: each time takes a solve.
+#: The state of a sample may be reset this many times: each takes a solve.
 EVENT_ROUNDS = 1000
 
-# ---- what is found again --------------------------------------------------------------------------------------------
+# ---- what is computed at once, and what is cached -------------------------------------------------------------------
 
-#: Weights of output between grid points that are computed at once: some ten times as many numbers are alive by then.
+#: Weights of output between grid points are computed in parts of this many, for which ten times as many are held.
 OUTPUT_NUMBERS = 1 << 20
-#: Steps whose own weights on a mesh are computed at once: some five times as many numbers are alive by then.
+#: Weights of the newest cell on a mesh are computed for this many steps at a time; five times as many are held then.
 OWN_WEIGHTS = 1 << 16
-#: Times that are made single tensors at once: for all of a million steps they took 450 MB.
+#: Times are made 0-d tensors this many at once: for all of a million steps they took 450 MB.
 INSTANTS = 1024
-#: Cells of a mesh whose exponentials are taken together for output between points: 1000 times on a mesh of 4000 steps
-#: add 0.7 s to a solve of 0.6 s; by quadrature for each cell 3.6 s.
+#: Exponentials for output between grid points of a mesh are summed over this many cells together, on meshes of at least
+#: as many: 1000 times on a mesh of 4000 steps add 0.7 s to a solve of 0.6 s; by quadrature over each cell 3.6 s.
 DENSE_CELLS = 128
-#: Small tables are compared by their contents; larger ones are made anew, which takes no longer than comparing.
+#: Tables of up to this many numbers are cached by their contents; to make larger ones again takes as long as comparing.
 TABLE_NUMBERS = 1 << 14
-#: Numbers in all states of a solve, those of a state counted as so many at least, up to which its past is held without
-#: asking how much memory is free (8 MiB in single precision) and its reading, of up to 4096 steps, is found again.
+#: With up to this many elements in all states of a solve (8 MiB in float32), a state counting as at least the second
+#: number, its history is kept in full without checking the free memory, and the reading of its arguments, of up to 4096
+#: steps, is cached.
 SMALL_NUMBERS, SMALL_STATE = 1 << 21, 1 << 9
-#: From this many orders on their weights are computed on the GPU of the state, in float64, up to so many numbers
-#: (1 GiB, and several times that on the way): for 100,000 orders and 1000 steps that takes seconds on the host.
+#: From this many orders on, their weights are computed in float64 on the GPU of the state, up to this many weights (1
+#: GiB, and several times that meanwhile): for 100,000 orders and 1000 steps this takes seconds on the host.
 DEVICE_ORDERS, DEVICE_WEIGHTS = 1 << 12, 1 << 27
-#: Weights of a scheme up to this many numbers are found again.
+#: Tables of up to this many weights of a scheme are cached.
 WEIGHTS_NUMBERS = 1 << 13
 
-# ---- what counts as the same, and how much is looked at -------------------------------------------------------------
+# ---- what counts as the same, and how much is compared --------------------------------------------------------------
 
-#: How far from a whole number of steps still counts as rounding: times may arrive in float32.
+#: How far from a whole number of steps counts as rounding: times may be float32.
 WHOLE_SLACK = 1e-6
 #: More exponentials than this do not help in float64: the least-squares matrix is numerically singular long before.
 MOST_TERMS = 64
-#: Weights up to this many numbers have a fit that is found again by them.
+#: The fit of up to this many weights is cached by these weights.
 FITTED_NUMBERS = 1 << 21
-#: All lags of a fit are checked up to this many; beyond it as many, spaced by their logarithm.
+#: Up to this many lags a fit is checked at all of them; beyond that at as many, spaced logarithmically.
 CHECKED_LAGS = 100_000
-#: Weights of a fit that are compared at once, and lags at least: each comparison is eight operations (2000 steps and
-#: one order: 0.16 ms in place of 0.45).
+#: A check compares about this many weights at a time, and at least so many lags: each comparison is eight operations
+#: (2000 steps and one order: 0.16 instead of 0.45 ms).
 CHECKED_NUMBERS, FEWEST_CHECKED = 1 << 13, 1 << 10
-#: Lags whose panels are tabulated at once.
+#: The weights of panels are computed for this many lags at a time.
 PANELS_LAGS = 4096
-#: Bytes of pinned memory that are asked for at once: it is handed out in powers of two, and reused from pass to pass.
+#: Pinned memory is allocated in pieces of up to this many bytes, which are rounded to powers of two, and then reused.
 PINNED_BYTES = 256 << 20
-#: Entries at both ends of a container that are compared to see whether a call of func has changed it.
+#: To see whether a call of func has changed a container, this many entries at both ends are compared.
 COMPARED_ENTRIES = 8
-#: Steps at which both passes must agree on the value of func: one for so many steps, and how many at most.
+#: Both passes must agree on the value of func at one of so many steps, but at this many steps at most.
 WITNESS_STEPS, WITNESSES = 256, 4
-#: Calls of a function before it is captured: the first ones choose algorithms and make workspaces.
+#: A function is called this many times before it is captured: the first calls choose algorithms and make workspaces.
 WARM_UP = 2
-#: Times besides the start at which ``suggest_step`` compares solutions.
+#: ``suggest_step`` compares solutions at this many times besides the start.
 COMPARED_TIMES = 16
-#: A fit takes derivatives of a solution of up to so many steps with all weights as matrices: 64 MB for two sums.
+#: For up to this many steps, a fit computes derivatives of a solution with all weights as matrices: 64 MB for two sums.
 TANGENT_STEPS = 2000
-#: How long the longest series lasts in the time of a latent state. Two decaying waves, 40 epochs: with 1 the loss is
-#: 0.53, with 4 it is 0.13, with 10 0.09, since a network of the usual size turns a state by about 1 in a unit of time.
+#: How long the longest series lasts in the time of a latent state. Two decaying waves, 40 epochs: the loss is 0.53 with
+#: 1, 0.13 with 4 and 0.09 with 10, since a network of the usual size changes a state by about 1 per unit of time.
 SERIES_LENGTH = 10.0
-#: Numbers in all rows of a solve up to which they are written down, though they can be computed again from its slopes:
-#: trainings of 8-32-8 take 4 % less time with 20 steps of trapezoid and 5 % with 200 of abm, with others the same.
+#: With up to this many elements in all rows of a solve, rows are stored although they could be recomputed from slopes:
+#: trainings of 8-32-8 take 4 % less time with 20 steps of trapezoid, 5 % with 200 of abm, and the same with others.
 KEPT_NUMBERS = 1 << 16

@@ -1,4 +1,4 @@
-"""States of any structure as flat rows: the solver only ever sees tensors of shape (groups, width)."""
+"""States of any structure as flat rows: inside the solver every state is a tensor of shape (groups, width)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _TENSORS: Cache[Structure] = Cache("structures of tensors", 64)
 
 @dataclass(frozen=True)
 class Structure:
-    """How a tensor, tuple, dict or nesting of them becomes one row of shape (groups, width), and back.
+    """How a tensor, tuple, dict or nesting of tensors becomes one row of shape (groups, width), and back.
 
-    Numbers of the state that share an order form a group. ``spans`` says for each tensor over which of its axes the
-    order varies: axes ``lo … hi - 1``, so that a tensor of shape (L…, G…, R…) becomes rows (G, L·R). None: one group.
+    Elements of the state that share an order form a group. ``spans`` has a pair (lo, hi) for each tensor: the order
+    varies over its axes ``lo … hi - 1``, so that a tensor of shape (L…, G…, R…) becomes G rows of L·R elements. None
+    means that all elements form one group.
     """
 
     spec: pytree.TreeSpec
@@ -38,17 +39,17 @@ class Structure:
 
     @cached_property
     def numel(self) -> int:
-        """Numbers in one state."""
+        """The number of elements of a state."""
         return sum(s.numel() for s in self.shapes)
 
     @property
     def groups(self) -> int:
-        """Rows of numbers that share an order."""
+        """The first axis of a row; the elements of each group share an order."""
         return self.row_shape[0]
 
     @cached_property
     def row_shape(self) -> tuple[int, int]:
-        """The shape of a flat row; the width divides what each tensor has in every one of its groups."""
+        """The shape (groups, width) of a row; the width divides the elements per order of every tensor."""
         if self.spans is None:
             return (1, self.numel)
         counts = [s.numel() // s[lo:hi].numel() for s, (lo, hi) in zip(self.shapes, self.spans, strict=True)]
@@ -80,7 +81,7 @@ class Structure:
         return pytree.tree_unflatten(leaves, self.spec)
 
     def spread(self, name: str, numbers: Any) -> Tensor:
-        """Numbers broadcastable to the state as one number per group: float64 (groups,) on the CPU; differentiable."""
+        """Numbers that broadcast to the state, as one per group: float64 (groups,) on the CPU; differentiable."""
         leaves = _matched(self, name, numbers)
         if self.spans is None:
             return leaves[0].reshape(1)
@@ -96,13 +97,13 @@ class Structure:
 
 
 def grouped(structure: Structure, numbers: dict[str, Any]) -> Structure:
-    """The structure with groups fine enough that each of these numbers is constant in every group."""
+    """The structure with groups so fine that all given numbers (orders, horizons) are constant in each of them."""
     if all(isinstance(given, int | float) for given in numbers.values()):
         return structure
     found: list[list[int]] = [[] for _ in structure.shapes]
     several = False
     for name, given in numbers.items():
-        if isinstance(given, Tensor) and given.numel() == 1:  # on a GPU, to look at it takes a copy
+        if isinstance(given, Tensor) and given.numel() == 1:  # one group; reading it would take a copy from the GPU
             continue
         leaves = _matched(structure, name, given)
         several |= len({id(leaf) for leaf in leaves}) > 1
@@ -116,7 +117,7 @@ def grouped(structure: Structure, numbers: dict[str, Any]) -> Structure:
 
 
 def _matched(structure: Structure, name: str, numbers: Any) -> list[Tensor]:
-    """One float64 tensor on the CPU for each tensor of the state; checked to broadcast to it."""
+    """One float64 tensor on the CPU for each tensor of the state, which it is checked to broadcast to."""
     if isinstance(numbers, Tensor | int | float):
         leaves = [_number(name, numbers)] * len(structure.shapes)
     else:
@@ -157,7 +158,7 @@ def _join(rows: Tensor, lead: torch.Size, shape: torch.Size, lo: int, hi: int) -
 
 
 def structure_of(z0: Any, name: str = "z0") -> Structure:
-    """Read the structure of an initial state, or say what is wrong with it."""
+    """Read the structure of an initial state, or raise an error that says what is wrong with it."""
     leaves, spec = ([z0], None) if isinstance(z0, Tensor) else pytree.tree_flatten(z0)
     if not leaves:
         raise InputError(f"{name} is empty; the state needs at least one tensor.")
@@ -199,13 +200,13 @@ def _of_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> S
 
 
 def all_finite(*tensors: Tensor) -> bool:
-    """Whether no number is infinite or none at all, in one look: the extremes are as bad as the worst of them."""
+    """Whether all elements are finite, with one transfer to the host: NaN and infinity show in the extremes."""
     worst = [torch.maximum(-low, high) for low, high in (torch.aminmax(value_of(x)) for x in tensors if x.numel())]
     return all(map(math.isfinite, torch.stack(worst).tolist() if len(worst) > 1 else map(float, worst)))
 
 
 def alike(tree: Any, other: Any) -> bool:
-    """Whether two states have one structure, and in it tensors of the same shapes, dtypes and devices."""
+    """Whether two states have the same structure, with tensors of the same shapes, dtypes and devices."""
     (mine, spec), (theirs, given) = pytree.tree_flatten(tree), pytree.tree_flatten(other)
     return bool(spec == given) and all(
         isinstance(a, Tensor) and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
@@ -218,7 +219,7 @@ def tensors_in(tree: Any) -> list[Tensor]:
     if isinstance(tree, Tensor):
         return [tree]
     kind = type(tree)
-    if kind is tuple or kind is list:  # ten times faster than pytree, and a recorded step asks for every call
+    if kind is tuple or kind is list:  # ten times faster than pytree; recording a step does this for every operation
         return [x for part in tree for x in tensors_in(part)]
     if kind in (int, float, bool, str, type(None)):
         return []
@@ -226,7 +227,7 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 
 def replace_tensors(tree: Any, tensors: list[Tensor]) -> Any:
-    """The same structure with its tensors replaced, in order; everything else is kept."""
+    """The same structure with its tensors replaced by these, in order; everything else stays."""
     if not tensors:
         return tree
     if isinstance(tree, Tensor):
@@ -237,7 +238,7 @@ def replace_tensors(tree: Any, tensors: list[Tensor]) -> Any:
 
 
 def is_complex(z0: Any) -> bool:
-    """Whether the state is complex; one that is so in part is refused."""
+    """Whether the state is complex; mixed states are refused."""
     found = {x.is_complex() for x in tensors_in(z0)}
     if len(found) > 1:
         raise InputTypeError(

@@ -1,4 +1,4 @@
-"""Times that are given as a tensor: increasing ones, and those of samples in the rows of a batch."""
+"""Times given as a tensor: increasing times (1-D), or one row of times per sample (2-D)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .torch_transforms import is_followed
 
 
 def increasing(t: Tensor, name: str) -> Tensor:
-    """Increasing times, or a single one, 0-d: float64, on the CPU."""
+    """Increasing times (1-D), or a single time (0-d), checked: in float64 on the CPU."""
     _refuse(t, name)
     if t.ndim > 1:
         raise InputError(
@@ -35,7 +35,7 @@ def increasing(t: Tensor, name: str) -> Tensor:
 
 
 def ends_of_series(t: Tensor) -> list[float]:
-    """The initial time and the last one, where each row of (batch, times) has the times of a sample."""
+    """The initial time and the latest one of ``t`` (batch, times), each row of which has the times of a sample."""
     _refuse(t, "t")
     t = t.detach().double().cpu()
     gone, rows = t.isnan(), t.nan_to_num(math.inf)
@@ -56,13 +56,13 @@ def ends_of_series(t: Tensor) -> list[float]:
 
 
 def times_of_series(t: Tensor) -> Tensor:
-    """(times, samples), float64, on the CPU; where a series has ended, its last time is repeated."""
+    """The same as (times, samples), in float64 on the CPU; after the end of a series its last time is repeated."""
     own = t.detach().double().cpu().T
     return torch.where(own.isnan(), own.nan_to_num(-math.inf).cummax(0).values, own)
 
 
 def _refuse(t: Tensor, name: str) -> None:
-    """Raise where times are no constant real numbers."""
+    """Raise unless the times are real and get no gradient."""
     if is_followed(t):
         raise InputError(
             f"{name} requires grad, or a transform follows it, but the times define the grid and get no gradient. "

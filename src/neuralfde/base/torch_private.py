@@ -1,7 +1,6 @@
-"""Private names of PyTorch that the package uses; a new version may break this file and torch_transforms.py, no other.
+"""The private names of PyTorch that the package uses: a new version can break this file and torch_transforms.py only.
 
-Each is here for a reason that its comment gives. All of them exist in torch 2.11 to 2.13, which CI and the GPU tests
-run.
+A docstring or comment says why each is needed. All exist in torch 2.11 to 2.13, which CI and the GPU tests run.
 """
 
 from __future__ import annotations
@@ -58,19 +57,20 @@ __all__ = [
 ]
 
 _LOCK = threading.Lock()
-#: The thread whose pass over a doubled system has opened forward mode, which is one for all threads; none: nobody's.
+#: The thread whose pass over an augmented system has opened forward mode, if any: its level is shared by all threads.
 DUAL_THREAD: set[int] = set()
-_inside: int = 0
-_stance: Any = None  # how many threads run compiled functions as they were written, and what puts the stance back
+_inside: int = 0  # how many threads are inside `uncompiled`
+_stance: Any = None  # restores the compiler's stance when the last of them leaves
 
-#: Decorator: run this outside of any graph that torch.compile is building. ``torch.compiler.disable`` would import the
-#: compiler together with the package.
+#: Decorator: run this outside of any graph that torch.compile is building. Unlike ``torch.compiler.disable``, it does
+#: not import the compiler together with the package.
 without_compiler = _disable_dynamo
 
 
 def compiler_is_watching() -> bool:
-    """Whether ``torch.compile`` follows this call, or would follow the functions that are called in it: a frame that it
-    gave up on runs as it is, and those inside are tried again. Not while a program is exported.
+    """Whether ``torch.compile`` is tracing this call, or would trace the functions called in it; False during export.
+
+    The second happens in a frame that it could not compile: the frame runs as it is, and inner calls are tried again.
     """
     if torch.compiler._is_exporting_flag:  # is_exporting() is also true wherever the compiler of torch 2.11 reads it
         return False
@@ -80,24 +80,24 @@ def compiler_is_watching() -> bool:
 
 
 class Recording(TorchDispatchMode):
-    """A mode under which nothing is compiled: others import the compiler with their first operation, three seconds."""
+    """A dispatch mode that does not import the compiler; other modes do, at their first operation: three seconds."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
 
-#: Context: within, no ``TorchFunctionMode`` sees what is done.
+#: Context in which no ``TorchFunctionMode`` sees any operation.
 unwatched = torch._C.DisableTorchFunction
 
 
 def place_of(x: Tensor) -> int:
-    """The memory in which the numbers of a tensor are, shared by all views of it; 0 where there is none."""
+    """The address of a tensor's storage, which all its views share; 0 if it has none."""
     return 0 if x._is_zerotensor() else x.untyped_storage().data_ptr()
 
 
 def writing(op: Any, args: Any, kwargs: Any, out: Tensor) -> Callable[[], Any] | None:
-    """``op(*args, **kwargs)`` as a call that writes to ``out``, and has done so once; None where there is none."""
+    """``op(*args, **kwargs)`` as a call that writes to ``out``, and has done so once; None if there is no such call."""
     if op.overloadpacket.__name__ == "clone":
         return functools.partial(out.copy_, args[0])
     shape, strides = out.shape, out.stride()
@@ -111,9 +111,9 @@ def writing(op: Any, args: Any, kwargs: Any, out: Tensor) -> Callable[[], Any] |
 
 @functools.cache
 def _ways(packet: Any) -> list[tuple[Any, str]]:
-    """Functions that do an operation and write its result where they are told, and under which name they are told.
+    """Functions that perform an operation and write to a given tensor, each with the name of that argument.
 
-    Those of :mod:`torch` come first: they are called in half the time.
+    The function of :mod:`torch` comes first: calling it takes half the time.
     """
     overloads = [getattr(packet, name) for name in packet.overloads()]
     outs = [(other, a.name) for other in overloads for a in other._schema.arguments if a.is_out]
@@ -133,7 +133,7 @@ def vjp(
 def vectorised(func: Callable[..., Any], times: Tensor, states: Tensor, *args: Any) -> Any:
     """``torch.func.vmap(func)(times, states, *args)`` without its checks, which take as long as a small network.
 
-    A compiled ``func`` runs as it was written: compiled for this, it might never be compiled for single states again.
+    A compiled ``func`` runs uncompiled: the compiler might otherwise never compile it for single states again.
     """
     if "torch._dynamo" in sys.modules:
         with uncompiled():
@@ -162,10 +162,10 @@ def copy_each(targets: Any, sources: Any) -> None:
 
 
 def with_parameters(func: Any, tensors: dict[str, Tensor], tie_weights: bool = False) -> Any:
-    """Within, the module ``func`` has these tensors in place of its parameters and buffers of the same names.
+    """Context in which the module ``func`` has these tensors in place of its parameters and buffers of the same names.
 
-    With ``tie_weights`` also wherever else it holds the same ones. Each place is filled once: PyTorch's own would leave
-    a substitute behind in a layer that is registered under two names.
+    With ``tie_weights`` they also replace the same tensors under other names. Each place is replaced once: PyTorch's
+    own ``tie_weights`` would leave a substitute behind in a layer that is registered under two names.
     """
     if not tensors:
         return contextlib.nullcontext()
@@ -178,30 +178,30 @@ def with_parameters(func: Any, tensors: dict[str, Tensor], tie_weights: bool = F
 
 
 def tables(func: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The dictionaries in which a module and its parts hold parameters and buffers, with the path of the part."""
+    """The dictionaries of parameters and buffers of a module and its submodules, each with the submodule's path."""
     parts = func.named_modules() if isinstance(func, nn.Module) else ()
     return [(path, table) for path, part in parts for table in (part._parameters, part._buffers)]
 
 
 def places(func: Any) -> dict[str, Tensor]:
-    """Every place where a module holds a parameter or buffer, once, by its path; nothing for other functions."""
+    """All parameters and buffers of a module by path, each submodule visited once; empty for other functions."""
     held = ((path, key, x) for path, table in tables(func) for key, x in table.items() if x is not None)
     return {f"{path}.{key}" if path else key: x for path, key, x in held}
 
 
 def is_compiled(func: Any) -> bool:
-    """Whether a function or module was made by ``torch.compile``, or a module compiled in place."""
+    """Whether a function or module was returned by ``torch.compile``, or a module was compiled in place."""
     made = any(hasattr(func, name) for name in ("_orig_mod", "_torchdynamo_orig_callable"))
     return made or getattr(func, "_compiled_call_impl", None) is not None
 
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Within, compiled functions run as they were written; one that is called under a dispatch mode or under vmap would
+    """Context in which compiled functions run uncompiled. Called under a dispatch mode or under vmap, they would
     otherwise be compiled for that, or never again.
 
-    The stance of the compiler belongs to the whole process, so threads that are here at once share it: the last one to
-    leave puts back what the first one found.
+    The stance of the compiler belongs to the whole process, so threads that are here at the same time share it: the
+    last one to leave restores what the first one found.
     """
     if "torch._dynamo" not in sys.modules:  # nothing has been compiled
         yield
@@ -221,8 +221,8 @@ def uncompiled() -> Iterator[None]:
 
 
 def operations_of(call: Callable[..., Any], *given: Tensor) -> Any:
-    """What ``call`` does with these tensors, as a graph of operations; compiled functions run as they were written."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # takes seconds with all that it imports
+    """The operations of ``call`` on these tensors, as a graph; compiled functions are traced uncompiled."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # this import takes seconds
 
     config: Any = importlib.import_module("torch._dynamo.config")
     with uncompiled(), config.patch(error_on_nested_fx_trace=False):
@@ -230,7 +230,7 @@ def operations_of(call: Callable[..., Any], *given: Tensor) -> Any:
 
 
 def derivatives_are_watched() -> bool:
-    """Whether forward mode, a transform of ``torch.func`` or ``torch.export`` follows every operation of this call."""
+    """Whether forward mode, a transform of ``torch.func`` or ``torch.export`` sees every operation of this call."""
     elsewhere = bool(DUAL_THREAD) and threading.get_ident() not in DUAL_THREAD
     if (forward_ad._current_level >= 0 and not elsewhere) or torch._C._are_functorch_transforms_active():
         return True
@@ -238,31 +238,31 @@ def derivatives_are_watched() -> bool:
 
 
 def is_unknown(x: Tensor) -> bool:
-    """Whether this tensor stands for one that an exported program will be given."""
+    """Whether this tensor is a placeholder for an input of a program that is being exported."""
     return isinstance(x, FakeTensor)
 
 
 def outside_of_programs() -> contextlib.AbstractContextManager[Any]:
-    """Within, operations are carried out and are constants of the program that ``torch.export`` writes down."""
+    """Context in which operations are carried out during ``torch.export``, as constants of the exported program."""
     return _disable_current_modes()
 
 
 def are_batched(grads: Tensor) -> bool:
-    """Whether these are several gradients at once, as ``torch.autograd.grad(..., is_grads_batched=True)`` has them."""
+    """Whether these are several gradients at once, as in ``torch.autograd.grad(..., is_grads_batched=True)``."""
     return _functorch.is_legacy_batchedtensor(grads) or derivatives_are_watched()
 
 
 def is_constant(x: Tensor) -> bool:
-    """Whether this tensor is a plain number to every transform: no gradient, no tangent, no axis of vmap."""
+    """Whether this tensor is constant for every transform: it has no gradient, no tangent and no axis of vmap."""
     if x.requires_grad or _functorch.is_functorch_wrapped_tensor(x):
         return False
     return forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None
 
 
 def with_tangent(x: Tensor | None) -> Tensor | None:
-    """In forward mode, a tensor without a tangent gets one of zeros: operations that meet a missing one are slow.
+    """In forward mode, give a tensor without tangent one of zeros: operations on operands without tangent are slow.
 
-    Measured: a network of two layers takes 12 to 24 evaluations of itself without, 2.3 with them.
+    Measured: the tangent of a network of two layers takes the time of 12 to 24 evaluations without zeros, 2.3 with.
     """
     if x is None or forward_ad._current_level < 0 or not x.is_floating_point():
         return x
@@ -272,22 +272,22 @@ def with_tangent(x: Tensor | None) -> Tensor | None:
 
 
 def shared_memory_of(device: torch.device) -> int:
-    """Bytes of shared memory that a kernel may take."""
+    """The most shared memory that a kernel may use, in bytes."""
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
 def multiprocessors_of(device: torch.device) -> int:
-    """How many multiprocessors a GPU has; any other device counts as one."""
+    """The number of multiprocessors of a GPU; 1 for any other device."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def version_of(x: Tensor) -> int:
-    """How often a tensor has been written to; one made in inference mode does not say."""
+    """How often a tensor has been written to; 0 if it was made in inference mode, where versions are not counted."""
     return 0 if x.is_inference() else x._version
 
 
 def value_of(x: Tensor) -> Tensor:
-    """The numbers of a tensor, to be looked at: without gradient, and of all samples of vmap."""
+    """The values of a tensor, for inspection: detached, and for all samples of vmap."""
     if not torch._C._are_functorch_transforms_active():
         return x.detach()
     while _functorch.is_functorch_wrapped_tensor(x):
@@ -298,7 +298,7 @@ def value_of(x: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def hooks_at_rest(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Within, hooks on these tensors are not called, not even where their gradient is asked for."""
+    """Context in which the hooks of these tensors are not called, even if their gradients are requested."""
     resting = [(hooks, list(hooks.items())) for hooks in (x._backward_hooks for x in tensors) if hooks]
     for hooks, _ in resting:
         hooks.clear()
@@ -312,7 +312,7 @@ def hooks_at_rest(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 
 def sequence_number(z: Tensor) -> int:
-    """The number that autograd would give to a node made now; nodes made before have smaller ones."""
+    """The number that autograd would give a node made now; nodes made earlier have smaller numbers."""
     node = z.view_as(z).grad_fn
     assert node is not None
     return int(node._sequence_nr())

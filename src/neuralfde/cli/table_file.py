@@ -62,7 +62,7 @@ def read_table(path: str | Path, skip: int = 0) -> Table:
     lines = [(k, line.strip(" \r")) for k, line in enumerate(_decoded(path, content).split("\n"), 1)]
     lines = [(k, line) for k, line in lines if k > skip and line.strip() and line.lstrip()[0] not in "#%"]
     if not lines:
-        raise InputError(f"{path} has no rows. It takes a table of numbers, one row a line.")
+        raise InputError(f"{path} has no rows. It takes a table of numbers, one row per line.")
     found: dict[str, Table] = {}
     refusals: list[tuple[int, int, str]] = []
     for word, separator in _SEPARATORS.items():

@@ -131,7 +131,7 @@ def _run(
         if held and reverse:
             raise InputError(
                 f"func keeps {held.names}, which need gradients, as plain attributes, and torchfde's adjoint would "
-                "drop them: it knows parameters alone. Leave legacy= out, or call fdeint in place of fdeint_adjoint."
+                "drop them: it knows only parameters. Leave legacy= out, or call fdeint in place of fdeint_adjoint."
             )
         suffix = suffix or "f"
         return _legacy.solve(

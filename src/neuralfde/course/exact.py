@@ -1,4 +1,4 @@
-"""A linear equation solved without steps: from what was asked to states, their error and their cost."""
+"""A linear equation solved without steps: from the arguments of a call to states, their error and their cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..storage import Device
 
 
 def needs_no_steps(func: Any, given: Options) -> bool:
-    """Whether the equation is linear with a constant source, and no steps are asked for in any way."""
+    """Whether the equation is linear with a constant source, and no argument implies steps."""
     asked = (given.method, given.rtol, given.atol, given.velocity, given.solver)
     course = (given.jumps, given.event, given.past, given.lags)
     own = given.horizon
@@ -40,7 +40,7 @@ def solved_exactly(
     structure, operator = structure_of(z0), read_order(order)
     part = read_linear(given.linear, structure)
     if not isinstance(operator, Caputo) or torch.as_tensor(operator.order).numel() != 1:
-        raise InputError("linear= without func and without steps takes one order of Caputo's derivative. Give steps=.")
+        raise InputError("linear= without func and without steps needs one order of Caputo's derivative. Give steps=.")
     if source is not None and (source.shape != z0.shape or source.dtype != z0.dtype or source.device != z0.device):
         raise InputError("a tensor as func is a constant source and must have the shape, dtype and device of z0.")
     beta = torch.as_tensor(operator.order, dtype=torch.float64, device=z0.device).reshape(())
@@ -60,7 +60,7 @@ def solved_exactly(
 
 
 def stats_of(found: Found) -> Stats:
-    """What the systems cost: there are no steps."""
+    """The statistics of a solve without steps: the cost of its systems."""
     systems = found.systems
     return Stats(
         steps=0,

@@ -1,4 +1,4 @@
-"""A solve whose course may depend on the state: events, and jumps that are functions of the state before."""
+"""Solves whose course depends on the state: events, and jumps that are functions of the state before them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .events import refuse_event, run_with_event
 
 
 def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -> Solved:
-    """:func:`~neuralfde.solver.run`, as often as an eventful course takes."""
+    """:func:`~neuralfde.solver.run`, as often as events and jumps require."""
     if torch.compiler.is_exporting():
         refuse_export(t, order, given)
     if given.event is not None:
@@ -33,7 +33,7 @@ def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -
         return run_with_event(func, z0, t, order, given)
     if isinstance(jumps[0], Tensor) and is_followed(jumps[0]):
         raise InputError(
-            "jumps= by a function of the state take times without gradient: detach them, or find them by "
+            "jumps= by a function of the state need times without gradient: detach them, or find them by "
             "event=Event(fn, reset=...), whose times have gradients."
         )
     if given.event is not None and given.adaptive:
@@ -56,9 +56,9 @@ def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -
 def _jump_by_jump(
     solve: Callable[..., Solved], func: Callable[..., Any], z0: Any, t: Any, order: Any, given: Options, *more: Any
 ) -> Solved:
-    """A solve up to each jump gives the state before it, and with it the value, for the next one.
+    """Solve up to each jump for the state before it, which gives the value of the jump; then solve with all of them.
 
-    They share one mesh where steps are given; to a tolerance each finds its own.
+    With given steps all solves share one mesh; with a tolerance each finds its own.
     """
     (times, value), structure = given.jumps, structure_of(z0)
     known, asked = read_jumps(given.jumps, structure, t), read_times(t)[0]
@@ -82,15 +82,15 @@ def _jump_by_jump(
 
 
 def _on_mesh_of(found: Solved, t: Any, given: Options) -> Options:
-    """The options of a solve to a tolerance, on the steps that it took; the last one goes on from where it ended.
+    """The options for repeating a solve to a tolerance on its own mesh, extended to the last time of ``t``.
 
-    A jump and the point before it are one here: where it happens, there will be two again.
+    The point just before each jump is left out: it will be added again.
     """
     grid, asked = found.problem.request.grid, read_times(t)[0]
     points = grid.start + grid.elapsed
     points = points[torch.cat([points.diff() > 3 * JUMP_LENGTH * (asked[-1] - asked[0]), torch.tensor([True])])]
     end = torch.tensor(asked[-1:], dtype=torch.float64)
-    named = given.method is not None or given.linear is not None  # else the default for a tolerance
+    named = given.method is not None or given.linear is not None  # otherwise the default method for a tolerance
     method, mesh = given.method if named else found.problem.scheme, torch.cat([points[points < asked[-1]], end])
     return given._replace(rtol=None, atol=None, grid=mesh, method=method)
 

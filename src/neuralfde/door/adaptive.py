@@ -1,4 +1,4 @@
-"""From a tolerance to a mesh: what was asked for, with the steps that it takes."""
+"""From a tolerance to a mesh: a march without gradients finds steps that meet the tolerance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .validation import Options, read_args, read_numbers, read_scheme
 
 
 class Adapted(NamedTuple):
-    """What the march took and found; the steps of the solve are half as long, its errors by ``gain`` + 1 smaller."""
+    """The mesh that the march found; the solve halves its steps, so that errors are ``gain + 1`` times smaller."""
 
     found: Found
     evaluations: int
@@ -39,16 +39,16 @@ class Adapted(NamedTuple):
     gain: float
 
     def excess(self, last: Tensor) -> float:
-        """The error of the solve at its end, in units of what is allowed: the difference of both, by Richardson."""
+        """The estimated error of the solve at its end, relative to what is allowed, by Richardson extrapolation."""
         scale = replace(self.tolerance, share=1.0).scale(value_of(last), self.found.state)
         return float(((value_of(last) - self.found.state).abs() / scale).max()) / self.gain
 
     def told(self, excess: float) -> str:
-        """Why there is no solution: after all attempts the error is so many times too large."""
+        """The message if the error is still this many times too large after all attempts."""
         return (
             f"the error at the end is still about {excess:.2g} times what rtol={self.tolerance.rtol:g}, "
-            f"atol={self.tolerance.atol:g} allow, with {len(self.found.times) - 1} steps. The solution may depend on "
-            "small errors as much as chaos does, or rounding is as large: use larger tolerances, or z0.double()."
+            f"atol={self.tolerance.atol:g} allow, with {len(self.found.times) - 1} steps. The solution may be chaotic, "
+            "or rounding errors are as large as the tolerance: use larger tolerances, or z0.double()."
         )
 
 
@@ -62,13 +62,13 @@ def adapted(
     share: float = 1.0,
     until: Callable[[float, Any], bool] | None = None,
 ) -> tuple[Options, Adapted]:
-    """The options with the mesh that this share of the tolerance asks for.
+    """The options with a mesh for this share of the tolerance, up to the first step where ``until(time, state)`` holds.
 
-    ``more``: to be resumed, or with an error of each step. The mesh ends where ``until`` says so of a time and a state.
+    ``more``: the solve is to be resumed or to estimate errors, which is refused here.
     """
     scheme, operator = read_scheme(given.method, given.solver, "trapezoid"), read_order(order)
     structure, known = read_numbers(structure_of(z0), operator, given.horizon)
-    # IMEX steps take the mesh of the trapezoid rule, and are held to its solution
+    # IMEX uses a mesh found with the trapezoid rule, and its error is measured against that solution
     marching = Trapezoid() if isinstance(scheme, IMEX) else scheme
     gain = 1.0 if marching is not scheme else 2.0 ** scheme.expected_order(1.0, smooth=True) - 1
     tolerance = Tolerance.read(given.rtol, given.atol, given.max_steps, structure.dtype)
@@ -100,7 +100,7 @@ def adapted(
     with torch.no_grad():
         first_evaluation(field, row0, [])
     if field.noise.active:
-        raise InputError("func draws random numbers, which a tolerance would take for errors: pass step= or steps=.")
+        raise InputError("func draws random numbers, which a tolerance would mistake for errors: pass step= or steps=.")
 
     def slope(time: float, z: Tensor) -> Tensor:
         calls[0] += 1
@@ -124,8 +124,8 @@ def adapted(
         if not derivatives_are_watched() or "vmap" not in str(error):
             raise
         raise UnsupportedError(
-            "steps to a tolerance depend on values, which vmap cannot look at. Pass steps=, or grid= with the grid of "
-            "an earlier solution; a batch axis of z0 needs no vmap."
+            "steps to a tolerance depend on values, which are not available under vmap. Pass steps=, or grid= with the "
+            "grid of an earlier solution; a batch axis of z0 needs no vmap."
         ) from error
     mesh = Grid.through(times[0], found.times)
     steps = given._replace(grid=mesh, method=scheme, solver=None, rtol=None, atol=None)
@@ -133,7 +133,7 @@ def adapted(
 
 
 def _refuse(given: Options, more: bool, against: str | None) -> None:
-    """Raise where something is asked for that steps of a tolerance's choice have not."""
+    """Raise if an option does not work with adaptive steps; ``against`` is why a tolerance cannot choose the steps."""
     if against is not None:
         raise InputError(
             f"neither step=, steps= nor grid= is given, and a tolerance cannot choose the steps: {against}. Give one "
@@ -145,11 +145,11 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
             "grid= (that of an earlier solution, for example)."
         )
     if given.lags is not None and given.horizon is not None:
-        raise InputError("lags= take no horizon=: leave one of them out, or write the factor into func and the lags.")
+        raise InputError("lags= allow no horizon=: leave one of them out, or write the factor into func and the lags.")
 
 
 class _Marched:
-    """The states of a march so far, for a ``func`` that gets earlier ones."""
+    """The states of a march so far, for a ``func`` that gets delayed states."""
 
     def __init__(
         self, given: Options, structure: Structure, window: Observed | None, first: Tensor, horizon: float
@@ -159,11 +159,11 @@ class _Marched:
         self.shortest = min(float(lag.detach()) for lag in self.delays.lags)
 
     def lagged(self, time: float) -> Any:
-        """What ``func`` gets at a time up to one step beyond the last state."""
+        """The delayed states that ``func`` gets at this time, at most one step after the last state."""
         times = torch.tensor([*self.times, time], dtype=torch.float64)
         return replace(self.delays, times=times).at(len(self.times), self.rows)
 
     def accept(self, time: float, row: Tensor) -> None:
-        """A step ends here."""
+        """Add the state at the end of an accepted step."""
         self.times.append(time)
         self.rows.append(row)

@@ -1,4 +1,4 @@
-"""What a solve will take, and what ``auto`` makes of it."""
+"""The predicted memory and work of a solve, and what ``auto`` chooses accordingly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEVICE, _HOST = Device(), Host()
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a problem: steps, bytes of a row, history sums of the scheme, and whether it is trained."""
+    """The size of a problem: steps, bytes per row, history sums; whether it is trained, and whether in float64."""
 
     steps: int
     row_bytes: int
@@ -35,12 +35,12 @@ def decided(
     toeplitz: bool,
     fades: bool,
 ) -> tuple[History, Storage, str]:
-    """History and storage as given, or as chosen where they are None, and why; raises where they do not go together.
+    """History and storage, chosen if they are None, and the reason; raises if they do not work together.
 
     Args:
         direct: graphs are kept in place of rows.
-        toeplitz: weights depend on the lag alone; otherwise sums need all of them, and every row,
-        fades: unless the far past may be summed as exponentials.
+        toeplitz: weights depend on the lag alone.
+        fades: if they do not, the distant past can be summed as exponentials; otherwise sums need all weights and rows.
     """
     left = history is None
     if direct:
@@ -59,7 +59,7 @@ def decided(
 
 
 def _refuse(past: History, kept: Storage, direct: bool) -> None:
-    """Raise where a history and a storage do not go together, naming the alternative."""
+    """Raise if a history and a storage do not work together, naming the alternative."""
     name = type(kept).__name__
     if direct and kept != _DEVICE:
         raise InputError(
@@ -75,15 +75,15 @@ def _refuse(past: History, kept: Storage, direct: bool) -> None:
     if past.keeps_slopes and kept != _DEVICE and not on_host:
         raise InputError(
             f"history={type(past).__name__} holds every row in the dtype of the state, since each sum needs them all, "
-            f"and storage={kept} could not take them away. Use history='exponentials' (or a Window) with it, or "
-            "storage='device'; history='full' goes with storage='host' too."
+            f"and storage={kept} cannot change that. Use history='exponentials' (or a Window) with it, or "
+            "storage='device'; history='full' works with storage='host' too."
         )
 
 
 def choose(
     history: History | None, storage: Storage | None, size: Size, device: torch.device
 ) -> tuple[History, Storage, str]:
-    """Fill in what was left to ``auto`` (None): exact sums up to half of the free memory."""
+    """Choose what was left to ``auto`` (None): exact sums if they take at most half of the free memory."""
     free = free_bytes(device) if history is None or storage is None else 0
     exact: History = FFT() if size.steps >= FFT_STEPS else Full()
     if history is None and storage is not None and storage != _DEVICE:
@@ -109,11 +109,11 @@ def choose(
 
 
 def less_memory(history: History, storage: Storage, size: Size, device: torch.device, direct: bool) -> str:
-    """What would take less, for a person whose memory ran out: the first choice that fits into what is free now."""
+    """Advice for a user whose memory ran out: the first choice that fits into what is free now."""
     now, free = device_bytes(history, storage, size), free_bytes(device)
     held = f"Beside func, history={type(history).__name__}, storage={type(storage).__name__} take {_mib(now)}"
     if direct:
-        return f"{held}, adjoint='direct' the graphs of {size.steps} steps; {_mib(free)} are free. Use adjoint='exact'."
+        return f"{held}, and adjoint='direct' {size.steps} graphs of func; {_mib(free)} are free. Use adjoint='exact'."
     for kept in (_DEVICE, Host(), Checkpoint()):
         need = device_bytes(exponentials_for(size), kept, size)
         if need < min(now / 2, free) and not (isinstance(kept, Host) and device.type == "cpu"):
@@ -123,7 +123,7 @@ def less_memory(history: History, storage: Storage, size: Size, device: torch.de
 
 
 def device_bytes(history: History, storage: Storage, size: Size) -> int:
-    """Bytes on the device of the state at the peak of a training step, without what ``func`` itself takes."""
+    """The peak memory of a training step on the device of the state, in bytes, without that of ``func`` itself."""
     count, row, sums = size.steps + 1, size.row_bytes, size.sums
     engine, kept = _engine_rows(history, size)
     total = engine
@@ -140,7 +140,7 @@ def device_bytes(history: History, storage: Storage, size: Size) -> int:
 
 
 def host_bytes(storage: Storage, size: Size) -> int:
-    """Bytes of host memory, or of a file, that stored rows take."""
+    """The host memory, or file size, that stored rows take, in bytes."""
     if not isinstance(storage, Host) or not size.train:
         return 0
     width = size.row_bytes * (1 if storage.dtype is None else storage.dtype.itemsize / (8 if size.double else 4))
@@ -148,7 +148,7 @@ def host_bytes(storage: Storage, size: Size) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that a process may take of a device now, counting what its allocator holds without using it."""
+    """The memory of a device that this process can use now, in bytes, with what its allocator holds in reserve."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         stats, share = torch.cuda.memory_stats(device), torch.cuda.get_per_process_memory_fraction(device)
@@ -165,7 +165,7 @@ def _host_free() -> int:
 
 
 def _engine_rows(history: History, size: Size) -> tuple[int, int]:
-    """Rows a backward engine holds, and rows in a snapshot of the forward engine."""
+    """How many rows the memory of a backward pass holds, and how many a snapshot of a forward pass has."""
     sums, count = size.sums, size.steps + 1
     if isinstance(history, Window):
         reach = min(history.length, size.steps)
@@ -184,7 +184,7 @@ def _engine_rows(history: History, size: Size) -> tuple[int, int]:
 
 
 def exponentials_for(size: Size) -> Exponentials:
-    """Exponentials as exact as the dtype of the state lets them be seen."""
+    """Exponentials with a tolerance that suits the dtype of the state."""
     return Exponentials(tol=1e-11 if size.double else 1e-8)
 
 
@@ -194,7 +194,7 @@ def _mib(count: float) -> str:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a solve will take; printed, it reads as a short table."""
+    """The predicted memory and work of a solve; printed as a short table."""
 
     steps: int
     numbers: int
@@ -209,7 +209,7 @@ class Prediction:
 
     def __str__(self) -> str:
         lines = {
-            "steps": f"{self.steps}, a state of {self.numbers} numbers",
+            "steps": f"{self.steps}, a state of {self.numbers} elements",
             "history": str(self.history),
             "storage": str(self.storage),
             "memory": f"{_mib(self.device_bytes)} on the device, {_mib(self.host_bytes)} on the host, without func",
@@ -221,7 +221,7 @@ class Prediction:
 
 
 def predict(history: History, storage: Storage, size: Size, numbers: int, stages: int, why: str) -> Prediction:
-    """Bytes and work of one training step (or of one forward pass)."""
+    """The memory and work of one training step (of one forward pass, without gradients); ``numbers``: elements."""
     steps = size.steps
     if isinstance(history, Exponentials):
         per_step = 2 * (history.block + 2 * (history.terms or EXPONENTIALS_GUESS))

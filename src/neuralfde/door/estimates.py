@@ -1,4 +1,4 @@
-"""Errors as far as the steps of a solve can tell: by steps of twice the length, and by every other slope."""
+"""Estimates of errors: by a solve with steps of twice the size, and by sums over every other slope."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .validation import Options, Problem
 
 
 def refuse_estimate(count: int) -> None:
-    """Raise where no solve with steps of twice the length exists."""
+    """Raise if the number of steps is odd, so that there is no solve with steps of twice the size."""
     if count % 2:
         raise InputError(
-            f"estimate_error= compares with steps of twice the length, but there are {count}. Use an even number of "
-            f"them, such as steps={count + 1}."
+            f"estimate_error= compares with steps of twice the size, but there are {count}, an odd number. Use an "
+            f"even number, such as steps={count + 1}."
         )
 
 
 def gain(scheme: Scheme, order: Any) -> float:
-    """``2^p - 1``, p the order for a solution that is not smooth: how much more (h, 2h) differ than h is off."""
+    """``2^p - 1``: how many times the error with h the solutions with h and 2h differ; p is the order if not smooth."""
     operator = read_order(order)
     if not isinstance(operator, Caputo):
         return 1.0
@@ -44,10 +44,10 @@ def difference(fine: Any, coarse: Any, by: float) -> Any:
 def errors_of_steps(
     plan: Plan, went: Run, problem: Problem, rows: Tensor, row0: Tensor, given: Options, by: float
 ) -> Tensor:
-    """The error of each step, from the sums with every other slope; ``by`` is the :func:`gain`."""
+    """The error of each step, from sums over every other slope; ``by`` is the :func:`gain`."""
     rows, row0 = rows.detach(), row0.detach()
     if isinstance(problem.operator, CustomKernel):
-        raise InputError("estimate_error='embedded' needs the weights of a longer step, which CustomKernel has not.")
+        raise InputError("estimate_error='embedded' needs weights for longer steps; CustomKernel has none. Drop it.")
     mesh = replace(problem.mesh(given.velocity is not None, problem.request.grid), rates=None)
 
     def kernel(stride: int) -> Kernel:

@@ -1,4 +1,4 @@
-"""Delays as a user gives them."""
+"""Reading and checking the delays that a user gives."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .validation import Options, Problem
 
 
 def read_lags(given: Options, problem: Problem, more: bool) -> Delays:
-    """The delays, or an error that says what to change; ``more``: rows are to be kept for later."""
+    """The delays, or an error that says what to change; ``more``: all rows are to be kept, which is refused."""
     lags, single = lags_of(given.lags)
     grid, shortest = problem.request.grid, min(float(x.detach()) for x in lags)
     longest = grid.extremes[1]
     if shortest < longest * (1 - 1e-9):
         raise InputError(
-            f"a lag of {shortest:g} is shorter than the longest step, {longest:g}: the state of then is not known when "
-            f"the step is taken. Use steps={math.ceil(float(grid.elapsed[-1]) / shortest)} or more."
+            f"a lag of {shortest:g} is shorter than the longest step, {longest:g}: the delayed state is not known yet "
+            f"when the step is taken. Use steps={math.ceil(float(grid.elapsed[-1]) / shortest)} or more."
         )
     _refuse(given, problem, more)
     times = grid.elapsed if grid.moving is None else grid.moving
@@ -40,7 +40,7 @@ def delays_of(
     times: Tensor,
     horizon: float,
 ) -> Delays:
-    """What ``func`` gets at these times of a horizon; before them, what was observed."""
+    """The delays on a grid with these ``times``, which ends at ``horizon``; before it, the state is as observed."""
     like = torch.empty(0, dtype=structure.dtype, device=structure.device)
     back = torch.zeros(0, dtype=torch.float64) if observed is None else -observed.back[:-1]
     before = like.reshape(0, 1, 1) if observed is None else observed.rows[:-1]
@@ -48,11 +48,11 @@ def delays_of(
 
 
 def _refuse(given: Options, problem: Problem, more: bool) -> None:
-    """Raise where a solve that keeps the graph of every step is no answer to what is asked."""
+    """Raise if an option does not work with delays, for which the graph of every step is kept."""
     if given.horizon is not None or more or isinstance(problem.adjoint, Paper):
         raise InputError(
-            "lags= need adjoint='exact' or 'direct', and no horizon=, resume=, solve as past= or "
-            "estimate_error='embedded'."
+            "lags= need adjoint='exact' or 'direct', and allow no horizon=, resume=, estimate_error='embedded' or "
+            "resumed solve as past=."
         )
     if problem.storage.recomputes or given.storage == "host" or given.stepper not in ("auto", "single", Single()):
         raise InputError(

@@ -1,4 +1,4 @@
-"""What a mesh asks of a solve: weights that depend on more than the lag, as all of them or as exponentials."""
+"""Solves on a mesh: weights depend on more than the lag, so that all N² are needed, or exponentials in their place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .resume import State
 
 
 def why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Scheme) -> str | None:
-    """Why the far past of a mesh cannot be summed as exponentials; None if it can."""
+    """Why the distant past cannot be summed as exponentials on a mesh; None if it can."""
     if not isinstance(operator, Caputo):
         return "the exponentials are those of Caputo's kernel with one order"
     if float(value_of(known["order"]).max()) > 1:
@@ -32,7 +32,7 @@ def why_not_fading(operator: Operator, known: Mapping[str, Tensor], scheme: Sche
 
 
 def refuse_history(past: History, operator: Operator, wanted: Request, against: str | None) -> None:
-    """A matrix that is not Toeplitz needs all rows and all weights, or exponentials on the mesh."""
+    """Raise if a history cannot apply a matrix that is not Toeplitz; ``against`` is why exponentials cannot either."""
     if isinstance(past, Full) or (isinstance(past, Exponentials) and against is None):
         return
     cause = wanted.grid.cause if operator.toeplitz else f"order={type(operator).__name__}"
@@ -43,16 +43,16 @@ def refuse_history(past: History, operator: Operator, wanted: Request, against: 
 
 
 def refuse_jumps(scheme: Scheme, operator: Operator, before: State | None = None) -> None:
-    """Raise where a state cannot jump."""
+    """Raise if the scheme, the operator or a resumed solve does not allow jumps."""
     if not scheme.cells or not isinstance(operator, Caputo) or before is not None:
         raise InputError(
-            "jumps= put a short step before each jump: use method='predictor', 'predictor-implicit', 'trapezoid' "
-            "or 'abm', ABM(ahead=True), orders of Caputo's derivative, and no solve as past=."
+            "jumps= put a short step before each jump: use method='predictor', 'predictor-implicit', 'trapezoid', "
+            "'abm' or ABM(ahead=True), orders of Caputo's derivative, and no resumed solve as past=."
         )
 
 
 def on_mesh(past: Exponentials, scheme: Scheme, wanted: Request, fixed: bool) -> tuple[Exponentials, Rates]:
-    """The exponentials that stand for the kernel at all lags of the mesh; ``fixed``: of an order that is constant."""
+    """The exponentials that approximate the kernel at all lags of the mesh; ``fixed``: the order gets no gradient."""
     if past.terms is not None:
         raise InputError(
             f"Exponentials(terms={past.terms}) is for uniform grids, where exponentials are fitted; on a mesh their "

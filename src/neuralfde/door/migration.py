@@ -1,4 +1,4 @@
-"""Arguments and methods as other solvers name them: refused, with what to write here."""
+"""Names of arguments and methods in other packages: refused, with advice on what to write here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..errors import InputError, InputTypeError, nearest
 _BACKWARD = "The backward pass is the exact adjoint of the forward one and has no settings of its own; leave it out."
 #: what torchdiffeq and torchfde call an argument -> what to write here
 ARGUMENTS: dict[str, str] = {
-    "step_size": "The length of a step is step=h here, or pass their number as steps=n. Coming from torchfde: the time "
+    "step_size": "The step size is step=h here, or pass the number of steps as steps=n. Coming from torchfde: the time "
     "stands before the order, fdeint(func, z0, t, order).",
-    "options": "Pass each option as an argument of its own: step=h for {'step_size': h}, history=Window(k) for "
+    "options": "Pass each option as a separate argument: step=h for {'step_size': h}, history=Window(k) for "
     "{'memory': k}, and a tensor of times as t for 'return_history'.",
     **dict.fromkeys(("adjoint_method", "adjoint_rtol", "adjoint_atol", "adjoint_options"), _BACKWARD),
-    "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found by themselves.",
+    "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found automatically.",
     "event_fn": "It is event= here, a function that ends the solve where it crosses zero, or an Event.",
     "y0": "The initial state is z0 here.",
     "beta": "The order of the derivative is order here.",
@@ -45,12 +45,12 @@ def refuse(call: str, given: Iterable[str], known: Collection[str]) -> None:
 
 
 def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) -> None:
-    """Raise, where help is at hand, for a ``call(func, z0, t, order, *, ...)`` that does not take what it was given.
+    """Raise an error with advice, if there is any, after ``call(func, z0, t, order, *, ...)`` got wrong arguments.
 
     Args:
         call: the function.
-        count: how many arguments it got by position.
-        given: the names of the others.
+        count: the number of its positional arguments.
+        given: the names of its keyword arguments.
     """
     parameters = inspect.signature(call).parameters.values()
     first = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -69,10 +69,10 @@ def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) ->
 
 
 def refuse_method(method: str, known: Collection[str]) -> None:
-    """Raise for a method of another solver, which is none of the ``known`` ones."""
+    """Raise for a method that is known from another package."""
     if method in ORDINARY:
         raise InputError(
-            f"method={method!r} is for ordinary equations; one with memory needs weights for its whole past. "
+            f"method={method!r} is for ordinary equations; an equation with memory needs weights for its whole past. "
             f"The nearest is method={ORDINARY[method]!r}. At order 1 'predictor' is Euler's method "
             "and 'abm' is Heun's."
         )

@@ -1,8 +1,8 @@
-"""What a solve begins with beside a state: a window of observed ones, or a velocity.
+"""What a solve starts from besides the initial state: a window of observed states, or a velocity.
 
-``past=`` takes a solve that stopped too (:mod:`.resume`). That has slopes, which every sum of a scheme weighs by
-itself, as its history does for one long solve; a window has states, whose weights are those of an integral and the same
-for all sums. So the two share the argument and the initial state, and nothing else.
+``past=`` also accepts a solve to resume (:mod:`.resume`). The two have only the argument and the initial state in
+common: a resumed solve has slopes, which each sum of a scheme weighs differently; a window has states, whose weights
+are those of an integral, the same for all sums.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from .resume import State
 
 
 class Observed(NamedTuple):
-    """How long before the start each sample was taken, decreasing to 0, and the samples: (samples, groups, width)."""
+    """The age of each sample at the start, (samples,), descending to 0, and the samples: (samples, groups, width)."""
 
     back: Tensor
     rows: Tensor
 
     def base(self, order: Tensor, ahead: Tensor) -> Tensor:
-        """The weights of the samples at these times since the start, (samples, times, groups), the last one first.
+        """The weights of the samples at these times since the start, (samples, times, groups).
 
-        It is the initial state; the others follow.
+        The last sample, which is the initial state, comes first.
         """
         return observed(order, self.back, ahead).roll(1, 0)
 
     def at(self, order: Tensor, ahead: float) -> Tensor:
-        """What the window contributes at a time since the start, (groups, width), without gradient."""
+        """The contribution of the window at this time since the start, (groups, width), without gradient."""
         weights = observed(order, self.back, torch.tensor([ahead], dtype=torch.float64))[:, 0]
         return torch.einsum("wg,wgm->gm", weights.to(self.rows), self.rows.detach())
 
 
 def initial_state(z0: Any, past: Any) -> Any:
-    """The state that a solve begins with: with a known past its last sample, with which ``z0`` must agree.
+    """The initial state of a solve with ``past=``: the last sample of a window, with which ``z0`` must agree if given.
 
-    A solve that goes on has its own last state, and ``z0`` says what that looks like.
+    A resumed solve starts from its own last state; ``z0`` then only gives the structure.
     """
     if isinstance(past, State):
         return past.template() if z0 is None else z0
     if not isinstance(past, tuple | list) or len(past) != 2:
         raise InputTypeError(
-            "past= must be a pair (times, states), states stacked along a first axis like z0, or the .state of a "
-            "solution to go on with."
+            "past= must be a pair (times, states), with states like z0 stacked along a first axis, or the .state of a "
+            "solution to continue."
         )
     if any(not isinstance(x, Tensor) or x.ndim == 0 or x.shape[0] == 0 for x in pytree.tree_leaves(past[1])):
         raise InputTypeError("the states of past= must be tensors with the times along a first axis.")
@@ -62,12 +62,12 @@ def initial_state(z0: Any, past: Any) -> Any:
     if z0 is not None:
         pairs = zip(pytree.tree_leaves(z0), pytree.tree_leaves(last), strict=False)
         if not alike(z0, last) or not all(torch.allclose(a, b, rtol=1e-5) for a, b in pairs):
-            raise InputError("z0 is not the last state of past=: pass z0=None, which takes that.")
+            raise InputError("z0 is not the last state of past=: pass z0=None, which takes the last state.")
     return last
 
 
 def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
-    """``(times, states)`` as a user gives them, times increasing up to the initial one."""
+    """Read ``(times, states)`` as a user gives them; times increase up to the initial time."""
     given = reals("the times of past=", past[0]).double().reshape(-1)
     if len(given) < 2:
         raise InputError("past= is a window of at least two times; a single state is z0: leave past= out.")
@@ -75,8 +75,8 @@ def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
     start = read_times(t)[0][0]
     if abs(times[-1] - start) > WHOLE_SLACK * (times[-1] - times[0]):
         raise InputError(
-            f"the last time of past= is {times[-1]:g}, but the solve begins at {start:g}: they must be the same. A "
-            "number t begins at 0; torch.tensor([start, ..., end]) elsewhere."
+            f"the last time of past= is {times[-1]:g}, but the solve begins at {start:g}: they must be the same. With "
+            "a number t a solve begins at 0; to begin elsewhere pass t=torch.tensor([start, ..., end])."
         )
     leaves = pytree.tree_leaves(past[1])
     if any(x.shape[0] != len(times) for x in leaves):
@@ -91,17 +91,17 @@ def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
 
 
 def refuse_past(operator: Operator, numbers: dict[str, Tensor], more: bool, history: History | None = None) -> None:
-    """Raise where a past cannot be known; ``more``: something else is said about how the solve begins."""
+    """Raise if a window of observed states cannot be used; ``more``: a velocity is given too."""
     if not isinstance(operator, Caputo) or float(value_of(numbers["order"]).max()) > 1:
-        raise InputError("past= is for orders of Caputo's derivative up to 1: there the slopes of a window are known.")
+        raise InputError("past= is only for orders of Caputo's derivative up to 1, where a window has known slopes.")
     if more:
         raise InputError("past= says how a solve begins: leave velocity= out.")
     if isinstance(history, Window):
-        raise InputError("past= is remembered for good, and a Window forgets. Use another history.")
+        raise InputError("past= contributes to all later states, but a Window forgets it. Use another history.")
 
 
 def read_velocity(velocity: Any, structure: Structure) -> Tensor:
-    """``z'(0)`` as a row."""
+    """``z'(0)`` as a row (groups, width)."""
     given = structure_of(velocity, "velocity")
     if replace(given, spans=structure.spans) != structure:
         raise InputTypeError(

@@ -1,7 +1,7 @@
-"""Output at any time: the scheme's continuous extension at all times that are asked for, and the states in their order.
+"""Output at any time: the scheme's continuous extension at all requested times, and the states in their order.
 
-A batch shares its times, or each sample has its own. A row of numbers is then taken in ``parts``, each of one sample
-and one group; positions and weights have one column for each part, or one for all.
+The samples of a batch share their output times, or each sample has its own. In the latter case a row is divided into
+``parts``, each of one sample and one group; positions and weights have one column for each part, or one for all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..weights.kernel import Kernel
 
 
 def in_rows(t: Any) -> Any:
-    """Times of each sample, as a nested tensor or a list, in rows: (batch, times), NaN at the ends; others as given."""
+    """A nested tensor or list with the times of each sample, as (batch, times), padded with NaN; others as given."""
     rows = list(t.unbind()) if isinstance(t, Tensor) and t.is_nested else t
     if not isinstance(rows, list | tuple) or not rows or any(getattr(x, "ndim", 0) != 1 for x in rows):
         return t
@@ -31,12 +31,12 @@ def in_rows(t: Any) -> Any:
 
 
 class Output(NamedTuple):
-    """What a solve has to give out.
+    """What a solve has to compute for the requested times.
 
     Attributes:
         nodes: the grid points whose states are needed, ascending.
         positions: where continuous output is evaluated, in steps: (times, 1 or samples).
-        dense: its weights (times, steps + 1, parts); None where nothing is evaluated between nodes.
+        dense: its weights (times, steps + 1, parts); None if nothing is evaluated between grid points.
     """
 
     nodes: tuple[int, ...]
@@ -47,7 +47,7 @@ class Output(NamedTuple):
 def output(
     wanted: Request, structure: Structure, scheme: Scheme, kernel: Kernel, history: History, every: bool
 ) -> Output:
-    """Nodes and weights for what is asked for; ``every``: the states at all nodes are wanted too."""
+    """Grid points and weights for the requested times; ``every``: the states at all grid points are needed too."""
     nodes, positions = {n for n in wanted.nodes if n >= 0} or {wanted.grid.steps}, wanted.between
     if wanted.series and not (structure.bare and structure.shapes[0][:1] == positions.shape[1:]):
         raise InputError(
@@ -57,13 +57,13 @@ def output(
     if every:
         nodes = set(range(wanted.grid.steps + 1))
     continuous = kernel.dense is not None and len(positions) > 0
-    if len(positions) and not (continuous and scheme.dense_meets_nodes):  # the nodes at both ends of each cell
+    if len(positions) and not (continuous and scheme.dense_meets_nodes):  # both ends of each cell are needed
         lows = set(wanted.cells.long().flatten().tolist())
         nodes |= lows | {n + 1 for n in lows}
     found = tuple(sorted(nodes))
     if not continuous:
         return Output(found, positions, None)
-    if not scheme.dense_meets_nodes:  # how far it is from these nodes has to be known
+    if not scheme.dense_meets_nodes:  # also evaluate it at the grid points, to correct it by its distance there
         more = (
             [wanted.cells, wanted.cells + 1] if wanted.series else [torch.tensor(found, dtype=torch.float64)[:, None]]
         )
@@ -75,7 +75,7 @@ def _weights(wanted: Request, positions: Tensor, structure: Structure, kernel: K
     """The weights at all positions, (times, steps + 1, parts)."""
     if wanted.series and kernel.base is not None:
         raise InputError(
-            "times for each sample go with one initial value: no velocity= and no Tempered. Give all times in one row, "
+            "times for each sample need one initial value, without velocity= and Tempered. Give all times in one row, "
             "t.unique(), and take those of each sample from the result."
         )
     if not wanted.series:
@@ -88,7 +88,7 @@ def _weights(wanted: Request, positions: Tensor, structure: Structure, kernel: K
 
 
 def _rows(wanted: Request, positions: Tensor, kernel: Kernel, history: History) -> Tensor:
-    """The weights at positions (times, 1 or groups), some at a time; without what a window has forgotten."""
+    """The weights at positions (times, 1 or groups), computed in parts; zero for slopes that a window has forgotten."""
     assert kernel.dense is not None
     width = (wanted.grid.steps + 1) * kernel.weights.shape[-1]
     found = torch.cat([kernel.dense(some) for some in positions.split(max(1, OUTPUT_NUMBERS // width))])
@@ -99,12 +99,12 @@ def _rows(wanted: Request, positions: Tensor, kernel: Kernel, history: History) 
 
 
 def _by_sample(structure: Structure) -> bool:
-    """Whether the groups of a row are those of one sample after the other, or each group holds all samples."""
+    """Whether each group of a row belongs to one sample; otherwise each group contains all samples."""
     return structure.spans is not None and structure.spans[0][0] == 0
 
 
 def _spread(samples: Tensor, structure: Structure) -> Tensor:
-    """What each sample has (times, samples), for each part of a row."""
+    """Values for each sample (times, samples), repeated for each part of a row (times, parts)."""
     groups = structure.groups
     if _by_sample(structure):
         return samples.repeat_interleave(groups // samples.shape[1], 1)
@@ -119,9 +119,9 @@ def assembled(
     at_nodes: Tensor,
     between: Tensor | None,
 ) -> Tensor:
-    """The states in the order of the requested times; linear between nodes where the scheme's own output is.
+    """The states in the order of the requested times; without continuous output, linear between grid points.
 
-    Continuous output that does not meet the nodes is moved by its distance from them, linearly between the two.
+    Continuous output that misses the states at grid points is corrected by its distance from them, linearly between.
     """
     if between is not None and scheme.dense_meets_nodes:
         here = between
@@ -138,7 +138,7 @@ def assembled(
 def _moved(
     wanted: Request, structure: Structure, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None
 ) -> Tensor:
-    """Linear between the nodes: the states, or what they have beside continuous output."""
+    """States between grid points: linear, or continuous output plus its linear correction, see :func:`assembled`."""
     cells, count = wanted.cells, len(wanted.between)
     shares = wanted.grid.held(wanted.between) - cells
     if wanted.series:
@@ -157,7 +157,7 @@ def _moved(
 
 
 def _pick(rows: Tensor, which: Tensor) -> Tensor:
-    """Of each part of rows (n, groups, width), those with these numbers (times, parts): (times, parts, width)."""
+    """For each part of rows (n, groups, width), those with the indices ``which`` (times, parts): (times, parts, …)."""
     times, parts = which.shape
     flat = (which * parts + torch.arange(parts)).flatten()
     found = rows.reshape(rows.shape[0] * parts, -1)

@@ -1,4 +1,4 @@
-"""``func`` of a time of its own: that of each sample, or points of the grid that have gradients."""
+"""``func`` with another time than the solver's: that of each sample (``horizon=``), or grid points with gradients."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..base.torch_private import pytree
 def in_own_time(
     func: Callable[..., Any], horizon: Any, structure: Structure, args: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``func`` of the grid's time; the factors travel among the arguments, where tensors get gradients."""
+    """``func`` as a function of the grid's time; the factors become its first argument, so that they get gradients."""
     scales = pytree.tree_map(lambda x: torch.as_tensor(x).to(device=structure.device, dtype=structure.dtype), horizon)
 
     def scaled(s: Tensor, z: Any, factors: Any, *rest: Any) -> Any:
         return func(pytree.tree_map(lambda x: x * s, factors), z, *rest)
 
-    scaled.made_anew = True  # type: ignore[attr-defined]  # at every call: no cache of captured steps would know it
+    scaled.made_anew = True  # type: ignore[attr-defined]  # made in every solve: captured steps could not be reused
     return scaled, (scales, *args)
 
 
 def in_moving_time(
     func: Callable[..., Any], grid: Grid, like: Tensor, args: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """``func`` of times some of which have gradients; these travel among the arguments."""
+    """``func`` at times of which some get gradients; the times become its first argument."""
     assert grid.moving is not None
     fixed, instants = grid.times(like), (grid.start + grid.moving).to(like)
 

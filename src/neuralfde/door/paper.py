@@ -1,4 +1,4 @@
-"""What the paper's adjoint asks of a solve, and the weights by which it marches back."""
+"""What the paper's adjoint requires, and the weights of its backward equation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..weights import uniform
 
 
 def refuse_paper(operator: Operator, known: Mapping[str, Tensor], wanted: Request, more: bool) -> None:
-    """Raise where it is not defined; ``more``: there are values beside the initial state, or a horizon."""
+    """Raise if it is not defined for this solve; ``more``: there is a velocity, a past or a horizon."""
     if any(x.requires_grad for x in known.values()) and torch.is_grad_enabled():
         raise InputError(
             "adjoint='paper' has no gradient for the order. Use adjoint='exact' to learn it, or pass order.detach()."
@@ -35,7 +35,7 @@ def refuse_paper(operator: Operator, known: Mapping[str, Tensor], wanted: Reques
 
 
 def paper_weights(structure: Structure, wanted: Request, order: Tensor, history: History) -> Tensor:
-    """The weights of its reverse equation."""
+    """The weights of its backward equation."""
     weights = uniform.rectangle(order.detach(), wanted.grid.step, wanted.grid.steps)
     like = torch.empty(0, dtype=structure.dtype, device=structure.device)
     return to_device(history.tabulate(weights[None]), like)

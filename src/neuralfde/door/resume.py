@@ -1,4 +1,4 @@
-"""Going on with a solve where it stopped: the slopes so far enter the new rows as a known sum."""
+"""Resuming a solve where it stopped: the slopes so far contribute a known sum to every new row."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ..weights.kernel import Kernel
 
 @dataclass(frozen=True)
 class State:
-    """Where a solve stopped: its initial rows, its last one and its slopes ``v_0 … v_{N-1}``; cut off from gradients.
+    """Where a solve stopped: its initial values, last state and slopes ``v_0 … v_{N-1}``, all detached.
 
-    It holds N rows: the past of a fractional equation does not fade, so that going on exactly needs all of it.
+    It holds N rows: a fractional equation never forgets its past, so that an exact continuation needs all of it.
 
     Attributes:
         start: the initial time.
-        step: the length of a step.
+        step: the step size.
         settings: what the weights of the past depend on, by the name of the argument.
-        structure: what a state looks like.
+        structure: the structure of the state.
         initial: the initial values, (initials, groups, width).
         last: the state where it stopped, (groups, width).
         slopes: (steps, groups, width).
-        weights: those of the past, as a later solve must find them again.
-        pairs: whether the state is complex, and all these are pairs of real numbers.
+        weights: the weights of the past; those of a later solve must be the same.
+        pairs: whether the state is complex; all of the above then contain pairs of real numbers.
     """
 
     start: float
@@ -48,25 +48,25 @@ class State:
     pairs: bool = False
 
     def template(self) -> Any:
-        """What a state looks like, for those who give none."""
+        """The last state in its structure, for a call without ``z0``."""
         last = self.structure.unpack(self.last)
         return pytree.tree_map(torch.view_as_complex, last) if self.pairs else last
 
     @property
     def steps(self) -> int:
-        """Steps taken so far."""
+        """The number of steps so far."""
         return self.slopes.shape[0]
 
     @property
     def time(self) -> float:
-        """Where it stopped."""
+        """The time where it stopped."""
         return self.start + self.steps * self.step
 
     def request(self, t: float | Tensor, step: float | None, steps: int | None) -> Request:
         """The grid of the continuation; ``t`` is the new end, or times that begin where the last solve stopped."""
         several = isinstance(t, Tensor) and t.ndim > 0
         if isinstance(t, Tensor) and t.ndim > 1:
-            raise InputError("a resumed solve takes one row of times for the whole batch, on its grid.")
+            raise InputError("a resumed solve needs one row of times for the whole batch, on its grid.")
         first, last = (float(t[0]), float(t[-1])) if isinstance(t, Tensor) and several else (self.time, float(t))
         if abs(first - self.time) > 1e-6 * max(1.0, abs(self.time)):
             raise InputError(f"t begins at {first:g}, but the solve to be resumed stopped at {self.time:g}.")
@@ -86,7 +86,7 @@ class State:
         return Grid(self.start, self.step, self.steps + more)
 
     def check(self, structure: Structure, settings: Mapping[str, Any], velocity: Tensor | None) -> None:
-        """Raise where the solve that goes on is another one, naming what differs."""
+        """Raise if a setting of the resumed solve differs, naming it."""
         mine, other = (replace(s, spans=None) for s in (self.structure, structure))
         if mine != other:
             refuse_other("z0", _looks(mine), _looks(other))
@@ -96,13 +96,13 @@ class State:
             then, now = self.settings.get(name), settings.get(name)
             if then != now:
                 refuse_other(name, then, now)
-        if self.structure != structure:  # the same numbers, but for other parts of the state
+        if self.structure != structure:  # the same orders, but for other elements of the state
             refuse_other("order", "one shape", "another")
 
     def continued(self, kernel: Kernel, history: History) -> tuple[Kernel, Tensor]:
-        """From the kernel of all steps, that of the new ones, and what came before contributes to their rows.
+        """The kernel of the new steps, from that of all steps, and the contribution of the past to the new rows.
 
-        The latter, (count, sums, groups, width), stands in place of the initial values. The last row so far is the
+        The latter, (count, sums, groups, width), takes the place of the initial values. The last row so far is the
         first of the new ones.
         """
         past, like = self.steps, self.slopes
@@ -133,22 +133,22 @@ class State:
         return part, sums
 
     def extended(self, blocks: list[Tensor], last: Tensor, kernel: Kernel) -> State:
-        """The state after further steps, whose slopes come by blocks; ``kernel`` is that of all steps."""
+        """The state after further steps with the slopes in ``blocks``; ``kernel`` is that of all steps."""
         slopes = torch.cat([self.slopes, *blocks])
         return replace(self, slopes=slopes, last=last, weights=weights_of_past(kernel, slopes.shape[0]))
 
 
 def weights_of_past(kernel: Kernel, steps: int) -> Tensor:
-    """What identifies the weights of the first steps: they themselves, or their row sums where they are a matrix."""
+    """What identifies the weights of the first steps: the lag weights, or the row sums of a matrix."""
     weights = kernel.weights.detach()[:, : steps + 1]
     return weights.clone() if weights.ndim == 3 else weights.sum(2)
 
 
 def settings_of(method: Any, operator: Any, numbers: Mapping[str, Tensor], history: History) -> dict[str, Any]:
-    """What the weights of a solve depend on beside its grid, by the name of the argument."""
+    """What the weights of a solve depend on besides its grid, by the name of the argument."""
     if not isinstance(history, Full | FFT | Exponentials | Window):
         raise InputError(
-            f"history={type(history).__name__} cannot be resumed: its sums of the past are not known here. "
+            f"history={type(history).__name__} cannot be resumed: the solver does not know how it sums the past. "
             "Use 'full', 'fft', 'exponentials' or a Window."
         )
     return {
@@ -162,13 +162,13 @@ def settings_of(method: Any, operator: Any, numbers: Mapping[str, Tensor], histo
 def refuse_other(name: str, then: Any, now: Any) -> None:
     """Raise: a setting differs from that of the solve so far."""
     raise InputError(
-        f"past=: {name} differs. The solve so far has {then}, this one has {now}. One grid, one method and one order "
-        f"run through all of a fractional history; give the same {name}, or start anew."
+        f"past=: {name} differs. The solve so far has {then}, this one has {now}. A resumed solve keeps its grid, "
+        f"method and order; give the same {name}, or start a new solve."
     )
 
 
 def _windowed(kernel: Kernel, history: History) -> Kernel:
-    """The kernel without lags that a window forgets."""
+    """The kernel with zero weights at lags that a window forgets."""
     if not isinstance(history, Window):
         return kernel
     lag = torch.arange(kernel.weights.shape[1])
@@ -178,7 +178,7 @@ def _windowed(kernel: Kernel, history: History) -> Kernel:
 
 
 def windowed_start(start: Tensor, history: History) -> Tensor:
-    """Starting weights without those of slopes that a window has forgotten."""
+    """Starting weights, with zeros for slopes that a window has forgotten."""
     if not isinstance(history, Window):
         return start
     lag = torch.arange(start.shape[2]) - torch.arange(start.shape[1])[:, None]
@@ -190,14 +190,14 @@ def _looks(structure: Structure) -> str:
 
 
 def refuse_resume(how: Adjoint, wanted: Request, scheme: Scheme) -> None:
-    """Raise where a solve cannot be gone on with."""
+    """Raise if a solve cannot be resumed."""
     if not scheme.slopes_are_at_states:
         raise InputError(
-            f"{type(scheme).__name__} evaluates func beside its states, and a solve goes on from states: it cannot be "
-            "resumed. Solve in one piece, or use an implicit method."
+            f"{type(scheme).__name__} evaluates func at predicted states, and a solve is resumed from states: it "
+            "cannot be resumed. Solve in one piece, or use an implicit method."
         )
     if isinstance(how, Paper) or len(wanted.between) or not wanted.grid.uniform:
         raise InputError(
-            "a solve that is resumed takes adjoint='exact' or 'direct' and output times on a uniform grid "
-            f"(step {wanted.grid.step:g}); solve in one piece otherwise."
+            "a resumed solve needs adjoint='exact' or 'direct' and output times on a uniform grid "
+            f"(step {wanted.grid.step:g}); otherwise solve in one piece."
         )

@@ -1,4 +1,4 @@
-"""``linear=``: the linear part joins ``func`` to one right-hand side, its tensors travel among the arguments."""
+"""``linear=``: the linear part and ``func`` become one right-hand side; the tensors of ``A`` are its last argument."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .validation import Options, Problem, given_params, read_scheme
 class Joined(nn.Module):
     """``A z + func(t, z, *args)``; the tensors of ``A`` are the last argument."""
 
-    made_anew = True  # at every call: no cache of captured steps would know it
+    made_anew = True  # made in every solve: captured steps could not be reused
 
     def __init__(self, func: Callable[..., Any] | None, part: LinearPart) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Joined(nn.Module):
             self.owner = getattr(part, "made", None)  # its parameters are found like those of func
 
     def forward(self, t: Any, z: Tensor, *args: Any) -> Any:
-        """The whole slope."""
+        """The whole right-hand side."""
         *rest, tensors = args
         with torch.autocast(z.device.type, enabled=False):  # the systems are solved in the precision of the state
             slope = self.part.with_tensors(tensors or self.part.tensors).matvec(z)
@@ -38,19 +38,19 @@ class Joined(nn.Module):
 
 
 def constant(t: Any, z: Tensor, b: Tensor) -> Tensor:
-    """A source that neither time nor the state changes."""
+    """A source that depends neither on time nor on the state."""
     return b.expand_as(z)
 
 
 def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Options]:
-    """One right-hand side, and options without ``linear=``; IMEX if no other method is given, nor a tolerance."""
+    """One right-hand side, and options without ``linear=``; the default method is IMEX, for a tolerance trapezoid."""
     if given.adjoint == "paper" or isinstance(given.adjoint, Paper):
         raise InputError(
             "adjoint='paper' integrates backwards by explicit steps, which linear= does not bear. Use adjoint='exact'."
         )
     structure = structure_of(z0)
     part = read_linear(given.linear, structure)
-    # what func holds must not lead to the tensors themselves: gradients go through the arguments
+    # func gets the tensors as arguments, and these get the gradients; its own copy must be detached
     held = part if part.own else part.with_tensors([x.detach() for x in part.tensors])
     args = given.args
     if isinstance(func, Tensor):
@@ -73,7 +73,7 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
 
 
 def refuse_orders(problem: Problem) -> None:
-    """Raise where the systems of a linear part would have several weights."""
+    """Raise if IMEX would need linear systems with several local weights, one per order."""
     if isinstance(problem.scheme, IMEX) and problem.scheme.part is not None and problem.structure.spans is not None:
         raise InputError(
             "linear= with method='imex' takes one order and one horizon for the whole state. Use an implicit method "

@@ -1,4 +1,4 @@
-"""What a solve cost, and how it was done."""
+"""What a solve cost and how it was done."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Stats:
 
     @property
     def accepted(self) -> int:
-        """Steps that were accepted: all that the solve consists of."""
+        """The number of accepted steps: all steps of the solve."""
         return self.steps
 
 
 def stats_of(plan: Plan, went: Run, problem: Problem, march: Adapted | None) -> Stats:
-    """Those of a solve that has ended; ``march`` is how its mesh was found."""
+    """The statistics of a finished solve; ``march`` is how its mesh was found, with adaptive steps."""
     grid, adjoint, stages = problem.request.grid, problem.adjoint, went.stages
     solver = f"; solver: {stages.why}" if stages is not None and stages.why else ""
     shortest, longest = grid.extremes

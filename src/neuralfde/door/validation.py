@@ -1,4 +1,4 @@
-"""What was asked for, read and checked: the only place where a bad solve is refused before anything is computed."""
+"""The arguments of a solve, read and checked: the one place where a bad call is refused before anything is computed."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ class Options(NamedTuple):
 
     @property
     def before(self) -> State | None:
-        """The solve that this one goes on with, if that is its past."""
+        """The solve to be resumed, if ``past=`` is one."""
         return self.past if isinstance(self.past, State) else None
 
     @property
     def eventful(self) -> bool:
-        """Whether the course depends on the state: an event, or jumps by a function of the state before."""
+        """Whether the course of the solve depends on the state: by an event, or by jumps that are a function of it."""
         on_state = isinstance(self.jumps, tuple | list) and len(self.jumps) == 2 and callable(self.jumps[1])
         return on_state or self.event is not None
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Where and how a solve runs; ``known`` are the numbers of its operator by name, one for each group."""
+    """A solve as it was read; ``known`` are the numbers of its operator and its horizon by name, each (groups,)."""
 
     structure: Structure
     request: Request
@@ -100,7 +100,7 @@ class Problem:
     observed: Observed | None = None
 
     def mesh(self, velocity: bool, grid: Grid) -> Mesh:
-        """The grid in the time of each group."""
+        """The grid as the weights see it, in the time of each group."""
         horizon = self.known.get("horizon")
         if horizon is None:
             horizon = torch.ones(self.structure.groups, dtype=torch.float64)
@@ -116,12 +116,12 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
     read_callback(given.callback)
     if given.rtol is not None or given.atol is not None:
         raise InputError(
-            "rtol= and atol= choose the steps: leave step=, steps=, grid= and a solve as past= out, or the tolerances."
+            "rtol= and atol= choose the steps: leave step=, steps=, grid= and a resumed solve out, or the tolerances."
         )
     if before is None:
         wanted = request(t, given.step, given.steps, given.grading, given.grid)
     elif given.grid is not None or given.grading != 1:
-        raise InputError("a resumed solve goes on with steps of one length; leave grid= and grading= out.")
+        raise InputError("a resumed solve continues with steps of one length; leave grid= and grading= out.")
     else:
         wanted = before.request(t, given.step, given.steps)
     how = named("adjoint", given.adjoint, ADJOINTS, (Exact, Direct, Paper))
@@ -141,7 +141,7 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
     toeplitz = operator.toeplitz and wanted.grid.uniform
     against = None if toeplitz else why_not_fading(operator, known, scheme)
     if wanted.grid.moving is not None:
-        against = "jumps at times, or behind lags, that require grad need all weights"
+        against = "times of jumps, or lags, that require grad need all weights"
     past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
     if past is None and kept == _DEVICE and toeplitz and is_small(structure, size.steps):
         past, why = Full(), f"exact sums: {size.steps * structure.numel} numbers are a small past; storage as given"
@@ -162,12 +162,12 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
 
 
 def is_small(structure: Structure, steps: int) -> bool:
-    """Whether a solve is so small that its past is held without asking how much memory is free."""
+    """Whether a solve is so small that its history is kept in full without checking the free memory."""
     return steps * max(SMALL_STATE, structure.numel) <= SMALL_NUMBERS
 
 
 def read_numbers(structure: Structure, operator: Operator, horizon: Any) -> tuple[Structure, dict[str, Tensor]]:
-    """The numbers of the operator and the horizon by name, one for each group, and the structure with these groups."""
+    """The numbers of the operator and the horizon by name, each (groups,), and the structure with these groups."""
     numbers = {**operator.numbers(), **({} if horizon is None else {"horizon": horizon})}
     structure = grouped(structure, numbers)
     return structure, {name: structure.spread(name, x) for name, x in numbers.items()}
@@ -193,13 +193,13 @@ def read_scheme(method: str | Scheme | None, solver: str | StageSolver | None, d
 
 
 def read_callback(callback: Any) -> None:
-    """Raise where progress cannot be told."""
+    """Raise unless the callback is None or can be called."""
     if callback is not None:
         function("callback", callback, "callback(step, total)")
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Raise where one of the options of a block is no name or object of its kind."""
+    """Raise if an option of a block is neither a known name nor an object of the right kind."""
     read_callback(options["callback"])
     read_scheme(options["method"], options["solver"])
     read_history(options["history"])
@@ -208,16 +208,16 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 def read_history(history: str | History) -> History | None:
-    """The history; None where it is left to ``auto``."""
+    """The history; None for ``auto``."""
     if history == "window":
         raise InputError("history='window' needs a length: pass history=Window(64) for the last 64 steps.")
     found = named("history", history, HISTORIES, History)
-    # the history of an earlier solve knows the mesh of that one
+    # a history taken from an earlier solve still has the mesh of that solve
     return replace(found, mesh=None, terms=None) if isinstance(found, Exponentials) and found.mesh else found
 
 
 def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
-    """The stepper; None where it is left to ``auto``."""
+    """The stepper; None for ``auto``."""
     found = named("stepper", stepper, STEPPERS, Stepper)
     if isinstance(how, Direct) and found not in (None, Single()):
         raise InputError(
@@ -228,21 +228,21 @@ def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
 
 
 def refuse_surroundings(func: Callable[..., Any]) -> None:
-    """Raise where the solver is run in a way that cannot work, naming the one that does."""
+    """Raise if a solve cannot work in its surroundings: in ``torch.jit``, in a replica, or with a sharded ``func``."""
     if func is None or isinstance(func, Tensor):
-        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor go with linear=.")
+        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor need linear=.")
     function("func", func, "func(t, z, *args)")
     if torch.jit.is_tracing():
-        raise UnsupportedError("a solve is not for torch.jit: use torch.export, which takes solves with fixed steps.")
+        raise UnsupportedError("torch.jit is not supported: use torch.export, which takes solves with given steps.")
     if getattr(func, "_is_replica", False):
         raise UnsupportedError(
-            "nn.DataParallel gives each device a replica whose tensors are no parameters, so that they would get no "
-            "gradient. Use torch.nn.parallel.DistributedDataParallel, one process per device."
+            "nn.DataParallel gives each device a replica whose tensors are not parameters and would get no gradient. "
+            "Use torch.nn.parallel.DistributedDataParallel, with one process per device."
         )
     if any(kind.__name__ == "FSDPModule" for kind in type(func).__mro__):
         raise UnsupportedError(
-            "fully_shard was applied to func itself, which would gather its parameters anew at every evaluation. "
-            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once a pass."
+            "fully_shard was applied to func itself, which would gather its parameters again at every evaluation. "
+            "Apply it to the FDEBlock, or to the module that calls fdeint: they are then gathered once per pass."
         )
 
 
@@ -256,7 +256,7 @@ def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> li
 
 
 def given_params(params: Any) -> list[Tensor]:
-    """The tensors of ``params=``, which a generator gives only once."""
+    """The tensors of ``params=`` as a list, since a generator can be read only once."""
     single = isinstance(params, Tensor) or not isinstance(params, Iterable)
     found = [params] if single else list(params)
     for p in found:
@@ -269,9 +269,9 @@ def given_params(params: Any) -> list[Tensor]:
 
 
 def read_args(args: Any, structure: Structure) -> tuple[Any, ...]:
-    """What is passed on to ``func``."""
+    """The further arguments of ``func``, checked."""
     if not isinstance(args, tuple | list):
-        raise InputTypeError(f"args must be a tuple passed on to func, got {type(args).__name__}; write args=(value,).")
+        raise InputTypeError(f"args must be a tuple, passed on to func, got {type(args).__name__}; use args=(value,).")
     for a in tensors_in(args):
         if a.device != structure.device and a.ndim > 0:
             raise InputTypeError(

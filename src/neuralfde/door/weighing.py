@@ -1,4 +1,4 @@
-"""The numbers of a solve: what was asked for, read once, with the weights of its scheme."""
+"""From the arguments of a solve to its problem and weights; for small solves both are cached."""
 
 from __future__ import annotations
 
@@ -27,13 +27,18 @@ from .output import Output, output
 from .resume import refuse_resume, settings_of, windowed_start
 from .validation import Options, Problem, is_small, read
 
-# Stage solvers that are known by their numbers alone.
+# Stage solvers that are equal if their numbers are equal.
 _SOLVERS = (type(None), str, *map(type, SOLVERS.values()))
 _READ: Cache[tuple[Problem, Weights]] = Cache("small solves as they were read", 32)
 
 
 class Weights(NamedTuple):
-    """The numbers of the scheme, where states are given out, the first slope that counts, and what came before."""
+    """The weights of a solve, and what goes with them.
+
+    ``times`` are the grid points, ``nodes`` those whose states are returned; slopes before ``first`` have no
+    weight. In a resumed solve ``past_rows`` is the contribution of the past to each row. A solve that is to be resumed
+    keeps the ``kernel`` of all steps. ``tables`` are kept from solve to solve.
+    """
 
     coefficients: Coefficients
     times: Tensor
@@ -47,11 +52,11 @@ class Weights(NamedTuple):
 def weighed(
     structure: Structure, t: Any, order: Any, given: Options, keep: bool, every: bool
 ) -> tuple[Problem, Weights]:
-    """The problem and its numbers; a small solve that was asked for in the same words before is found again.
+    """The problem and its weights; those of a small solve with the same arguments are cached.
 
     Args:
-        keep: whether a later solve will go on from this one.
-        every: whether the state is wanted at every step.
+        keep: whether this solve will be resumed.
+        every: whether the state is needed at every step.
     """
 
     def made(tables: Tables | None = None) -> tuple[Problem, Weights]:
@@ -64,16 +69,16 @@ def weighed(
     if keep or every or not _is_found_again(structure, t, order, given):
         return made()
     kinds = type(t), type(order), *map(type, given)  # 1 and 1.0 are equal, but not the same
-    # steps that are taken one by one want one table for all blocks, not one that was kept for the first
+    # larger states are stepped one by one, where all blocks share one table of the memory
     tables: Tables | None = {} if structure.numel <= PICARD_NUMBERS[0] else None
     key = structure, t, order, given, kinds, torch.is_grad_enabled()
-    with outside_of_transforms() if transforms_are_active() else nullcontext():  # these numbers belong to none of them
+    with outside_of_transforms() if transforms_are_active() else nullcontext():  # cached tensors belong to no transform
         problem, weights = _READ.get(key, lambda: made(tables))
-    return problem, weights._replace(times=weights.times.clone())  # a func may write to its time
+    return problem, weights._replace(times=weights.times.clone())  # func may write to its time
 
 
 def _is_found_again(structure: Structure, t: Any, order: Any, given: Options) -> bool:
-    """Whether a small solve on the CPU is asked for in numbers and names alone."""
+    """Whether this is a small solve on the CPU whose arguments are numbers and names only."""
     others = (given.callback, given.velocity, given.horizon, given.grid, given.jumps, given.past, given.lags)
     if given.args != () or not (given.params is None and all(x is None for x in others)):
         return False
@@ -109,7 +114,7 @@ def _weights(problem: Problem, given: Options, keep: bool, every: bool) -> Weigh
 
 
 def _placed(problem: Problem, mesh: Mesh, alone: bool) -> tuple[dict[str, Tensor], Mesh, AbstractContextManager[Any]]:
-    """Where weights are computed: those of very many orders on the GPU of the state, all others on the host."""
+    """Numbers, mesh and device for computing the weights: the GPU for very many orders, otherwise the host."""
     known, device, groups = problem.known, problem.structure.device, problem.structure.groups
     if device.type != "cuda" or not DEVICE_ORDERS <= groups <= DEVICE_WEIGHTS // (mesh.steps + 1) or capturing():
         return known, mesh, nullcontext()
@@ -123,7 +128,7 @@ def _placed(problem: Problem, mesh: Mesh, alone: bool) -> tuple[dict[str, Tensor
 
 
 def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[int, ...], Coefficients]:
-    """Output nodes, and the numbers of the scheme."""
+    """The grid points whose states are returned, and the weights of the scheme."""
     wanted, scheme, past, grid = problem.request, problem.scheme, problem.history, problem.request.grid
     for part in (kernel.weights, kernel.local):
         if not all_finite(part):
@@ -143,7 +148,7 @@ def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[
     if out.dense is not None:
         positions = out.positions[:, 0]
         here = grid.at(positions)
-        if grid.moving is not None:  # points may move, what lies between them stays
+        if grid.moving is not None:  # grid points may move, output times between them stay
             here = torch.where(positions == positions.round(), grid.moving[positions.long()], here)
         elapsed = torch.cat([elapsed, here])
     if problem.observed is not None:

@@ -39,7 +39,7 @@ class CurveFit:
     def band(self, x: Any) -> tuple[Tensor, Tensor]:
         """Lower and upper limits of the 95 % band of a new measurement at these points, by the delta method."""
         if self._curve is None:
-            raise InputError("a fit out of a file or another process has lost its function. Fit again for a band.")
+            raise InputError("a fit from a file or another process does not have its function. Fit again for a band.")
         x, flat = doubles("x", x), torch.tensor([*self.estimates.values()], dtype=torch.float64)
         there = replace(self._curve, x=x, data=Data(x, torch.zeros_like(x), torch.ones_like(x), False))
         middle, matrix = there.jacobian(flat)

@@ -52,7 +52,7 @@ class Path:
             return 0, cls(free)
         if state.keys() != {"iteration", "free", "history", *own} or state["free"].shape != free.shape:
             raise InputError(
-                "resume= is no state of this fit: another optimiser wrote it, or there were other unknowns. Pass the "
+                "resume= is not a state of this fit: another optimiser wrote it, or for other unknowns. Pass the "
                 ".state of a Progress, which callback= gets, to a fit with the same arguments."
             )
         return state["iteration"], cls(state["free"], [*state["history"]])

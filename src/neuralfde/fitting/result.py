@@ -125,9 +125,7 @@ class Fit:
         intervals provide.
         """
         if name not in self.problem.each:
-            raise InputError(
-                f"{name!r} is not a parameter that each trajectory has its own of: fit with each=[{name!r}]."
-            )
+            raise InputError(f"{name!r} was not fitted separately for each trajectory: fit with each=[{name!r}].")
         if self.covariance is None:
             raise InputError("a population needs the covariance of the estimates: fit with intervals='gauss-newton'.")
         labels = list(self.estimates)

@@ -1,7 +1,7 @@
 """``row += Σ_i w_i past_i`` for a few long rows: the product inside a block.
 
-On a GPU matrix libraries take a few times as long for it as reading the rows does, and hold a workspace for every
-stream; where Triton is installed (it comes with CUDA builds of torch) one small kernel reads each row once.
+For this product the matrix libraries of a GPU take a few times as long as reading the rows, and hold a workspace for
+every stream. If Triton is installed (it comes with CUDA builds of torch), a small kernel reads each row once instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Output between nodes, and its transpose."""
+"""Output between grid points, and its transpose."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .base import Block, Memory, Wrapped
 
 
 class Between(Wrapped):
-    """States between nodes: slopes weighted by ``dense`` (times, steps + 1, parts) add up in ``states``.
+    """Adds slopes, weighted by ``dense`` (times, steps + 1, parts), to the states between grid points.
 
-    These, (times, groups, width), begin with what the initial values contribute there. The parts of a row are its
-    groups, or pieces of one length that each group is cut into.
+    ``states`` (times, groups, width) starts as the contribution of the initial values. The parts of a row are its
+    groups, or pieces of equal length into which each group is divided.
     """
 
     def __init__(self, memory: Memory, dense: Tensor, states: Tensor) -> None:
@@ -28,7 +28,7 @@ class Between(Wrapped):
 
 
 class BetweenGradient(Wrapped):
-    """The transpose of :class:`Between`, for gradients ``grads`` (times, groups, width) of these states."""
+    """The transpose of :class:`Between`, for the gradients ``grads`` (times, groups, width) of these states."""
 
     def __init__(self, memory: Memory, steps: int, dense: Tensor, grads: Tensor, weigh: bool) -> None:
         super().__init__(memory)

@@ -66,7 +66,7 @@ class Exponentials(History):
         """Lag weights (sums, steps + 1, groups) → (sums, 2B near weights and K coefficients, groups); differentiable.
 
         Near weights beyond lag B are those of the exponentials, so that the matrix is Toeplitz wherever blocks begin.
-        The fit of weights that need no gradient is found again in the next solve.
+        The fit of weights without gradient is cached for later solves.
         """
         if self.mesh is not None:
             return weights
@@ -76,9 +76,9 @@ class Exponentials(History):
         return _FITTED.get(key, lambda: self._fit(weights))
 
     def _fit(self, weights: Tensor) -> Tensor:
-        """As few terms as reach the tolerance, whatever was fitted before; one looks first where the last fit ended.
+        """The fit with the fewest terms that reach the tolerance; the search begins with the number that sufficed last.
 
-        How many are enough is found without gradients; only the fit that is taken has them.
+        The search runs without gradients; only the final fit has them.
         """
         size, steps = self.block, weights.shape[1] - 1
         if steps < 2 * size:
@@ -108,14 +108,14 @@ class Exponentials(History):
         return torch.cat([weights[:, : size + 1], basis.near @ c, c], dim=1)
 
     def _tried(self, weights: Tensor, sampled: Tensor, power: float, terms: int) -> tuple[Basis, float]:
-        """So many exponentials, and the largest relative error that they leave."""
+        """A basis of so many exponentials, and the largest relative error of a fit with them."""
         steps = weights.shape[1] - 1
         key = (self, steps, terms, power, weights.dtype, weights.device)
         basis = _BASES.get(key, partial(_basis, self, steps, terms, power, weights))
         return basis, _worst(basis.coefficients(sampled), weights, basis.rates, self.block)
 
     def rates(self, steps: int, terms: int) -> Tensor:
-        """The rates per step, fastest last; float64."""
+        """The rates per step, (terms,), in ascending order; float64."""
         low, high = math.log(0.1 / steps), math.log(30 / self.block)
         return torch.linspace(low, high, terms, dtype=torch.float64).exp()
 
@@ -152,20 +152,20 @@ class Exponentials(History):
 
 
 def _guess(tol: float, steps: int, block: int) -> int:
-    """A few terms below what a tolerance usually takes: about 0.25 per digit and e-fold of the range."""
+    """Slightly fewer terms than a tolerance usually takes, which is about 0.25 per digit and e-fold of the range."""
     return 2 * int(0.1 * -math.log10(tol) * math.log(300 * steps / block))
 
 
 def _samples(block: int, steps: int, device: torch.device | None = None) -> Tensor:
-    """Lags the fit looks at: log-spaced from B to N."""
+    """The lags that are fitted: log-spaced from B to N."""
     points = torch.linspace(math.log(block), math.log(steps), 6 * MOST_TERMS, dtype=torch.float64)
     return torch.unique(points.exp().round().long().clamp(block, steps)).to(device)
 
 
 def _decay(weights: Tensor, block: int) -> float:
-    """The power of the lag with which the weights decay, to one decimal: what makes errors relative in the fit.
+    """The power of the lag with which the weights decay, rounded to one decimal; it makes errors of the fit relative.
 
-    Rounded, it does not change with the order, so that the coefficients are linear in the weights.
+    Because it is rounded it has no derivative in the order, so that the coefficients are linear in the weights.
     """
     steps = weights.shape[1] - 1
     ends = weights[:, block :: steps - block].abs().clamp(min=1e-300)  # of lags B and N
@@ -174,12 +174,12 @@ def _decay(weights: Tensor, block: int) -> float:
 
 
 class Basis(NamedTuple):
-    """Some exponentials over some steps, and how weights become a sum of them.
+    """Exponentials with these rates, and how to fit weights by them.
 
     Attributes:
-        rates: their rates, (terms,), in float64 on the host.
-        factors: from sampled weights to coefficients, one after the other.
-        near: their values at the lags between B and 2B, (B - 1, terms).
+        rates: (terms,), in float64 on the host.
+        factors: two matrices that turn weights at the sampled lags into coefficients, applied one after the other.
+        near: the exponentials at the lags between B and 2B, (B - 1, terms).
     """
 
     rates: Tensor
@@ -192,20 +192,20 @@ class Basis(NamedTuple):
 
 
 def _basis(history: Exponentials, steps: int, terms: int, power: float, like: Tensor) -> Basis:
-    """Least squares on errors scaled by ``lag^power``.
+    """The least-squares fit to errors scaled by ``lag^power``.
 
-    Two factors of the pseudo-inverse, applied one after the other: multiplied out, it would lose half the digits.
+    The pseudo-inverse is kept as two factors: multiplied out, it would lose half of its digits.
     """
     lags, rates = _samples(history.block, steps).double(), history.rates(steps, terms)
     scale = ((lags / history.block) ** power)[:, None]
     u, s, v = torch.linalg.svd(_fading(history.block - lags, rates) * scale, full_matrices=False)
-    kept = s > max(1e-14, 1e-2 * history.tol) * s[0]  # keeps coefficients small: float32 sums cancel nothing
+    kept = s > max(1e-14, 1e-2 * history.tol) * s[0]  # small coefficients, so that sums in float32 do not cancel
     near = _fading(-torch.arange(1, history.block), rates)
     return Basis(rates, ((u[:, kept] * scale).to(like), (v[kept] / s[kept, None]).to(like)), near.to(like))
 
 
 def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
-    """The largest error of any checked weight of lag > B, relative to it (but not to less than 1e-6 of ``w_B``)."""
+    """The largest error of a checked weight beyond lag B, relative to it, or to 1e-6 of ``w_B`` if that is larger."""
     steps, size = weights.shape[1] - 1, max(FEWEST_CHECKED, CHECKED_NUMBERS // weights.shape[2])
     floor, worst = 1e-6 * weights[:, block : block + 1].abs(), 0.0
     for part in _checked(block, steps, size):
@@ -220,7 +220,7 @@ def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
 
 
 def _checked(block: int, steps: int, size: int) -> Iterator[slice | Tensor]:
-    """The lags at which a fit is compared with the weights, so many at a time."""
+    """The lags at which a fit is compared with the weights, in parts of ``size``."""
     if steps <= CHECKED_LAGS:
         yield from (slice(first, min(first + size, steps + 1)) for first in range(block + 1, steps + 1, size))
         return
@@ -229,7 +229,7 @@ def _checked(block: int, steps: int, size: int) -> Iterator[slice | Tensor]:
 
 
 def _fading_at(part: slice | Tensor, block: int, rates: Tensor, like: Tensor) -> Tensor:
-    """What is left of each exponential at these lags, counted from B on."""
+    """The value of each exponential at these lags, (lags, terms); it is 1 at lag B."""
     return _fading(block - (torch.arange(part.start, part.stop) if isinstance(part, slice) else part), rates).to(like)
 
 

@@ -1,15 +1,15 @@
-"""The memory behind ``exponentials`` on a mesh, where every step has its own length.
+"""The memory behind ``exponentials`` on a mesh, where every step has its own size.
 
-The kernel is ``Σ_i c_i e^{-s_i t}``. A rule takes the slope to be constant or linear on the cell that ends at
-``t_m``, so that its integral against ``e^{-s_i (t_m - τ)}`` is ``p_{m,i} v_{m-1} + q_{m,i} v_m``. All cells of row n
-but the newest then weigh, with c, ::
+The kernel is ``Σ_i c_i e^{-s_i t}``. A quadrature rule takes the slope to be constant or linear on the cell that ends
+at ``t_m``, so that its integral against ``e^{-s_i (t_m - τ)}`` is ``p_{m,i} v_{m-1} + q_{m,i} v_m``. In row n, all
+cells but the newest contribute ``Σ_i c_i Σ_j L_i[n, j] v_j`` with ::
 
     L_i[n, j] = e^{-s_i (t_n - t_j)} q_{j,i}  (j ≤ n-1)  +  e^{-s_i (t_n - t_{j+1})} p_{j+1,i}  (j ≤ n-2)
 
-For two steps that are not neighbours this is a product, one factor of the row and one of the column, relative to any
-time between them. So a pass keeps K sums for each rule, and the row of the step before the block as it is, or two such
-rows where the newest cell has weights for the slopes two steps before. A backward pass has the same with the factors
-exchanged.
+Unless n and j are neighbours, ``L_i[n, j]`` is the product of a factor of the row and a factor of the column, both
+relative to some time between them. So a pass keeps K sums for each rule. It also keeps the last row before the block
+as it is, or the last two, if the newest cell has weights for the slopes two steps before. A backward pass does the
+same with the two factors exchanged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .base import Block, Memory
 class Mesh(NamedTuple):
     """Increasing times (steps + 1,), rates (K,), both float64, and the rule of each sum: left, right, linear, ahead.
 
-    ``newest`` says what the newest cell of a row gives the slopes at its end and before, from a rule, an order and the
-    lengths of cells, see ``weights/fading.py``; None where a table among the weights says so.
+    ``newest(rule, order, lengths of cells)`` returns the weights of the newest cell for the slopes at its end, one step
+    before and two, see ``weights/fading.py``. It is None if these weights are given as a table.
     """
 
     times: Tensor
@@ -39,16 +39,16 @@ class Mesh(NamedTuple):
 
     @property
     def lags(self) -> int:
-        """How many steps back the newest cell of a row has weights of its own."""
+        """How many steps back the weights of the newest cell reach."""
         return 1 + ("ahead" in self.cells)
 
 
 class _Table(NamedTuple):
-    """A block together with the rows next to it that are kept: m steps in all, the lowest first, k of them kept.
+    """The matrices of a block and of the ``kept`` rows next to it: m steps in all, in ascending order.
 
-    ``weights`` (sums, groups, m, m) is the matrix, ``shares`` (sums, m, m, K) are the L in it. ``old`` are the factors
-    that read the sums for the rows of the block, ``new`` those by which rows enter the sums when the block is recorded,
-    ``fade`` (K, 1) is what happens to the sums then.
+    ``weights`` (sums, groups, m, m) is the matrix between these steps, ``shares`` (sums, m, m, K) contains its L. The
+    contribution of the sums to the rows of the block has the factors ``old``. When the block is recorded, the sums
+    are multiplied by ``fade`` (K, 1), and rows are added to them with the factors ``new``.
     """
 
     block: Block
@@ -61,14 +61,15 @@ class _Table(NamedTuple):
 
 
 class FadingOnMesh(Memory):
-    """One pass; it holds K sums for each rule, and one row.
+    """One pass; it holds K sums for each rule, and one or two rows.
 
     Args:
         mesh: the times and rates.
-        weights: those of each row's newest cell for the slopes one (and two) steps before, (steps + 1) each, or the
-            order in two parts and a factor, from which they follow; then K coefficients: (sums, all these, groups).
-        row: what a row looks like, (groups, width).
-        block: steps in a block.
+        weights: (sums, numbers + K, groups): the numbers are the weights of each row's newest cell for the slopes one
+            (and two) steps before, steps + 1 of each; or the order in two parts and a factor, from which these weights
+            are computed. Then come the K coefficients.
+        row: a tensor with the shape (groups, width), dtype and device of the rows.
+        block: the number of steps in a block.
         backward: from the last row to the first, with the transposed matrix.
         weigh: in a backward pass, also accumulate the gradient of the weights.
     """
@@ -129,7 +130,7 @@ class FadingOnMesh(Memory):
 
     @property
     def snapshot_rows(self) -> int:
-        """Rows in a snapshot: the sums of each rule and the steps before."""
+        """See :class:`Memory`: the sums of each rule and the rows before the block."""
         return len(self.cells) * len(self.rates) + self.lags
 
     def snapshot(self, n: int) -> tuple[Tensor, ...]:
@@ -147,10 +148,10 @@ class FadingOnMesh(Memory):
         return sum(b.numel() * b.element_size() for b in (self.older, self.edge))
 
     def _near(self, low: int, high: int) -> Tensor:
-        """What the newest cells of rows low … high give slopes one or two steps before: (sums, groups, lag, row)."""
+        """(sums, groups, lag, row): weights of the newest cells of rows low … high for slopes 1 or 2 steps before."""
         if self.newest is None:
             return self.numbers.unflatten(-1, (self.lags, -1))[..., low : high + 1].to(self.times)
-        first = max(low - 1, 0)  # a rule may look at the length of the cell before
+        first = max(low - 1, 0)  # the rule "ahead" also uses the length of the cell before
         n = torch.arange(first, high + 1, device=self.times.device)
         lengths = (self.times[n] - self.times[(n - 1).clamp(min=0)])[:, None]
         most, rest, gain = self.numbers.to(self.times).unbind(-1)  # (sums, groups) each
@@ -159,13 +160,13 @@ class FadingOnMesh(Memory):
         return near.permute(0, 3, 1, 2) * gain[..., None, None]
 
     def _table(self, block: Block) -> _Table:
-        """What a block needs, made once."""
+        """The matrices of a block, made once."""
         if self._known is None or self._known.block != block:
             self._known = self._tabulated(block, min(self.lags, block.start), min(self.lags, block.stop))
         return self._known
 
     def _tabulated(self, block: Block, kept: int, stay: int) -> _Table:
-        """The table, in float64 up to here; ``kept`` rows lie next to the block, ``stay`` rows once it is recorded."""
+        """The matrices, computed in float64; ``kept`` rows are next to the block now, ``stay`` rows after it."""
         low, high = block.start - kept, block.stop - 1
         if self.backward:
             low, high = self.steps + 1 - block.stop, self.steps - block.start + kept
@@ -180,22 +181,22 @@ class FadingOnMesh(Memory):
         near = self._near(low, high)
         for e in range(1, min(self.lags, high - low) + 1):
             weights += torch.diag_embed(near[:, :, e - 1, e:], -e)
-        if self.backward:  # sums are relative to the highest step that is kept
+        if self.backward:  # sums are relative to the highest of the kept steps
             old = (decay[-1] * q + left[:, -1])[:, : block.count]
             new, fade = decay[stay:, stay - 1], decay[-1, stay - 1]
-        else:  # to the lowest one
+        else:  # to the lowest
             since = len(n) - stay
             old, fade = decay[kept:, 0], decay[since, 0]
             new = (decay[since] * q + left[:, since])[:, :since]
         return _Table(block, kept, *[x.to(self.c) for x in (weights, shares, old, new, fade[:, None])])
 
     def _correlate(self, table: _Table, taken: Tensor, slopes: Tensor) -> None:
-        """Add ``⟨v_j, μ_n⟩`` to the gradient of the weights that join them; ``taken`` (groups, sums, m, width)."""
+        """Add ``⟨v_j, μ_n⟩`` to the gradient of the weights of row n, column j; ``taken`` (groups, sums, m, width)."""
         assert self.weights_grad is not None
         low, count = self.steps + 1 - table.block.stop, taken.shape[2]
         numbers, far = self.weights_grad.split([self.count, len(self.rates)], dim=-1)
         pairs = torch.einsum("gsnw,gjw->sgnj", taken, slopes)
-        if self.newest is None:  # or the order is constant
+        if self.newest is None:  # otherwise the order is constant, and these weights need no gradient
             near = numbers.unflatten(-1, (self.lags, -1))
             for e in range(1, min(self.lags, count - 1) + 1):
                 found = pairs.diagonal(-e, 2, 3)

@@ -44,7 +44,7 @@ class FFT(History):
         return self._open(weights, steps, row, spare, weigh, True)
 
     def levels(self, steps: int) -> tuple[int, ...]:
-        """Block sizes for this many steps, growing."""
+        """The block sizes for this many steps, in ascending order."""
         sizes = [self.block]
         while sizes[-1] * self.growth * 2 <= steps:
             sizes.append(sizes[-1] * self.growth)
@@ -58,9 +58,10 @@ class FFT(History):
 
 
 class Levels(Blocked):
-    """Blocks of several sizes, ``levels``, growing: each takes from its parent block what came before it there.
+    """Blocks of several sizes, ``levels`` in ascending order, nested in each other.
 
-    Products of the larger blocks are made by FFT.
+    What a block gets from earlier rows is a part of what its parent got from rows before the parent, plus a product
+    with the rows between the start of the parent and its own start. Larger products are computed by FFT.
     """
 
     def __init__(
@@ -74,21 +75,21 @@ class Levels(Blocked):
     ) -> None:
         super().__init__(matrix, inputs, steps, levels[0], backward, weigh=weigh)
         self.levels = levels
-        self.pending: list[Tensor | None] = [None] * len(levels)  # what each level's block takes from before it
+        self.pending: list[Tensor | None] = [None] * len(levels)  # what earlier rows contribute to each level's block
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
         """See :class:`Memory`."""
         for level in reversed(range(len(self.levels))):
             if block.start % self.levels[level] == 0:
-                self.pending[level] = None  # frees the last block before the next one is made
+                self.pending[level] = None  # free the last block before the next one is computed
                 self.pending[level] = self._gather(level, block.start)
         far = self.pending[0]
         if far is None:
             return None
-        return far.clone() if out is None else out.copy_(far)  # it may belong to a larger block
+        return far.clone() if out is None else out.copy_(far)  # it may be a view of a larger block
 
     def _gather(self, level: int, i: int) -> Tensor | None:
-        """What the block of this level that begins at ``i`` takes from its parent, and from rows inside the parent."""
+        """What all rows before ``i`` contribute to the block of this level that begins there."""
         count = min(self.levels[level], self.steps + 1 - i)
         start, far = 0, None
         if level + 1 < len(self.levels):
@@ -102,7 +103,7 @@ class Levels(Blocked):
 
     def replay(self, first: int, count: int) -> Tensor:
         """See :class:`Memory`."""
-        self.pending = [None] * len(self.levels)  # the pass has ended; the rows stay
+        self.pending = [None] * len(self.levels)  # free them: the pass has ended, and only rows are needed
         return super().replay(first, count)
 
     @property
@@ -135,7 +136,7 @@ class Levels(Blocked):
 
 
 def _fast_length(n: int) -> int:
-    """The smallest 2^a·3^b·5^c ≥ n with a ≥ 2: lengths an FFT likes."""
+    """The smallest 2^a·3^b·5^c ≥ n with a ≥ 2: a length for which an FFT is fast."""
     best = 1 << max(2, (n - 1).bit_length())
     five = 1
     while five < best:

@@ -57,7 +57,7 @@ class Full(History):
         return _open(weights, steps, row, self.block_for(row.numel()), self.host, spare, weigh, backward=True)
 
     def block_for(self, width: int) -> int:
-        """Steps in a block of rows with this many numbers."""
+        """The number of steps in a block of rows with ``width`` elements."""
         return self.block if width <= WIDE_ROW else max(1, self.block // 4)
 
 
@@ -72,7 +72,7 @@ class Blocked(Memory):
         backward: from the last row to the first, with the transposed matrix.
         reach: sums go back this many steps; None: to the beginning.
         weigh: in a backward pass, also accumulate the gradient of the weights.
-        panels: moments of distant rows, one :class:`Panels` per input, where these stand for the rows themselves.
+        panels: moments of distant rows, one :class:`Panels` per input, which are summed in place of these rows.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Blocked(Memory):
 
     @property
     def snapshot_rows(self) -> int:
-        """Rows in a snapshot: as far as the window reaches, or all."""
+        """See :class:`Memory`: the rows within the window, or all."""
         return self.steps if self.reach is None else self.reach
 
     def snapshot(self, n: int) -> tuple[Tensor, ...]:
@@ -155,7 +155,7 @@ class Blocked(Memory):
         return near if distant == 0 else near.add_(self._distant(first, count, distant))
 
     def _distant(self, first: int, count: int, panels: int) -> Tensor:
-        """What the first panels contribute to these rows, from their moments."""
+        """The contribution of the first panels to these rows, from their moments."""
         for own, rows in zip(self.panels, self.inputs, strict=True):
             while own.done < panels:
                 start = own.done * own.table.length
@@ -164,7 +164,7 @@ class Blocked(Memory):
         return self._joined(blocks, lambda k, weights: product(weights, self.panels[k].slice(panels)))
 
     def _joined(self, blocks: Tensor, weighted: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Sums with blocks (sums, groups, count, times): forward each is an output, backward input ``k`` has one."""
+        """Products with blocks (sums, groups, count, times): an output per sum, or, backward, the total over inputs."""
         if not self.backward:
             return weighted(0, blocks)
         parts = [weighted(k, own[None]) for k, own in enumerate(blocks)]
@@ -207,7 +207,7 @@ def _open(
 
 
 def room_for(weights: Tensor, steps: int, row: Tensor, host: bool, spare: Memory | None, backward: bool) -> list[Rows]:
-    """Room for all rows of each input; the first input takes over that of the ``spare`` memory."""
+    """A buffer for all rows of each input; the first input takes over the buffer of the ``spare`` memory."""
     assert spare is None or isinstance(spare, Blocked)
     place: dict[str, Any] = {"device": "cpu", "pin_memory": row.is_cuda} if host else {}
     rooms = [] if spare is None else [spare.inputs[0].buffer]

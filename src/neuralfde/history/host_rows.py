@@ -1,4 +1,4 @@
-"""Rows in host memory; what a sum needs of them comes to the device of the weights in parts."""
+"""Rows in host memory; for a sum they are copied to the device of the weights in parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .matrices import Rows, product
 
 
 class HostRows(Rows):
-    """The same as :class:`Rows`, with a buffer in host memory; they take nothing of the device."""
+    """:class:`Rows` with a buffer in host memory; they take no device memory."""
 
     bytes = 0
 
@@ -31,14 +31,14 @@ class HostRows(Rows):
 
 
 def _parts(rows: Tensor) -> list[tuple[int, int]]:
-    """Columns [low, high) of these rows that are fetched at once."""
+    """The ranges of columns [low, high) that are fetched one after the other."""
     width, times = rows.shape[-1], rows[..., 0].numel()
     size = max(1, FETCH_CHUNK // max(1, times))
     return [(a, min(a + size, width)) for a in range(0, width, size)]
 
 
 def _fetched(rows: Tensor, a: int, b: int, like: Tensor) -> Tensor:
-    """Columns [a, b) of rows on the device of ``like``; row by row, since each is one piece of pinned memory."""
+    """Columns [a, b) of the rows on the device of ``like``, copied row by row: each piece of a row is contiguous."""
     if rows.device == like.device:
         return rows[..., a:b]
     out = like.new_empty(*rows.shape[:-1], b - a)

@@ -7,9 +7,9 @@ import triton.language as tl
 
 @triton.jit
 def add_rows(row, weights, past, width, count, apart, stride, COLUMNS: tl.constexpr):
-    """``row += Σ_i weights_i past_i`` for ``count`` rows of ``past``, a tile of columns in each program.
+    """``row += Σ_i weights_i past_i`` for ``count`` rows of ``past``; each program handles a tile of columns.
 
-    Weights lie ``apart``, rows a ``stride``; the numbers of a row lie side by side.
+    ``apart`` is the stride of the weights, ``stride`` that of the rows; the elements of a row are contiguous.
     """
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width

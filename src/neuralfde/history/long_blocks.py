@@ -1,9 +1,9 @@
-"""A sum of exponentials in blocks longer than its exact lags, for a stepper that sums inside its blocks by itself.
+"""A sum of exponentials in blocks longer than its exact lags, for a stepper that computes the sums inside its blocks.
 
-Such a stepper takes :class:`Modes` in place of a matrix of weights: the exact lags, and exponentials that it carries
-from step to step. What is before a block reaches its first B rows as in :class:`SumOfExponentials`, and all later ones
-through the fading sums alone, in one product: ``Σ_i c_i e^{-s_i (q - B)} T_i`` in row ``a + q``, with ``T_i = Σ_{j<a}
-e^{-s_i (a - j)} v_j``.
+Such a stepper gets :class:`Modes` in place of a matrix of weights: the weights of the exact lags, and the exponentials,
+which it carries from step to step. Rows before a block contribute to its first B rows as in :class:`SumOfExponentials`,
+and to all later ones through the fading sums alone, by one product: ``Σ_i c_i e^{-s_i (q - B)} T_i`` in row ``a + q``,
+with ``T_i = Σ_{j<a} e^{-s_i (a - j)} v_j``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from .sum_of_exponentials import SumOfExponentials
 
 
 class Weighed(NamedTuple):
-    """Gradients of the lags (sums, groups, B), from 1 on, and of the coefficients (sums, groups, K): from all pairs of
-    a step of a block with an earlier one. Before the block, ``previous`` are the last B rows (groups, inputs, B, width)
-    and ``older`` the fading sums of all others (groups, inputs, K, width)."""
+    """What a stepper needs to accumulate the gradient of the weights, from all pairs of a step with an earlier one.
+
+    Attributes:
+        lags: the gradient of the weights of lags 1 … B, (sums, groups, B).
+        coefficients: the gradient of the coefficients, (sums, groups, K).
+        previous: the last B rows before the block, (groups, inputs, B, width).
+        older: the fading sums of all rows before them, (groups, inputs, K, width).
+    """
 
     lags: Tensor
     coefficients: Tensor
@@ -30,11 +35,17 @@ class Weighed(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The weight of lag ``m`` inside a block: ``lags`` (groups, sums, B + 1) up to B, of which that of lag 0 belongs to
-    the local stage and is not meant; beyond it
-    ``Σ_i c_i (1 - d_i)^{m-B}`` with coefficients ``c`` (groups, sums, K) and losses ``d`` (K,): of a sum that fades
-    slowly, ``1 - d`` would be rounded so that thousands of steps later 1e-5 of it is wrong in float32.
-    In a backward pass that weighs, the stepper adds their gradients to ``weighed``."""
+    """The weights inside a block, as exact lags and exponentials.
+
+    Up to lag B the weight of lag m is ``lags[..., m]``, beyond it ``Σ_i c_i (1 - d_i)^{m-B}``.
+
+    Attributes:
+        lags: (groups, sums, B + 1); the weight of lag 0 belongs to the local stage and is not used here.
+        coefficients: ``c``, (groups, sums, K).
+        losses: ``d``, (K,). For a slowly fading sum ``1 - d`` would be rounded: in float32 an error of 1e-5 after
+            thousands of steps.
+        weighed: where the stepper adds the gradients, in a backward pass that needs them.
+    """
 
     lags: Tensor
     coefficients: Tensor
@@ -46,19 +57,19 @@ _FADED: Cache[tuple[Tensor, Tensor]] = Cache("exponentials of long blocks", 8)
 
 
 def _faded(rates: Tensor, block: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The losses of a step, and what is left after 0 … block steps, (block + 1, K)."""
+    """The losses per step, (K,), and what is left after 0 … block steps, (block + 1, K)."""
     q = torch.arange(block + 1, dtype=torch.float64)
     return -torch.expm1(-rates).to(like), torch.exp(-q[:, None] * rates).to(like)
 
 
 class LongBlocks(Memory):
-    """One pass in blocks of ``block`` steps, B or more; the state is that of the short blocks.
+    """One pass in blocks of ``block`` steps, more than B; sums and rows are held by ``short``.
 
     Args:
         short: the same memory in blocks of B steps.
         weights: its weights, (sums, 2B + K, groups).
         rates: the rates (K,) of the exponentials, per step.
-        block: steps in a block.
+        block: the number of steps in a block.
         weigh: in a backward pass, also accumulate the gradient of the weights.
     """
 
@@ -89,7 +100,7 @@ class LongBlocks(Memory):
         return found
 
     def _folded(self) -> Tensor:
-        """``T_i``, (groups, inputs, K, width)."""
+        """The sums ``T_i`` of all rows before the block, (groups, inputs, K, width)."""
         older, tables = self.short.older, self.short.tables
         return older * tables.decay + tables.fold @ self.short.previous
 
@@ -99,11 +110,11 @@ class LongBlocks(Memory):
 
     def record(self, block: Block, rows: Tensor, slopes: Tensor | None = None) -> None:
         """See :class:`Memory`."""
-        if block.stop <= self.short.steps:  # nothing comes after the last one
+        if block.stop <= self.short.steps:  # no later block needs the rows of the last one
             self._take(rows)
 
     def _take(self, rows: Tensor) -> None:
-        """The last B rows are kept as they are, all before them fade."""
+        """Keep the last B rows as they are, and add all before them to the fading sums."""
         early = len(rows) - self.near
         self.short.record(Block(0, self.near), rows[early:])
         self.short.older *= self.fade[early][:, None]

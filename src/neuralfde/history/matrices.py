@@ -1,4 +1,4 @@
-"""What a pass by blocks works on: rows in a buffer, and the blocks of the matrix that weighs them."""
+"""What a pass in blocks works on: rows in a buffer, and blocks of the matrix of weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .axpy import add_rows
 class Rows:
     """Consecutive rows in one buffer of shape (capacity, groups, width).
 
-    Times are counted as the pass meets them (0, 1, 2, …); ``backward`` says that memory runs the other way, so that
-    forward and backward passes can share one buffer. With ``reach`` only so many of the last rows are kept.
+    Times are counted in the order of the pass (0, 1, 2, …). With ``backward`` the buffer is filled from its end, so
+    that forward and backward pass can share one buffer. With ``reach`` only that many of the last rows are kept.
     """
 
     def __init__(self, buffer: Tensor, backward: bool = False, reach: int | None = None) -> None:
@@ -26,14 +26,14 @@ class Rows:
         self.offset = 0  # the time held by the first slot
 
     def slice(self, a: int, b: int) -> Tensor:
-        """The rows of times [a, b) as a view in memory order: the latest first if ``backward``."""
+        """The rows of times [a, b), a view in the order of the buffer: the latest first if ``backward``."""
         low, high = a - self.offset, b - self.offset
         if self.backward:
             low, high = self.buffer.shape[0] - high, self.buffer.shape[0] - low
         return self.buffer[low:high]
 
     def make_room(self, i: int, count: int) -> None:
-        """Drop rows out of reach if there is no room for times i … i+count-1."""
+        """If there is no room for times i … i+count-1, drop the rows that are out of reach."""
         if i + count - self.offset > self.buffer.shape[0]:
             assert self.reach is not None
             kept = self.slice(i - self.reach, i).clone()
@@ -51,7 +51,7 @@ class Rows:
             copy_each(target.unbind(0), rows.unbind(0)[::-1])
 
     def weighted(self, weights: Tensor, a: int, b: int) -> Tensor:
-        """Sums of the rows of times [a, b) with weights (sums, groups, count, b - a), in memory order."""
+        """The rows of times [a, b) summed with weights (sums, groups, count, b - a), in the order of the buffer."""
         return product(weights, self.slice(a, b))
 
     def inner_products(self, slopes: Tensor, a: int, b: int) -> Tensor:
@@ -60,7 +60,7 @@ class Rows:
 
     @property
     def bytes(self) -> int:
-        """What they take of the device on which they are summed."""
+        """The memory that they take on the device where they are summed, in bytes."""
         return self.buffer.numel() * self.buffer.element_size()
 
 
@@ -68,7 +68,7 @@ def product(weights: Tensor, past: Tensor) -> Tensor:
     """(sums, groups, count, times) × (times, groups, width) → (count, sums, groups, width)."""
     sums, groups, count, times = weights.shape
     stacked = weights.permute(1, 2, 0, 3).reshape(groups, count * sums, times)
-    if groups == 1 and count * sums == 1 and past.is_cuda:  # a product of matrices takes a few times as long
+    if groups == 1 and count * sums == 1 and past.is_cuda:  # a matrix product takes a few times as long, see axpy.py
         out = past.new_zeros(1, past.shape[2])
         add_rows(out, stacked[0], past[:, 0])
         return out.view(1, 1, 1, -1)
@@ -79,11 +79,11 @@ def product(weights: Tensor, past: Tensor) -> Tensor:
 
 
 class Toeplitz:
-    """Lag weights of shape (sums, count, groups) and the blocks of the matrix they stand for."""
+    """The Toeplitz matrix of lag weights (sums, lags, groups), in blocks."""
 
     def __init__(self, weights: Tensor, pad: int) -> None:
         self.weights, self.groups = weights, weights.shape[2]
-        self.pad = pad  # zeros on both sides: lags that are negative or beyond the last weight
+        self.pad = pad  # how many zeros on both sides stand for negative lags and for lags without weights
         self._inner: dict[int, Tensor] = {}
 
     @cached_property
@@ -95,12 +95,12 @@ class Toeplitz:
 
     @cached_property
     def padded(self) -> Tensor:
-        """Lags with zeros on both sides."""
+        """``lags`` with zeros on both sides."""
         return torch.nn.functional.pad(self.lags, (self.pad, self.pad))
 
     @cached_property
     def flipped(self) -> Tensor:
-        """The same from the longest lag on."""
+        """The same in descending order of lags."""
         return torch.nn.functional.pad(self.lags.flip(-1), (self.pad, self.pad))
 
     def correlate(self, grad: Tensor, inner: Tensor, own: Tensor, times: Tensor, reach: int) -> None:
@@ -108,10 +108,10 @@ class Toeplitz:
         lag = own[:, None] - times
         lag = torch.where(lag > reach, 0, lag).clamp_(min=0).reshape(-1)
         grad.index_add_(-1, lag, inner.flatten(1))
-        grad[..., 0] = 0  # where the pairs that no weight joins were gathered
+        grad[..., 0] = 0  # discard pairs without a weight, whose lag was set to 0
 
     def block(self, first: int, count: int, a: int, b: int, latest_first: bool) -> Tensor:
-        """Weights of times [a, b) in rows first … first+count-1: (sums, groups, count, b - a), in memory order."""
+        """Weights of times [a, b) in rows first … first+count-1: (sums, groups, count, b - a), ordered as the rows."""
         if latest_first:  # column q is time b-1-q, hence lag r-b+1+q
             start = self.pad + first - b + 1
             return self.padded.unfold(-1, b - a, 1)[..., start : start + count, :]
@@ -126,9 +126,9 @@ class Toeplitz:
 
 
 class Triangular:
-    """A lower triangular matrix that is not Toeplitz, weights (sums, rows, columns, groups), by the same blocks.
+    """A lower triangular matrix that is not Toeplitz, with weights (sums, rows, columns, groups), in the same blocks.
 
-    A backward pass counts time from the end, where the transposed matrix is lower triangular again.
+    A backward pass counts times from the end; in this order the transposed matrix is lower triangular too.
     """
 
     def __init__(self, weights: Tensor, backward: bool) -> None:
@@ -157,17 +157,17 @@ class Triangular:
 
 
 def summed_by_lag(products: Tensor) -> Tensor:
-    """Inner products (groups, n, before + n) of n rows with themselves and those before them, summed over all pairs of
-    one lag: (groups, before + n), from lag 0 on."""
+    """Inner products (groups, n, before + n) of n rows with the rows before them and with each other, summed over all
+    pairs with the same lag: (groups, before + n), from lag 0 on."""
     groups, n, width = products.shape
     skewed = torch.nn.functional.pad(products.flip(-1), (0, n)).flatten(1)[:, : n * (width + n - 1)]
     return skewed.view(groups, n, width + n - 1).sum(1)[:, n - 1 :]
 
 
 def toeplitz_inner(lags: Tensor, count: int, backward: bool) -> Tensor:
-    """The weights inside a block that depend on the lag alone, as ``Memory.inner`` has them.
+    """The weights inside a block of a Toeplitz matrix, in the shape of ``Memory.inner``.
 
-    ``lags`` is (sums, groups, lag) with a zero for lag 0; forward each sum is an output, backward an input.
+    ``lags`` is (sums, groups, lag) with zero at lag 0; forward each sum is an output, backward an input.
     """
     falling = torch.nn.functional.pad(lags[..., :count].flip(-1), (0, count - 1))
     found = falling.unfold(-1, count, 1).flip(-2).permute(1, 2, 3, 0)  # (groups, row, earlier, sums)

@@ -1,4 +1,4 @@
-"""Starting weights, which some schemes add for the first slopes, and their transpose."""
+"""Starting weights: some schemes weigh the first slopes differently. Also their transpose."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .base import Block, Memory, Wrapped
 
 
 class Starting(Wrapped):
-    """Starting weights: ``start`` (sums, starts, steps + 1, groups) weighs the first slopes in the first sums."""
+    """Adds the first slopes with their starting weights, (sums, starts, steps + 1, groups), to the first sums."""
 
     def __init__(self, memory: Memory, start: Tensor) -> None:
         super().__init__(memory)
-        self.start = start.permute(0, 3, 1, 2).triu(1).permute(0, 2, 3, 1)  # a slope weighs in later steps alone
-        self.heads = start.new_zeros(0)  # the first slopes, (so far, groups, width)
+        self.start = start.permute(0, 3, 1, 2).triu(1).permute(0, 2, 3, 1)  # a slope contributes only to later steps
+        self.heads = start.new_zeros(0)  # those of the first slopes that are known so far, (count, groups, width)
 
     def _extra(self, rows: Tensor, first: int, slopes: Tensor) -> Tensor:
-        """Add what these slopes get beside their lag weights to rows (count, sums, …) of steps from ``first`` on."""
+        """Add these slopes, with their starting weights, to the sums ``rows`` (count, sums, …) from step ``first``."""
         if slopes.shape[0]:
             weights = self.start[:, : slopes.shape[0], first : first + rows.shape[0]]
             rows[:, : len(weights)] += torch.einsum("sjng,jgm->nsgm", weights, slopes)
@@ -26,7 +26,7 @@ class Starting(Wrapped):
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
         """See :class:`Memory`."""
         found = self.memory.recall(block, out)
-        assert found is not None  # the initial values are inside
+        assert found is not None  # the wrapped memory adds the initial values
         return self._extra(found, block.start, self.heads[: block.start])
 
     def inner(self, block: Block) -> Tensor:

@@ -1,9 +1,9 @@
 """The memory behind ``exponentials``: a block of exact rows and a few exponentially fading sums of all older rows.
 
-At the start ``a`` of a block, with the B rows before it still exact, the sums are ``S_i = Σ_{j<a-B} e^{-s_i (a-B-j)}
-v_j``. The block before contributes to the new one as one matrix product, the sums as another: ``Σ_i c_i e^{-s_i q}
-S_i`` in row ``a + q``. When a block ends, its predecessor is folded into the sums. Fed from the last step to the first,
-the same object applies the transposed matrix.
+When a block begins at step ``a``, the B rows before it are still exact, and the sums are
+``S_i = Σ_{j<a-B} e^{-s_i (a-B-j)} v_j``. The rows contribute to the block by one matrix product, the sums by another:
+``Σ_i c_i e^{-s_i q} S_i`` in row ``a + q``. When a block ends, its predecessor is added to the sums. Fed from the last
+step to the first, the same object applies the transposed matrix.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SumOfExponentials(Memory):
         weights: 2B near weights, then K coefficients: (sums, 2B + K, groups).
         rates: the rates (K,) of the exponentials, per step.
         steps: rows are numbered 0 … steps.
-        row: what a row looks like, (groups, width).
-        block: B.
+        row: a tensor with the shape (groups, width), dtype and device of the rows.
+        block: B, the number of steps in a block.
         backward: from the last row to the first, with the transposed matrix.
         weigh: in a backward pass, also accumulate the gradient of the weights.
     """
@@ -45,7 +45,7 @@ class SumOfExponentials(Memory):
 
     @cached_property
     def tables(self) -> _Tables:
-        """The small matrices of the pass; one long block needs none."""
+        """The small matrices of the pass, made on demand: a single long block does not need them."""
         return _Tables(self._weights, self._rates, self.block, self.backward)
 
     def recall(self, block: Block, out: Tensor | None = None) -> Tensor | None:
@@ -75,7 +75,7 @@ class SumOfExponentials(Memory):
         """See :class:`Memory`."""
         if self.weights_grad is not None and slopes is not None:
             self._correlate(rows, slopes)
-        if block.count < self.block:  # the last one: nothing comes after it
+        if block.count < self.block:  # the last block: no later one needs its rows
             return
         if self.terms:
             self.older.mul_(self.tables.decay)
@@ -85,7 +85,7 @@ class SumOfExponentials(Memory):
 
     @property
     def snapshot_rows(self) -> int:
-        """Rows in a snapshot: the fading sums and the block before, K + B."""
+        """See :class:`Memory`: the fading sums and the block before, K + B."""
         return self.terms + self.block
 
     def snapshot(self, n: int) -> tuple[Tensor, ...]:
@@ -103,7 +103,7 @@ class SumOfExponentials(Memory):
         return sum(b.numel() * b.element_size() for b in (self.older, self.previous))
 
     def _correlate(self, rows: Tensor, slopes: Tensor) -> None:
-        """Add ``⟨v_i, μ_{i'}⟩`` of one block: to the weight of lag ``i - i'``, or to the coefficients beyond."""
+        """Add ``⟨v_i, μ_{i'}⟩`` of a block to the gradient of the weight of lag ``i - i'``, or of the coefficients."""
         assert self.weights_grad is not None
         count = slopes.shape[0]
         mine = slopes.transpose(0, 1)  # (groups, own, width)
@@ -116,10 +116,14 @@ class SumOfExponentials(Memory):
 
 
 class _Tables:
-    """The small matrices of a pass, made in float64 where they are exponentials.
+    """The small matrices of a pass; exponentials are computed in float64.
 
-    ``near``: weights of the block before in the rows of a block, (groups, row, output, input · rows); ``far``: of the
-    fading sums, likewise; ``fold``: of the block before in the sums; ``fade``: of the sums, by the place of a row.
+    Attributes:
+        near: the weights of the block before in the rows of a block, (groups, row, output, input · B).
+        far: the weights of the fading sums in these rows, (groups, row, output, input · K).
+        fold: the weights of the block before in the sums, (K, B).
+        fade: what is left of the sums in each row of a block, (B, K), without the coefficients.
+        decay: what is left of the sums after a block, (K, 1).
     """
 
     def __init__(self, weights: Tensor, rates: Tensor, size: int, backward: bool) -> None:
@@ -134,7 +138,7 @@ class _Tables:
         self._inner: dict[int, Tensor] = {}
 
     def _by_rows(self, table: Tensor) -> Tensor:
-        """(sums, groups, row, column) with each sum an output (forward) or an input (backward)."""
+        """(sums, groups, row, column) → (groups, row, output, column), or, backward, (groups, row, 1, sum · column)."""
         if self.backward:
             return table.permute(1, 2, 0, 3).flatten(2).unsqueeze(2).contiguous()
         return table.permute(1, 2, 0, 3).contiguous()

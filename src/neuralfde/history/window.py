@@ -45,7 +45,7 @@ class Window(History):
 
     def _open(self, weights: Tensor, steps: int, row: Tensor, backward: bool, weigh: bool) -> Blocked:
         reach = min(self.length, steps)
-        # a block that begins looks back `reach`, and the block before it is still needed for its slopes' gradient
+        # a new block needs the last `reach` rows, and the gradient of the weights those of the block before it
         kept = reach + self.block
         capacity = min(steps + 1, 2 * kept + self.block)
         held = weights.clone()

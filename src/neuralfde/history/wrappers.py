@@ -1,7 +1,7 @@
-"""What a solve adds to its memory: initial values, starting weights, a past that is resumed, output between nodes.
+"""What a solve adds to its memory: initial values, starting weights, a resumed past, output between grid points.
 
-Each is linear, so each is a memory around a memory and has a transpose; no stepper knows of them. ``Forward`` parts
-change what the steps are given; their transposes collect the gradients of what they added.
+Each of these is linear, so each is a memory that wraps another one and has a transpose; no stepper needs to know. In a
+forward pass the wrappers add to the sums; in a backward pass their transposes collect the gradients of what was added.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ class Initial(Wrapped):
     """Adds ``Σ_i base_{i,n} z_0^{(i)}`` to every sum of step ``n``, or ``z_0`` where there is no ``base``.
 
     Args:
-        memory: the weighted sums.
+        memory: the memory that is wrapped.
         initial: (groups, width), or (initials, groups, width) with ``base``.
         base: (initials, steps + 1, groups) or None.
-        known: what is added in place of the initial values, (steps + 1, sums, groups, width): that of an earlier solve.
+        sums: the number of sums of a step.
+        known: (steps + 1, sums, groups, width), added in place of the initial values: the past of a resumed solve.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Initial(Wrapped):
         self.initial, self.base, self.sums, self.known = initial, base, sums, known
 
     def _lines(self, first: int, count: int) -> Tensor:
-        """What is added to these steps, broadcastable to (count, sums, groups, width)."""
+        """What is added to the sums of these steps; it broadcasts to (count, sums, groups, width)."""
         if self.known is not None:
             return self.known[first : first + count]
         if self.base is None:
@@ -75,7 +76,7 @@ class InitialGradient(Wrapped):
         super().record(block, rows, slopes)
 
 
-#: Weights inside the first block of a pass, by whether it goes backward and by the block.
+#: The weights inside the first block of a pass, by whether the pass is backward, and by the block.
 Tables = dict[tuple[bool, Block], Tensor]
 
 
@@ -97,7 +98,7 @@ class Tabled(Wrapped):
 
 
 class Assembled(NamedTuple):
-    """The memory of a forward pass with all that is added to its sums."""
+    """The memory of a forward pass with all wrappers; those that are needed after the pass have names."""
 
     memory: Memory
     starting: Starting | None
@@ -114,9 +115,10 @@ def assembled(
     known: Tensor | None,
     tables: Tables | None,
 ) -> Assembled:
-    """Add initial values (or a ``known`` past in their place), starting weights and output between nodes.
+    """Add initial values (or a ``known`` past in their place), starting weights and output between grid points.
 
-    ``base`` has a row for each step, then one for each output between nodes. ``tables`` are kept from solve to solve.
+    ``base`` (initials, steps + 1 + times, groups) is for the steps, then for the output times between grid points.
+    ``tables`` are kept from solve to solve.
     """
     starting = between = None
     memory = Initial(memory, initial, base, sums, known)
@@ -133,7 +135,7 @@ def assembled(
 
 
 class Transposed(NamedTuple):
-    """The transpose of :class:`Assembled`; after a pass it has the gradients of all that was added."""
+    """The transpose of :class:`Assembled`; after a pass it has the gradients of everything that was added."""
 
     memory: Memory
     initial: InitialGradient
@@ -179,7 +181,7 @@ def transposed(
     weigh: bool,
     tables: Tables | None,
 ) -> Transposed:
-    """The transpose of :func:`assembled`: ``heads`` are the first slopes, ``between`` the gradients of that output."""
+    """The transpose of :func:`assembled`; ``heads`` are the first slopes, ``between`` gradients of output between."""
     first = InitialGradient(memory, steps, initial, base, weigh)
     starting = early = None
     memory = first

@@ -1,4 +1,4 @@
-"""The linear part ``A`` of an equation ``D^β z = A z + f(t, z)``: what ``linear=`` accepts beside matrices."""
+"""The linear part ``A`` of an equation ``D^β z = A z + f(t, z)``: what ``linear=`` accepts besides matrices."""
 
 from .bands import Bands
 from .base import LinearPart, Systems

@@ -1,9 +1,9 @@
-"""Linear equations without steps where products with ``A`` are cheap and its eigenvalues lie left of 0, complex or not.
+"""Linear equations without steps by Arnoldi's method, if products with ``A`` are cheap.
 
-``z(t) = z_0 + Re Σ_k g_k (q_k - A)⁻¹ r``, ``r = A z_0 + b``, a sum over points ``q_k = s_k^β`` of a contour. All of its
-systems have one right-hand side, and so one basis of Arnoldi's: ``(q_k - A)⁻¹ r ≈ V (q_k - H)⁻¹ e_1 |r|``, with a
-residual that is known. Gradients take a second basis, of ``Aᵀ`` and the gradient of the states (Kandolf, Koskela,
-Relton and Schweitzer 2021).
+``z(t) = z_0 + Re Σ_k g_k (q_k - A)⁻¹ r`` with ``r = A z_0 + b`` is a sum over points ``q_k = s_k^β`` of a contour. All
+these systems have the same right-hand side, and so they share one Arnoldi basis: ``(q_k - A)⁻¹ r ≈ V (q_k - H)⁻¹ e_1
+|r|``, with a known residual. Gradients need a second basis, for ``Aᵀ`` and the gradient of the states (Kandolf,
+Koskela, Relton and Schweitzer 2021).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .sparse import Sparse
 
 
 class TooManyVectors(ConvergenceError):
-    """The basis would be larger than it may be."""
+    """The basis would need more vectors than are allowed."""
 
 
 def by_arnoldi(part: Sparse, q: Tensor, gains: Tensor, r: Tensor, tolerance: float) -> Tensor:
-    """``Re Σ_k gains[i, k] (q_k - A)⁻¹ r`` for each ``i``, to a share of the largest; raises TooManyVectors."""
+    """``Re Σ_k gains[i, k] (q_k - A)⁻¹ r`` for each ``i``, to a tolerance relative to the largest."""
     return _Sum.apply(part, tolerance, q, gains, r, part.values)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -42,7 +42,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, gains, r, values, basis, x = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative may follow
-            inputs = q, r, values = [x.view_as(x) for x in (q, r, values)]  # r is made of values
+            inputs = q, r, values = [x.view_as(x) for x in (q, r, values)]  # views, since r depends on values
             y = by_systems(ctx.part.with_tensors([values]), q, gains, r)
             followed = [x for x in inputs if x.requires_grad]
             found = iter(torch.autograd.grad(y, followed, grad, create_graph=True))
@@ -64,7 +64,7 @@ class _Sum(torch.autograd.Function):
 
 
 def by_systems(part: Sparse, q: Tensor, gains: Tensor, r: Tensor) -> Tensor:
-    """The same from factors."""
+    """The same sum from factorised systems."""
     systems, wide = part.systems(), r.to(q.dtype)
     found = torch.stack([systems.solve(1 / x, wide) / x for x in q.unbind(0)])
     return torch.tensordot(gains, found, 1).real
@@ -84,7 +84,7 @@ def _solved(matrix: SparseMatrix, r: Tensor, q: Tensor, gains: Tensor, tolerance
     for k in range(min(size, matrix.n)):
         basis = held[:, : k + 1]
         new = matrix.matvec(basis[:, k].view(r.shape)).reshape(rows.shape)
-        for _ in range(2):  # twice is enough: orthogonality to rounding
+        for _ in range(2):  # done twice, the basis is orthogonal to rounding
             h = torch.einsum("skm,sm->sk", basis, new)
             hessenberg[:, : k + 1, k] += h
             new = new - torch.einsum("sk,skm->sm", h, basis)
@@ -92,7 +92,7 @@ def _solved(matrix: SparseMatrix, r: Tensor, q: Tensor, gains: Tensor, tolerance
         hessenberg[:, k + 1, k] = length
         last = k + 1 == matrix.n
         if last or (k + 1) % ARNOLDI_LOOK == 0:
-            for some in ([hard], list(range(len(q)))):  # all of them where the hardest is solved
+            for some in ([hard], list(range(len(q)))):  # all of them only once the hardest is solved
                 x = _small(hessenberg[:, : k + 1, : k + 1], q[some], norm)
                 off = (gains[:, some].abs() * (length[:, None] * x[..., -1].abs() / q[some].abs())[:, None]).sum(-1)
                 size_of = torch.einsum("tk,skb->stb", gains[:, some], x).real.norm(dim=-1)

@@ -66,7 +66,7 @@ class Bands(LinearPart):
         return dense_factor(self.matrix, w0, like)
 
     def top(self) -> float:
-        """See :class:`LinearPart`; by the discs of Gershgorin."""
+        """See :class:`LinearPart`; by Gershgorin's discs."""
         bands, b = self.bands.detach(), self.bands.shape[-1] // 2
         n, offsets = bands.shape[-2], torch.arange(-b, b + 1, device=bands.device)
         target = torch.arange(n, device=bands.device)[:, None] + offsets
@@ -74,7 +74,7 @@ class Bands(LinearPart):
         return float((bands[..., b] + size.sum(-1) - size[..., b]).max())
 
     def spectrum(self) -> Tensor | None:
-        """See :class:`LinearPart`; neighbours that act on each other with one sign have real eigenvalues."""
+        """See :class:`LinearPart`; if neighbours act on each other with equal signs, all eigenvalues are real."""
         bands = self.bands.detach()
         if bands.shape[-1] == 3 and bool((bands[..., 1:, 0] * bands[..., :-1, 2] >= 0).all()):
             found = enclosed((bands[..., 1] - bands[..., 0].abs() - bands[..., 2].abs()).min(), self.top())

@@ -69,7 +69,7 @@ class LinearPart(ABC):
         n = r.shape[-1]
         if self.own or n > COMPOSED_NUMBERS:
             raise UnsupportedError(
-                f"a linear part of {n} numbers has no forward mode or vmap here: matrices up to {COMPOSED_NUMBERS} "
+                f"a linear part of {n} elements has no forward mode or vmap here: matrices up to {COMPOSED_NUMBERS} "
                 "and transforms do. Use first or second derivatives, or smaller pieces of the state."
             )
         one = torch.eye(n, dtype=r.dtype, device=r.device)
@@ -79,10 +79,10 @@ class LinearPart(ABC):
 
 
 class Systems:
-    """Systems with ``I - w_0 A`` in one solve: a factor is kept for every weight, and serves both passes.
+    """Systems with ``I - w_0 A`` in one solve: a factor is kept for every weight, and used in both passes.
 
     Attributes:
-        why: what the factors use.
+        why: which structure the factors use.
         factorisations, linear_solves: how many there were so far.
     """
 
@@ -91,7 +91,7 @@ class Systems:
         self._factors: dict[complex, Factor] = {}
         self._size: Tensor | None = None
         self._warned = False
-        self.bearable = 0.0  # a weight up to which no eigenvalue of A is crossed
+        self.bearable = 0.0  # up to this weight, 1 - w0 λ is positive for all eigenvalues λ
 
     def solve(self, w0: Tensor, r: Tensor) -> Tensor:
         """``(I - w_0 A)⁻¹ r``, differentiable in all of them."""
@@ -104,11 +104,11 @@ class Systems:
         return _Inverse.apply(self, False, w0, r, *self.part.tensors)  # type: ignore[no-untyped-call, no-any-return]
 
     def is_large(self, w0: Tensor, like: Tensor) -> Tensor:
-        """Whether ``w_0 A`` is large, for each sample: then ``(z - c) / w_0`` has more digits than ``A z``."""
+        """Whether ``w_0 A`` is large, for each sample: then ``(z - c) / w_0`` is more accurate than ``A z``."""
         return w0.detach().abs() * self._size_for(like.detach()) > LARGE_STEP
 
     def _size_for(self, like: Tensor) -> Tensor:
-        """How many times larger ``A`` makes a rough state of each sample; kept but for what must not outlive a call."""
+        """The factor by which ``A`` enlarges an irregular state of each sample; cached, unless inside a transform."""
         if self._size is not None and self._size.shape[:-1] == like.shape[:-1]:
             return self._size
         with torch.no_grad():
@@ -127,7 +127,7 @@ class Systems:
             if found.singular:
                 raise ConvergenceError(
                     f"the matrix I - w0 A of linear= is singular at w0={key.real:.3g}: w0 times an eigenvalue of A is "
-                    "1. Take another step, a smaller one if A is meant to grow."
+                    "1. Use another step size, a smaller one if A is meant to grow."
                 )
             self._refuse_growth(w0.detach(), found.least_eigenvalue(), found, like.detach())
             self._warn_of_rounding(w0, like)
@@ -136,22 +136,22 @@ class Systems:
         return self._factors[key]
 
     def _warn_of_rounding(self, w0: Tensor, like: Tensor) -> None:
-        """Where single precision cannot hold a state and ``w_0 A`` times it."""
+        """Warn if single precision is not enough for a state and ``w_0 A`` times that state."""
         if torch.finfo(like.dtype).bits > 32 or self._warned:
             return
         largest = float(w0.detach().abs() * self._size_for(like.detach()).max())
         if largest * torch.finfo(like.dtype).eps > LOST_DIGITS:
             self._warned = True
             warnings.warn(
-                f"linear= is too stiff for {like.dtype}: a step is multiplied by {largest:.1e}, and rounding with it. "
-                "Use float64 for z0 and linear=, or shorter steps.",
+                f"linear= is too stiff for {like.dtype}: a step multiplies states by {largest:.1e}, and their rounding "
+                "too. Use float64 for z0 and linear=, or shorter steps.",
                 stacklevel=2,
             )
 
     def _refuse_growth(
         self, w0: Tensor, least: float, factor: Factor | None = None, like: Tensor | None = None
     ) -> None:
-        """A step that crosses the growth of A has the wrong sign; ``least`` is an eigenvalue of ``I - w_0 A``."""
+        """Raise if ``I - w_0 A`` has a negative eigenvalue: the step would have the wrong sign. ``least`` is one."""
         sure = w0.is_complex() or float(w0) <= self.bearable or float(w0) * self.part.top() < 1
         known = None if sure else self.part.spectrum()
         if known is not None:
@@ -164,14 +164,14 @@ class Systems:
             self.bearable = float(w0) * min(2.0, 0.5 / max(1 - least, 0.25))
         if -math.inf < least <= 0:
             raise ConvergenceError(
-                f"the matrix I - w0 A of linear= is indefinite, with an eigenvalue near {least:.2g}: A grows faster "
-                "than the step, for good or before it decays. Take a smaller step h, with h^β at most "
-                f"{1 / (1 - least):.2g} times as large, or put what grows into func."
+                f"the matrix I - w0 A of linear= is indefinite, with an eigenvalue near {least:.2g}: A grows too fast "
+                "for this step, for ever or before it decays. Use a smaller step h, with h^β at most "
+                f"{1 / (1 - least):.2g} times as large, or move the growing part to func."
             )
 
 
 class _Inverse(torch.autograd.Function):
-    """``x = M⁻¹ r`` or ``M⁻ᵀ r`` with ``M = I - w_0 A``; ``r̄ = M⁻ᴴ x̄``, and the rest follows from ``w_0 A x``."""
+    """``x = M⁻¹ r`` or ``M⁻ᵀ r``, ``M = I - w_0 A``; ``r̄ = M⁻ᴴ x̄``, other gradients are those of ``w_0 A x``."""
 
     @staticmethod
     def forward(ctx: Any, systems: Systems, transposed: bool, w0: Tensor, r: Tensor, *tensors: Tensor) -> Tensor:
@@ -209,12 +209,12 @@ def _needed(ctx: Any) -> tuple[bool, ...]:
 
 
 def eigenvalues(matrix: Tensor) -> Tensor | None:
-    """Those of small matrices."""
+    """The eigenvalues of a matrix; None if it is large."""
     if matrix.shape[-1] > DENSE_NUMBERS:
         return None
     return torch.linalg.eigvalsh(matrix) if torch.equal(matrix, matrix.mT) else torch.linalg.eigvals(matrix)
 
 
 def enclosed(low: Tensor, high: float) -> Tensor | None:
-    """The bounds of real eigenvalues, the upper one 0 where it is as small as rounding; None where it is positive."""
+    """Bounds of real eigenvalues: ``low`` and 0, if ``high`` is at most rounding; None if it is positive."""
     return torch.stack([low, low.new_zeros(())]) if high <= 1e-12 * float(low.abs()) else None

@@ -1,8 +1,8 @@
-"""Linear equations without steps where products with ``A`` are cheap and its eigenvalues lie in ``[low, 0]``.
+"""Linear equations without steps by Chebyshev polynomials, if products with ``A`` are cheap and its eigenvalues real.
 
-``z(t) = E_β(A t^β) z_0 + t^β E_{β,β+1}(A t^β) b``, each function as a sum of Chebyshev polynomials on that interval:
-``f(A) = Σ c_k T_k(1 - 2 A / low)``. The degree grows like the root of ``|low| t^β``. Plain operations all of it, so
-that gradients, also of second order, are those of autograd, on any device.
+``z(t) = E_β(A t^β) z_0 + t^β E_{β,β+1}(A t^β) b``; with eigenvalues in ``[low, 0]`` each function is a sum of Chebyshev
+polynomials, ``f(A) = Σ c_k T_k(1 - 2 A / low)``, whose degree grows like the root of ``|low| t^β``. All of this is done
+by PyTorch operations, so that autograd gives all gradients, on any device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def by_polynomials(
     horizon: Tensor,
     times: list[float],
 ) -> tuple[Tensor, Tensor] | None:
-    """The states at these times, and the same with a tenth of the terms left out; None where it takes too many."""
+    """The states at these times, and the same without a tenth of the terms; None if too many terms are needed."""
     rows = torch.stack([z0] if b is None else [z0, b])
     own = horizon * torch.tensor(times, dtype=torch.float64, device=z0.device)
     table = _coefficients(low, order, own, len(rows))
@@ -42,7 +42,7 @@ def by_polynomials(
 
 
 def _polynomials(part: LinearPart, low: float, rows: Tensor, count: int) -> Tensor:
-    """``T_k`` of these rows, (count, …)."""
+    """``T_k(1 - 2 A / low)`` applied to these rows, for all k: (count, …)."""
 
     def turned(x: Tensor) -> Tensor:
         return x - (2 / low) * part.matvec(x)
@@ -54,7 +54,7 @@ def _polynomials(part: LinearPart, low: float, rows: Tensor, count: int) -> Tens
 
 
 def _coefficients(low: float, order: Tensor, times: Tensor, functions: int) -> Tensor | None:
-    """``c_k`` for each time and function, (times, functions, terms); as many as rounding asks for."""
+    """``c_k`` for each time and function, (times, functions, terms), with as many terms as exceed rounding."""
     count = 32
     while count <= 2 * CHEBYSHEV_TERMS:
         found = _transformed(low, value_of(order), value_of(times), functions, count)
@@ -67,7 +67,7 @@ def _coefficients(low: float, order: Tensor, times: Tensor, functions: int) -> T
 
 
 def _transformed(low: float, order: Tensor, times: Tensor, functions: int, count: int) -> Tensor:
-    """From values at Chebyshev's points to coefficients."""
+    """The first ``count`` coefficients, from the values of the functions at Chebyshev points."""
     k = torch.arange(count, dtype=torch.float64, device=times.device)
     angles = (k + 0.5) * (math.pi / count)
     scale = times[:, None] ** order

@@ -1,4 +1,4 @@
-"""Where the transform of a linear equation's solution is integrated: hyperbolas that leave its singularities inside."""
+"""Contours for the inverse Laplace transform of a linear equation's solution: hyperbolas around its singularities."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..base.policy import CONTOUR_LOSS, CONTOUR_NODES, CONTOUR_WINDOW
 
 
 class Contour(NamedTuple):
-    """``z(t_i) = Re Σ_k gains[i, k] s_k Z(s_k)``, where ``Z`` is the transform of ``z``."""
+    """``z(t_i) = Re Σ_k gains[i, k] s_k Z(s_k)`` with nodes ``s_k``, where ``Z`` is the Laplace transform of ``z``."""
 
     nodes: Tensor
     gains: Tensor
 
 
 def contour_for(poles: Tensor, times: list[float], digits: float) -> Contour | None:
-    """Nodes and gains that leave out ``exp(-digits)``, a hyperbola for each window of times; None if they are too many.
+    """Nodes and gains with an error of about ``exp(-digits)``, a hyperbola per window of times; None if too many.
 
-    ``poles`` are complex, one of each pair; between one of them and 0 there may be others. The negative axis is cut.
+    ``poles`` are one of each conjugate pair; between a pole and 0 there may be others. The negative axis is a cut.
     """
     nodes: list[Tensor] = []
     blocks: list[Tensor] = []
@@ -41,11 +41,11 @@ def contour_for(poles: Tensor, times: list[float], digits: float) -> Contour | N
 def _hyperbola(poles: Tensor, first: float, last: float, digits: float) -> tuple[Tensor, Tensor] | None:
     """``s = shift + μ (1 + sin(iu - a))`` at midpoints, and ``s'(u) h / (π i s)`` (Weideman and Trefethen 2007).
 
-    Of some angles ``a`` and vertices ``μ`` those with the fewest nodes: in ``u`` the distance to the poles on one side
-    and to where ``exp(s t)`` is large on the other says how close they must be, its decay how far they reach.
+    Among some angles ``a`` and vertices ``μ``, the pair with the fewest nodes is taken. Their spacing follows from the
+    distance in ``u`` to the poles and to where ``exp(s t)`` is large, their range from the decay of ``exp(s t)``.
     """
     shift = max(0.0, float(poles.real.max())) if len(poles) else 0.0
-    # of a pole further left than that nothing is seen: its place is taken by one on the same ray
+    # poles farther to the left do not matter: they are moved to this distance along their ray
     near = poles * (digits / (first * (-poles.real).clamp(min=1e-300))).clamp(max=1.0)
     a = torch.linspace(0.04, 1.24, 25, dtype=torch.float64)[:, None]
     vertex = torch.logspace(-0.5, 2, 26, dtype=torch.float64) / last
@@ -53,7 +53,7 @@ def _hyperbola(poles: Tensor, first: float, last: float, digits: float) -> tuple
     if len(poles):
         at = (near.to(torch.complex128) - shift) / vertex[:, None] - 1
         gap = torch.minimum(gap, -a - torch.asin(at).real.amax(-1))
-    beyond = a[..., None] * torch.linspace(0.05, 1, 20, dtype=torch.float64)  # at the end it is a straight line
+    beyond = a[..., None] * torch.linspace(0.05, 1, 20, dtype=torch.float64)  # the last gives a straight line
     grown = vertex[:, None] * last * (1 - torch.sin(a[..., None] - beyond))
     spacing = 2 * math.pi * torch.minimum(gap / digits, (beyond / (digits + grown)).amax(-1))
     counts = torch.acosh((1 + digits / (vertex * first)) / torch.sin(a)) / spacing

@@ -1,4 +1,4 @@
-"""A matrix, or a batch of them, as a linear part."""
+"""A matrix, or a batch of matrices, as a linear part."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Matrix(LinearPart):
 
 
 class _Inverse(Factor):
-    """An inverse matrix, or one for each sample."""
+    """An inverse matrix (n, n), or one per sample."""
 
     def __init__(self, inverse: Tensor) -> None:
         self.inverse, self.singular = inverse, not bool(torch.isfinite(inverse).all())
         count, n = inverse.shape[:-2].numel(), inverse.shape[-1]
-        self.why = f"a dense inverse of {n} numbers" + (f", {count} samples" if count > 1 else "")
+        self.why = f"a dense inverse of {n} elements" + (f", {count} samples" if count > 1 else "")
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -61,12 +61,12 @@ class _Inverse(Factor):
 
 
 def product(matrix: Tensor, z: Tensor) -> Tensor:
-    """One matrix for all samples, or one for each."""
+    """``A z`` on the last axis, with one matrix for all samples or one per sample."""
     return z @ matrix.mT if matrix.ndim == 2 else (matrix @ z.unsqueeze(-1)).squeeze(-1)
 
 
 def dense_factor(matrix: Tensor, w0: Tensor, like: Tensor) -> Factor:
-    """The inverse of ``I - w_0 A``, found in double precision: in single it is rounding where ``w_0 A`` is large."""
+    """The inverse of ``I - w_0 A``, computed in float64: in float32 rounding would dominate if ``w_0 A`` is large."""
     dtype = torch.promote_types(like.dtype, w0.dtype)
     wide = torch.promote_types(dtype, torch.float64)
     one = torch.eye(matrix.shape[-1], dtype=wide, device=matrix.device)

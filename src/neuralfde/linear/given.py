@@ -1,4 +1,4 @@
-"""What a user gives as ``linear=``, read into a linear part."""
+"""Reading what a user gives as ``linear=``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Given(LinearPart):
         self.tensors = tuple(made.parameters()) if isinstance(made, nn.Module) else ()
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Given:
-        """See :class:`LinearPart`; what autograd follows are the parameters themselves."""
+        """See :class:`LinearPart`; with its own parameters it is returned as it is."""
         if not isinstance(self.made, nn.Module) or all(a is b for a, b in zip(tensors, self.tensors, strict=True)):
             return self
         names = [name for name, _ in self.made.named_parameters()]

@@ -1,4 +1,4 @@
-"""Whether a matrix that is known by its products and its systems alone has eigenvalues below zero."""
+"""Whether a matrix that is given only by products and solves has negative eigenvalues."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Map = Callable[[Tensor], Tensor]
 
 
 def least_eigenvalue(apply: Map, solve: Map, like: Tensor) -> float:
-    """The least real part of the eigenvalues of M, nearly, from bases of Arnoldi for M and for its inverse.
+    """An estimate of the least real part of the eigenvalues of M, from Arnoldi bases of M and of its inverse.
 
-    The ends of a spectrum are found first: what lies far below zero by products with M, what lies near it by systems. A
-    negative value counts if it is larger than rounding, and was there some vectors before.
+    Both converge first at the ends of a spectrum: products with M find eigenvalues far below zero, solves those near
+    zero. A negative value counts if it exceeds rounding and was already there a few vectors before.
     """
     start = torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(like)
     negative, top = [], math.inf
     for by in (apply, solve):
         product = lambda row, by=by: by(row.view(like.shape)).reshape(1, -1)  # noqa: E731
         basis = gmres(product, start.reshape(1, -1), 0.0, GROWTH_PRODUCTS)[2][0]
-        links = basis.diagonal(offset=-1)  # behind one that is rounding, the basis is complete
+        links = basis.diagonal(offset=-1)  # if one of them is at the level of rounding, the basis is complete
         complete = (links.abs() <= math.sqrt(torch.finfo(like.dtype).eps) * basis.abs().max()).nonzero()
         basis = basis[: int(complete[0]) + 1, : int(complete[0]) + 1] if len(complete) else basis
         now, before = (torch.linalg.eigvals(basis[:k, :k]).real for k in (len(basis), max(1, len(basis) - 4)))

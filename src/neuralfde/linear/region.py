@@ -1,4 +1,4 @@
-"""Where the eigenvalues of a sparse matrix can be, from its numbers alone."""
+"""A region that contains the eigenvalues of a sparse matrix, from its entries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..schemes.sparse_systems import SparseMatrix
 
 
 def enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor | None:
-    """The ends of rays from 0 to the edge of a region left of 0 that holds all eigenvalues, complex; None if none does.
+    """The ends (complex) of rays from 0 to the boundary of a region left of 0 that contains all eigenvalues; or None.
 
-    It is what the discs of Gershgorin by rows, those by columns, and the strip of the numerical range leave: real parts
-    below those of the symmetric part's discs, imaginary ones within those of the other.
+    It is the intersection of Gershgorin's discs by rows, those by columns, and a strip that contains the numerical
+    range: real parts are bounded by the discs of the symmetric part, imaginary parts by those of the other part.
     """
     angles = torch.linspace(math.pi / 2, math.pi, REGION_RAYS + 1, dtype=torch.float64, device=values.device)[1:]
     own = rows == columns
@@ -33,7 +33,7 @@ def enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor |
 
 
 def nearly_enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor:
-    """The same of a region that may reach to the right, from a basis of Lanczos' for the symmetric part: nearly."""
+    """The same for a region that may reach right of 0, estimated from a Lanczos basis of the symmetric part."""
     forth, back = SparseMatrix(rows, columns, values, n), SparseMatrix(columns, rows, values, n)
 
     def symmetric(x: Tensor) -> Tensor:
@@ -43,17 +43,17 @@ def nearly_enclosing(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> T
     start = torch.randn(values.shape[:-1].numel(), n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     basis = gmres(symmetric, start.to(values), 0.0, LANCZOS_PRODUCTS)[2]
     found, vectors = torch.linalg.eigh(basis[:, :-1, :-1])
-    top = float((found[:, -1] + basis[:, -1, -2].abs() * vectors[:, -1, -1].abs()).max())  # and its residual
+    top = float((found[:, -1] + basis[:, -1, -2].abs() * vectors[:, -1, -1].abs()).max())  # plus its residual
     angles = torch.linspace(0, math.pi, 2 * REGION_RAYS + 1, dtype=torch.float64, device=values.device)
     straight = torch.cos(angles).clamp(min=1e-300)
     right = torch.where(angles < math.pi / 2, max(0.0, top) / straight, math.inf)
     radius = torch.minimum(right, _halves(rows, columns, values, n)[1] / torch.sin(angles).clamp(min=1e-300))
-    radius[0] = max(0.0, top)  # on the axis, however narrow the strip is
+    radius[0] = max(0.0, top)  # on the axis the width of the strip does not matter
     return torch.polar(radius.clamp(max=float(_sums(rows, values.abs(), n).max())), angles)
 
 
 def _halves(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> tuple[Tensor, float]:
-    """The discs of the symmetric part, and how far those of the other reach."""
+    """The radii of the discs of the symmetric part, and the largest radius of those of the antisymmetric part."""
     place, at = torch.cat([rows * n + columns, columns * n + rows]).unique(return_inverse=True)
     first, both = place // n, ([values, values], [values, -values])
     symmetric, turning = (_sums(at, torch.cat(x, -1) / 2, len(place)) for x in both)
@@ -62,7 +62,7 @@ def _halves(rows: Tensor, columns: Tensor, values: Tensor, n: int) -> tuple[Tens
 
 
 def _of_discs(centre: Tensor, reach: Tensor, angles: Tensor) -> Tensor | None:
-    """How far the discs reach in these directions, all of which point left."""
+    """How far the discs reach from 0 in these directions, all to the left; None if a disc reaches right of 0."""
     if not _is_left(centre, reach):
         return None
     found = []

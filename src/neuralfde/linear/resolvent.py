@@ -1,8 +1,8 @@
 """Linear equations without steps: ``z(t) = E_β(A t^β) z_0 + t^β E_{β,β+1}(A t^β) b`` from systems with ``I - w A``.
 
-With ``w = s^{-β}`` the transform of the solution is ``(I - w A)⁻¹ (z_0 + w b) / s``. Its inverse, an integral over a
-hyperbola around the singularities, is summed by the midpoint rule, which converges geometrically in the number of
-systems. A step never appears, so that stiffness costs nothing. ``horizon``, a factor of all times, makes ``w`` larger.
+With ``w = s^{-β}`` the Laplace transform of the solution is ``(I - w A)⁻¹ (z_0 + w b) / s``. Its inverse is an integral
+over a hyperbola around the singularities. The midpoint rule for it converges geometrically in the number of systems.
+There are no steps, so that stiffness costs nothing. ``horizon``, a factor of all times, enters through ``w``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .sparse import Sparse
 
 
 class Found(NamedTuple):
-    """States (times, …), what they may be off by, and what they cost."""
+    """States (times, …), their estimated error, and the systems that were solved."""
 
     states: Tensor
     error: Tensor | None
@@ -55,7 +55,7 @@ class Equation(NamedTuple):
 
 
 def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
-    """The solution at these positive times; with ``estimate`` an integral over fewer points is compared with it."""
+    """The solution at these positive times; with ``estimate`` it is compared with one from fewer points."""
     dtype, part = given.z0.dtype, given.part
     part = part.with_tensors([x.double() for x in part.tensors])
     if isinstance(part, Bands) and _known(part) is None:
@@ -67,8 +67,8 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
         known = nearly_enclosing(part.rows, part.columns, value_of(part.values), part.n)
     if known is None:
         raise InputError(
-            "linear= without func and without steps needs to know where the eigenvalues of A are: those of a large "
-            "matrix are known where it is sparse, tridiagonal or diagonal in a transform. Give steps= or rtol=."
+            "linear= without func and without steps needs to know where the eigenvalues of A are: for a large matrix "
+            "they are known only if it is sparse, tridiagonal or diagonal in a transform. Give steps= or rtol=."
         )
     sums = _by_polynomials(given, known, times) if large and not known.is_complex() else None
     if sums is not None:
@@ -82,8 +82,8 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
                 fewer = _integral(given, known, times, systems, 0.8)
             if not float((states.detach() - fewer).abs().max()) <= CONTOUR_OFF * float(states.detach().abs().max()):
                 raise ConvergenceError(
-                    "linear= is too far from normal for a solution without steps: eigenvalues say too little of it. "
-                    "Give steps= or rtol=."
+                    "linear= is too far from a normal matrix for a solution without steps, which relies on "
+                    "eigenvalues. Give steps= or rtol=."
                 )
     error = (states.detach() - fewer).abs().to(dtype) if estimate and fewer is not None else None
     return Found(states.to(dtype), error, systems)
@@ -102,20 +102,20 @@ def _as_sparse(part: Bands) -> Sparse:
 
 
 def _by_polynomials(given: Equation, known: Tensor, times: list[float]) -> tuple[Tensor, Tensor] | None:
-    """From products with a matrix whose eigenvalues are real and not positive; None if they are too many."""
+    """States by Chebyshev polynomials, if eigenvalues are real and not positive; None if this takes too many."""
     low = float(known.min())
     return by_polynomials(given.part, low, given.z0, given.b, given.order, given.horizon, times) if low < 0 else None
 
 
 def _integral(given: Equation, known: Tensor, times: list[float], systems: Systems, share: float) -> Tensor:
-    """The states at these times, from as many nodes as a ``share`` of all digits takes."""
+    """The states at these times, from as many nodes as a ``share`` of all digits needs."""
     z0, b, part, poles = given.z0, given.b, given.part, _poles(known, given)
     grows = bool((poles.real * times[-1] > CONTOUR_GROWTH).any())
     contour = None if grows else contour_for(poles, times, share * CONTOUR_DIGITS)
     if contour is None:
         raise InputError(
-            "linear= without func and without steps takes an A that turns and grows little up to the last time, or a "
-            f"matrix of up to {CONTOUR_MATRIX} numbers; this one has eigenvalues up to {float(known.abs().max()):.3g}. "
+            "linear= without func and without steps needs an A that turns and grows little up to the last time, or a "
+            f"matrix of up to {CONTOUR_MATRIX} rows; this one has eigenvalues up to {float(known.abs().max()):.3g}. "
             "Give steps= or rtol=."
         )
     nodes, gains = contour.nodes.to(z0.device), contour.gains.to(z0.device)
@@ -126,7 +126,7 @@ def _integral(given: Equation, known: Tensor, times: list[float], systems: Syste
         r = part.matvec(z0) if b is None else part.matvec(z0) + b
         with contextlib.suppress(TooManyVectors):
             states = z0 + by_arnoldi(part, q, gains, r, ARNOLDI_ROUNDING**share)
-            systems.why = "one basis of Arnoldi's for a sparse matrix"
+            systems.why = "an Arnoldi basis of a sparse matrix"
             return states
     start, source = z0.to(torch.complex128), None if b is None else b.to(torch.complex128)
     found = [systems.solve(w, start if source is None else start + w * source) for w in (1 / q).unbind(0)]
@@ -134,7 +134,7 @@ def _integral(given: Equation, known: Tensor, times: list[float], systems: Syste
 
 
 def _poles(known: Tensor, given: Equation) -> Tensor:
-    """Where the transform has poles, ``s^β = λ``, one of each pair, in the time of the integral."""
+    """The poles of the Laplace transform, ``s^β = λ``, one of each conjugate pair, for times without ``horizon``."""
     beta = float(value_of(given.order))
     known = known[known != 0].to(torch.complex128).cpu()
     size, angle = torch.log(known.abs()) / beta, torch.angle(known).abs()
@@ -143,7 +143,7 @@ def _poles(known: Tensor, given: Equation) -> Tensor:
 
 
 def _is_easy(known: Tensor, given: Equation, times: list[float]) -> bool:
-    """Whether eigenvalues are real and grow little."""
+    """Whether eigenvalues are real and solutions grow little."""
     straight = not known.is_complex() or bool((known.imag.abs() <= 1e-8 * known.abs().max()).all())
     return straight and not bool((_poles(known, given).real * times[-1] > CONTOUR_GROWTH).any())
 

@@ -48,7 +48,7 @@ class Sparse(LinearPart):
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Sparse:
         """See :class:`LinearPart`."""
-        found = copy.copy(self)  # whose places are checked
+        found = copy.copy(self)  # rows and columns are already checked
         found.values, found.tensors = tensors[0], (tensors[0],)
         return found
 
@@ -67,11 +67,11 @@ class Sparse(LinearPart):
         return self._matrix(w0 * self.values.detach()).factor()
 
     def top(self) -> float:
-        """See :class:`LinearPart`; by the discs of Gershgorin."""
+        """See :class:`LinearPart`; by Gershgorin's discs."""
         return float(self._discs()[1].max())
 
     def spectrum(self) -> Tensor | None:
-        """See :class:`LinearPart`; those of a symmetric matrix are real, others have a region where they are large."""
+        """See :class:`LinearPart`; bounds for a symmetric matrix, a region for other large ones."""
         low, high = self._discs()
         symmetric = self._symmetric(self.values.detach())
         found = enclosed(low.min(), float(high.max())) if symmetric else None
@@ -83,7 +83,7 @@ class Sparse(LinearPart):
         return SparseMatrix(self.rows, self.columns, values, self.n)
 
     def _discs(self) -> tuple[Tensor, Tensor]:
-        """The ends of the discs of Gershgorin on the real axis."""
+        """The ends of Gershgorin's discs on the real axis."""
         values = self.values.detach()
         centre, beside = self._matrix(values).diagonal(), torch.where(self.rows == self.columns, 0.0, values.abs())
         reach = torch.zeros_like(centre).index_add(-1, self.rows, beside)

@@ -41,7 +41,7 @@ class Spectral(LinearPart):
         (new,) = tensors
         if new.dtype != self.eigenvalues.dtype or new.device != self.eigenvalues.device:
             return Spectral(new, self.transform, self.axes)
-        other = copy.copy(self)  # with its transform
+        other = copy.copy(self)  # shares the transform
         other.eigenvalues, other.tensors = new, (new,)
         return other
 
@@ -71,7 +71,7 @@ class Spectral(LinearPart):
 
 
 class _Divided(Factor):
-    """Division in the transform; these matrices are symmetric."""
+    """Division in the transform; the matrices are symmetric."""
 
     why = "division in a transform"
 

@@ -18,13 +18,13 @@ from .base import LinearPart, Systems
 
 
 def solver_for(part: LinearPart, constant: bool, numbers: int, uneven: bool, second_order: bool) -> StageSolver | None:
-    """How stages with this linear part are solved; None where the structure of the Jacobian is found by itself.
+    """The solver of stages with this linear part; None if the structure of the Jacobian is found automatically.
 
     Args:
         part: the linear part.
         constant: nothing else depends on the state.
-        numbers: how many the linear part acts on.
-        uneven: steps have many lengths.
+        numbers: the number of elements on which the linear part acts.
+        uneven: steps have different sizes.
         second_order: the order of the scheme is 2.
     """
     if constant:
@@ -41,13 +41,13 @@ class Known(Linear):
     part: LinearPart = field(compare=False)
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
-        """See :class:`Linear`; None where numbers of the state have weights of their own."""
+        """See :class:`Linear`; None if elements of the state have different weights."""
         return self.part.factor(w0.detach(), jacobian.z.detach()) if w0.numel() == 1 else None
 
 
 @dataclass(frozen=True)
 class Direct(StageSolver):
-    """Stages ``z = c + w_0 (A z + b)``: one system each, and one factor for both passes of a solve."""
+    """Stages ``z = c + w_0 (A z + b)``: one system each, with one factor for both passes of a solve."""
 
     part: LinearPart = field(kw_only=True, compare=False)
     uneven: bool = field(kw_only=True, default=False)
@@ -62,8 +62,8 @@ class _Directly(Stages):
     def __init__(self, part: LinearPart, uneven: bool, second_order: bool) -> None:
         self.systems, self.other = Systems(part), NewtonStages(Newton())
         self.uneven, self.second_order = uneven, second_order
-        self.judged: tuple[Factor, Tensor | bool] | None = None  # the last factor, and whose slopes are differences
-        self.source: tuple[Tensor, ...] | None = None  # empty where it is zero
+        self.judged: tuple[Factor, Tensor | bool] | None = None  # the last factor, and its _by_differences
+        self.source: tuple[Tensor, ...] | None = None  # the source b; empty if it is zero
 
     @property
     def why(self) -> str:  # type: ignore[override]
@@ -82,7 +82,7 @@ class _Directly(Stages):
 
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
         """See :class:`Stages`."""
-        if w0.numel() > 1:  # an order of its own for each part of the state
+        if w0.numel() > 1:  # elements of the state have different orders
             return self.other.solve(f, c, w0, guess, where)
         self.systems.linear_solves += 1
         factor = self.systems.factor(w0, c)
@@ -101,10 +101,10 @@ class _Directly(Stages):
         return torch.addcmul(c, w0, v), v
 
     def _by_differences(self, factor: Factor, w0: Tensor, c: Tensor) -> Tensor | bool:
-        """Whether slopes are ``(z - c) / w_0`` although digits are few: of all samples, of none, or of which.
+        """For which samples slopes are ``(z - c) / w_0``, in float32 or with uneven steps: all, none, or some.
 
-        That is rounding where a step is short. A product with a large ``A`` is rounding as well, which rules of order 1
-        damp and those of order 2 add up.
+        In a short step this difference is mostly rounding. So is a product with a large ``A``, whose rounding rules of
+        order 1 damp, but rules of order 2 accumulate.
         """
         if not self.second_order:
             return False

@@ -47,8 +47,9 @@ def coefficients(rate: Tensor, strength: Tensor | None, t: float, step: float, o
     found = torch.cat(columns, 1)[-1]
     if check and not float(found.detach().abs().sum()) <= POWERS_SUM:
         raise InputError(
-            f"step={step:g} is too long for an explicit scheme: nodes unlike all their neighbours would swing ever "
-            "more, and powers of the attention would cancel. Take a shorter step, or leave out powers=True."
+            f"step={step:g} is too long for an explicit scheme: nodes that differ from all their "
+            "neighbours would oscillate more and more, and powers of attention would cancel. Use a shorter step, or "
+            "leave out powers=True."
         )
     return found
 

@@ -161,7 +161,7 @@ class FDECell(Ordered):
         """What ``func`` returned, if it can be a slope."""
         if not isinstance(slope, Tensor) or slope.shape != z.shape:
             got = f"shape {tuple(slope.shape)}" if isinstance(slope, Tensor) else type(slope).__name__
-            raise InputError(f"func returned {got} for a state of shape {tuple(z.shape)}; a slope has the same.")
+            raise InputError(f"func returned {got} for a state of shape {tuple(z.shape)}; both must be the same.")
         if torch.promote_types(slope.dtype, z.dtype) != z.dtype:
             raise InputTypeError(f"func returned {slope.dtype}, the state is {z.dtype}; convert func or z0.")
         return slope

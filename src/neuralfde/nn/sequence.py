@@ -126,9 +126,7 @@ class SequenceModel(nn.Module):
         later = reals("times", times).double()
         last = batch.times.nan_to_num(-math.inf).max(1).values
         if later.ndim != 1 or not bool((later[0] >= last).all() and (later.diff() >= 0).all()):
-            raise InputError(
-                f"times must be in their order, from the last one of the series on: {float(last.max()):g}."
-            )
+            raise InputError(f"times must not decrease, from the last one of the series on: {float(last.max()):g}.")
         values = batch.values.new_full((len(later), batch.values.shape[-1]), math.nan)
         longer, ends = [], batch.times.isfinite().sum(1).tolist()
         for k, n in enumerate(ends):  # the new times stand after the last one of each series, before what fills it up

@@ -68,7 +68,7 @@ def _read(k: int, item: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         raise InputTypeError(f"series {k} must be (times, values) or (times, values, inputs).")
     times = reals(f"times of series {k}", item[0]).double()
     if times.ndim != 1 or len(times) < 2 or not bool(times.isfinite().all()) or bool((times.diff() < 0).any()):
-        raise InputError(f"times of series {k} must be at least two finite numbers in their order; sort them.")
+        raise InputError(f"times of series {k} must be at least two finite numbers in ascending order; sort them.")
     rows = []
     for name, given in zip(("values", "inputs"), item[1:], strict=False):
         found = reals(f"{name} of series {k}", given).to(torch.get_default_dtype())

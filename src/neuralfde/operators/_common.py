@@ -1,4 +1,4 @@
-"""What the operators share: checks, the flip between sides, causal convolution and sampled derivatives."""
+"""Code shared by the operators: checks, the flip between sides, causal convolution and sampled derivatives."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Rule = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def apply(rule: Rule, values: Tensor, order: float | Tensor, step: float, side: str, least: int) -> Tensor:
-    """Check the arguments, run the left ``rule`` in float64 and cast once to the dtype of ``values``.
+    """Check the arguments, run the left ``rule`` in float64 and convert the result to the dtype of ``values``.
 
-    The right operator is the left one of the reversed samples, reversed: with g(τ) = f(T - τ) the signs (-1)^m of
-    right derivatives come out by themselves.
+    The right operator is the left one applied to the reversed samples, reversed again: since g(τ) = f(T - τ), this
+    also gives the signs (-1)^m of right derivatives.
     """
     if side not in SIDES:
         raise InputError(f"side={side!r} is not a side. {nearest(str(side), SIDES)}")

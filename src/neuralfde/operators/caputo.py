@@ -40,7 +40,7 @@ def caputo_derivative(values: Tensor, order: float | Tensor, step: float, side: 
 
 
 def caputo_rule(values: Tensor, order: Tensor, step: float) -> Tensor:
-    """The left derivative; orders with different ⌈α⌉ are computed apart and put together."""
+    """The left derivative; orders with different ⌈α⌉ are computed separately and combined."""
     ceilings = torch.ceil(order.detach())
     total: Tensor | None = None
     for m in sorted({int(c) for c in ceilings.flatten().tolist()}):
@@ -73,7 +73,7 @@ def _l1_2_weights(order: Tensor, count: int) -> tuple[Tensor, Tensor]:
     i = indices(1, count, order)
     x = 1.0 / i
     power = 2.0 - order
-    # In powers of x = 1/i the first terms of b_i cancel; they are left out on both sides.
+    # As series in x = 1/i the two parts of b_i have the same first terms; both are summed without them.
     remainder = binomial_remainder(power, x, 3) / power - 0.5 * x * binomial_remainder(power - 1.0, x, 2)
     linear = torch.pow(i, power - 1.0) * torch.expm1((power - 1.0) * torch.log1p(x))
     quadratic = torch.pow(i, power) * remainder

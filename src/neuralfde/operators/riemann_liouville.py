@@ -37,7 +37,7 @@ def _differentiate(values: Tensor, order: Tensor, step: float) -> Tensor:
     times = indices(1, values.shape[0], order) * step
     rest = result[1:]
     for k in range(int(ceilings.max())):
-        # Orders of other channels may be too small for this term; 1/Γ vanishes only at integer orders.
+        # The orders of some channels may be too small to have this term.
         size = torch.where(ceilings > k, reciprocal_gamma(k + 1.0 - order), 0.0)
         rest = rest + size * torch.pow(times, k - order) * derivative_at(values, k, step, 0)
     start = torch.where(order == ceilings, result[0], torch.exp(-order * math.log(step)) * values[0])

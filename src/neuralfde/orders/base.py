@@ -42,7 +42,7 @@ def stacked(numbers: dict[str, Tensor], prefix: str) -> Tensor:
 
 
 def items(name: str, values: Any) -> list[Any]:
-    """A sequence of numbers or tensors as a list; a tensor is taken apart along its first axis."""
+    """A sequence of numbers or tensors as a list; a tensor is split along its first axis."""
     if isinstance(values, Tensor) and values.ndim > 0:
         return list(values.unbind(0))
     if isinstance(values, Sequence) and not isinstance(values, str):
@@ -51,7 +51,7 @@ def items(name: str, values: Any) -> list[Any]:
 
 
 def reals(name: str, values: Any) -> Tensor:
-    """Numbers that a user's own function or sequence gives, in float64 on the CPU."""
+    """The numbers of a user's function or sequence as a float64 tensor on the CPU."""
     try:
         found = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -18,13 +18,13 @@ from ..weights import fading
 from ..weights.kernel import Kernel
 from .base import Operator
 
-#: Schemes whose weights follow from the scheme, the order and the step alone; one of a user's own may hold anything.
+#: Schemes whose weights depend only on the scheme, the order and the step; a user's scheme may depend on anything.
 KNOWN = (ABM, IMEX, GrunwaldLetnikov, L1, Multistep, Predictor, Trapezoid)
 _WEIGHTS: Cache[Kernel] = Cache("weights", 32)
 
 
 def read_order(order: Any) -> Operator:
-    """The operator a user gives; numbers, tensors and structures of them are orders of Caputo derivatives."""
+    """The operator that a user gives as ``order=``; numbers, tensors and structures of them mean Caputo derivatives."""
     if isinstance(order, Operator):
         return order
     if isinstance(order, bool) or not isinstance(order, int | float | Tensor | tuple | list | dict):
@@ -97,7 +97,7 @@ class Tempered(Operator):
 
             def dense(p: Tensor) -> Tensor:
                 here, right = mesh.at(p), mesh.at((p.floor() + 1).clamp(max=mesh.steps))
-                # slopes beyond the right-hand node have no weight: their factor only has to be finite
+                # slopes beyond the right end of the cell have no weight: their factor only has to be finite
                 lag = torch.maximum(here[:, None] - t, (here - right)[:, None])
                 return own(p) * torch.exp(-rate * lag)
 
@@ -114,19 +114,19 @@ class Tempered(Operator):
 
 
 def _late(fade: Tensor, starts: int) -> Tensor:
-    """``e^{-λ(t_n - t_j)}`` for the slopes j < starts on a uniform grid, (starts, steps + 1, groups)."""
+    """``e^{-λ(t_n - t_j)}`` for the slopes j < starts on a uniform grid: (starts, steps + 1, groups)."""
     rows = fade.shape[0]
     return torch.stack([torch.cat([torch.ones_like(fade[:j]), fade[: max(0, rows - j)]]) for j in range(starts)])
 
 
 def one_order(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
-    """The scheme's own weights for one order in each group, with the initial values it needs."""
+    """The weights of the scheme for one order in each group, with those of the initial values."""
     if mesh.rates is not None:
         return fading.kernel(scheme.cells, order, mesh.elapsed, mesh.horizon, mesh.rates)
     kernel = _on_uniform(order, mesh, scheme) if mesh.uniform else scheme.kernel_on(order[None], mesh.times)
     if not mesh.velocity:
         return kernel
-    second = (order > 1).to(torch.float64)  # an order up to 1 has one initial value
+    second = (order > 1).to(torch.float64)  # an order up to 1 does not use z'_0
 
     def line(t: Tensor) -> Tensor:
         return torch.stack([torch.ones_like(t), t * second])
@@ -135,12 +135,12 @@ def one_order(order: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
 
 
 def _on_uniform(order: Tensor, mesh: Mesh, scheme: Scheme) -> Kernel:
-    """The scheme's weights; a table of numbers that get no gradient is found again if it was computed before."""
+    """The weights of the scheme on a uniform grid; small tables without gradient are cached."""
     step, steps = mesh.step, mesh.steps
     fixed = is_constant(order) and is_constant(step) and type(scheme) in KNOWN
     if not fixed or order.numel() * (steps + 1) > WEIGHTS_NUMBERS:
         return scheme.kernel(order, step, steps)
-    # a tensor made in inference mode is of no use to a later backward pass
+    # a tensor made in inference mode cannot be used in a later backward pass
     key = (scheme, tuple(order.tolist()), tuple(step.tolist()), steps, torch.is_inference_mode_enabled())
     return _WEIGHTS.get(key, lambda: scheme.kernel(order.clone(), step.clone(), steps))
 
@@ -148,7 +148,7 @@ def _on_uniform(order: Tensor, mesh: Mesh, scheme: Scheme) -> Kernel:
 def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0.0, name: str = "order") -> None:
     """Raise unless every order can be used with this scheme and these initial values."""
     values = value_of(order)
-    least, top = (float(x) for x in torch.aminmax(values))  # not a number if any of them is none
+    least, top = (float(x) for x in torch.aminmax(values))  # NaN if any order is NaN
     if not (least > lowest and top <= 2):
         bad = values[~((values > lowest) & (values <= 2))][0]
         raise InputError(

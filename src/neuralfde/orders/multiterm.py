@@ -59,7 +59,7 @@ class MultiTerm(_Sum):
         orders, weights = items("MultiTerm orders", self.orders), items("MultiTerm weights", self.weights)
         if len(orders) != len(weights) or not orders:
             raise InputError(
-                f"MultiTerm has {len(orders)} orders and {len(weights)} weights; each term needs one of both."
+                f"MultiTerm has {len(orders)} orders and {len(weights)} weights; each term needs one of each."
             )
         return {
             **{f"orders[{i}]": b for i, b in enumerate(orders)},
@@ -105,7 +105,7 @@ class DistributedOrder(_Sum):
             raise InputError(f"DistributedOrder.interval={self.interval} must lie within [0, 2] and not be empty.")
 
     def terms(self) -> MultiTerm:
-        """The sum that stands for the integral."""
+        """The sum that approximates the integral."""
         if self.density is None:
             return MultiTerm(self.nodes, self.weights)
         x, w = gauss_legendre(self.nodes)
@@ -142,7 +142,7 @@ def _check_orders(orders: Tensor, scheme: Scheme, mesh: Mesh) -> None:
 def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
     """The kernel of ``Σ_i c_i D^{β_i}``, orders and factors (terms, groups)."""
     count = mesh.steps + 1
-    # the smallest power is taken out by hand: its reciprocal is known without error growing with the lag
+    # the smallest power is factored out: the error of its reciprocal, in closed form, does not grow with the lag
     least = orders.detach().amin(0)
     gains = factors * torch.exp(-orders * torch.log(mesh.step))
     series = (gains * binomial_series(least - orders, count)).sum(1)
@@ -156,7 +156,7 @@ def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kern
 
 
 def _with_initial_values(kernel: Kernel, orders: Tensor, factors: Tensor, mesh: Mesh) -> Kernel:
-    """What terms of order 0 and, with ``z'_0``, of order up to 1 have too little goes to the right-hand side."""
+    """Move what terms of order 0 and, with ``z'_0``, of order up to 1 lack to the right-hand side, as ``base``."""
     t = mesh.times
     constant = torch.where(orders == 0, factors, 0.0).sum(0).expand_as(t)
     bases, missing = [torch.ones_like(t)], [constant]

@@ -68,12 +68,12 @@ class VariableOrder(Operator):
         check_order(orders, scheme, mesh.velocity, name="VariableOrder fn(t)")
         if float(value_of(orders).max()) > 1:
             raise InputError("VariableOrder has orders in (0, 1] only; use Caputo with velocity= for a constant one.")
-        # no row uses the order at the start; where it is 0 there, weights would divide by it
+        # no row uses the order at the start, where it may be 0; weights would divide by it
         return torch.cat([orders[:1], orders])
 
 
 def _by_rows(kernel: Kernel, rows: int, groups: int) -> Kernel:
-    """A matrix whose row ``n`` has the lag weights of "group" ``n``: each row was read as a group of its own."""
+    """The matrix of a kernel that was computed with every row as a group: row ``n`` has the lag weights of group n."""
     n = torch.arange(rows)
     lag = (n[:, None] - n).clamp(min=0)
     weights = kernel.weights.reshape(-1, rows, rows, groups)[:, lag, n[:, None]] * (n[:, None] >= n)[..., None]

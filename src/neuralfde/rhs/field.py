@@ -1,6 +1,6 @@
 """The right-hand side as the solver sees it: rows in, rows out, the same noise and precision in every evaluation.
 
-A backward pass, which may come after anything, finds ``func`` as it was when ``fdeint`` was called.
+In a backward pass, however late, ``func`` is what it was when ``fdeint`` was called, or an error is raised.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..base.structure import Structure
 from ..base.torch_private import hooks_at_rest, places, pytree, value_of, vectorised, version_of, with_parameters
 from ..errors import ChangedFunctionError, InputError, InputTypeError
 
-#: The generators that ``func`` draws from belong to the process: one solve at a time may set them. A ``func`` may
-#: contain a solve of its own.
+#: The random generators belong to the whole process, so only one solve at a time may set them. The lock is reentrant
+#: because ``func`` may contain a solve.
 GENERATORS = threading.RLock()
 _WANTED: ContextVar[bool] = ContextVar("value_wanted", default=True)
 
 
 def value_wanted() -> bool:
-    """Whether somebody will read what ``func`` returns; False in the backward pass, where only its graph is used.
+    """Whether the value of ``func`` will be used; False in the backward pass, where only its graph is.
 
     A function whose derivative does not need its value, such as a linear one, may then return ``unvalued(z)``.
     """
@@ -37,13 +37,13 @@ def value_wanted() -> bool:
 
 
 def unvalued(like: Tensor) -> Tensor:
-    """Stands for a value nobody reads: shape, dtype and device of ``like``, and no memory."""
+    """A placeholder for a value that is not used: shape, dtype and device of ``like``, without its memory."""
     return like.new_zeros(()).expand(like.shape)
 
 
 @contextlib.contextmanager
 def derivative_only(only: bool = True) -> Iterator[None]:
-    """Within, the value of ``func`` is not wanted (if ``only``)."""
+    """Context in which, if ``only``, :func:`value_wanted` is False."""
     before = _WANTED.set(not only)
     try:
         yield
@@ -52,7 +52,7 @@ def derivative_only(only: bool = True) -> Iterator[None]:
 
 
 class Noise:
-    """Random numbers of a step as a function of (seed, step); inactive until ``func`` is seen to draw any."""
+    """The random numbers of a step as a function of (seed, step); inactive unless ``func`` draws random numbers."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -68,7 +68,7 @@ class Noise:
         return states
 
     def activate_if_drawn(self, before: list[Tensor]) -> None:
-        """If the generators moved, fix a seed for this solve; it is drawn from the caller's own generator."""
+        """If ``func`` has drawn numbers since ``before``, draw a seed for this solve from the caller's generator."""
         self._after_first = self.peek()
         if all(map(torch.equal, before, self._after_first)):
             return
@@ -76,14 +76,14 @@ class Noise:
         self.seed = int(value_of(torch.randint(2**62, (1,))).flatten()[0])
 
     def drawn_since_first(self) -> bool:
-        """Whether an inactive generator has moved since the first evaluation, and no other thread can have moved it."""
+        """Whether ``func`` has drawn numbers, but not in its first evaluation; False if another thread may have."""
         if self.active or threading.active_count() > 1:
             return False
         return not all(map(torch.equal, self._after_first, self.peek()))
 
     @contextlib.contextmanager
     def of_step(self, n: int) -> Iterator[None]:
-        """Within, the generators give the noise of step ``n``; then they are as they were."""
+        """Context in which the generators give the noise of step ``n``; afterwards they are restored."""
         with GENERATORS:
             before = self.peek()
             torch.manual_seed((self.seed + n) % 2**63)
@@ -98,16 +98,17 @@ class Noise:
 class Field:
     """``v = f(t_n, z)`` on rows of the shape :attr:`shape`.
 
-    It restores what the caller's context was when ``fdeint`` was called: autocast, and the random numbers of each
-    step. The noise of step ``n`` is a function of a seed and ``n`` alone, so that dropout uses one mask for all
-    evaluations of a step, in the forward pass and in the vector-Jacobian product.
+    Every evaluation uses the autocast settings of the moment when ``fdeint`` was called. The noise of step ``n`` is a
+    function of a seed and ``n`` alone, so that dropout uses one mask for all evaluations of a step, in the forward pass
+    and in the vector-Jacobian product.
 
     Attributes:
-        shape: a row as :meth:`__call__` takes it: the state itself where it is one tensor of one order, so that nothing
-            needs to be converted; otherwise (groups, width).
-        impure: what a call of ``func`` was seen to change, or None.
-        hooked: whether modules of ``func`` have hooks, which act on every call.
-        known: the tensors that ``func`` may depend on; ``outside`` are those within its reach that it may not.
+        shape: the shape of a row in :meth:`__call__`: that of the state if it is one tensor with one order, so that
+            nothing needs to be converted; otherwise (groups, width).
+        impure: the name of something that a call of ``func`` changes, or None.
+        hooked: whether modules of ``func`` have forward hooks.
+        known: the tensors that ``func`` may depend on and that get gradients.
+        outside: further tensors that require grad and that ``func`` can reach; depending on them is an error.
     """
 
     def __init__(self, func: Callable[..., Any], structure: Structure, times: Tensor, args: tuple[Any, ...]) -> None:
@@ -116,9 +117,9 @@ class Field:
         self.times = times
         self.args = args
         self.evaluations = 0
-        self.trace: tuple[Hashable, ...] | None = None  # what the first evaluation did, where that was watched
-        self.taken: list[Tensor] = []  # what it took from outside, likewise
-        self.first_slope: Tensor | None = None  # f(t_0, z_0) from the check at the door, where it can be reused
+        self.trace: tuple[Hashable, ...] | None = None  # the operations of the first evaluation, if recorded
+        self.taken: list[Tensor] = []  # the tensors that it used besides its arguments, if recorded
+        self.first_slope: Tensor | None = None  # f(t_0, z_0) from the first evaluation, if it can be reused
         self.first_graph: tuple[Tensor, Tensor] | None = None  # z_0 and f(t_0, z_0) with its graph, likewise
         self.impure: str | None = None
         self.hooked = isinstance(func, nn.Module) and any(
@@ -126,16 +127,16 @@ class Field:
         )
         self.known: list[Tensor] = []
         self.outside: list[Tensor] = []
-        self.overwrites = torch.is_inference_mode_enabled()  # its argument; tensors made there cannot tell
-        self.known_by: Hashable = None  # what func can reach and its arguments, as they are now
+        self.overwrites = torch.is_inference_mode_enabled()  # whether func may write to z, which is not detected there
+        self.known_by: Hashable = None  # identifies everything that func can reach, and its arguments
         self.noise = Noise(structure.device)
         self.autocast = _autocast_state(structure.device.type)
         self.as_it_is = structure.bare and structure.spans is None
         self.shape = structure.shapes[0] if self.as_it_is else torch.Size(structure.row_shape)
         self._plain = self.as_it_is and self.autocast is None
         self._dtype, self._device = structure.dtype, structure.device
-        self._instants: dict[int, Tensor] = {}  # those of some grid points
-        self._latest = -2  # the grid point that was asked for last
+        self._instants: dict[int, Tensor] = {}  # the times of some grid points, as 0-d tensors
+        self._latest = -2  # the last grid point whose time was needed
 
     def __call__(self, n: int, row: Tensor) -> Tensor:
         """Evaluate at grid point ``n``; differentiable in ``row`` and in whatever ``func`` depends on."""
@@ -150,7 +151,7 @@ class Field:
             return self._unharmed(self.slope, t, row)
         if self.overwrites:
             return self.slope(t, row.clone())
-        version = row._version  # what these do, without their calls: it is done in every step
+        version = row._version  # _unharmed and slope, written out: this runs in every step
         v = self.func(t, row, *self.args)
         if row._version != version:
             self._refuse_overwriting()
@@ -159,14 +160,14 @@ class Field:
         return v  # type: ignore[no-any-return]
 
     def initial(self, n: int, row: Tensor) -> Tensor:
-        """The slope at the initial row, once; the check at the door has often computed it."""
+        """The slope at the initial row; the first evaluation has usually computed it."""
         if self.first_slope is None:
             return self(n, row)
-        v, self.first_slope = self.first_slope, None  # a row less until the backward pass has ended
+        v, self.first_slope = self.first_slope, None  # not needed again: saves a row until the backward pass ends
         return v
 
     def _instant(self, n: int) -> Tensor:
-        """The time of a grid point; where neighbours are asked for, those of many at once, which costs half as much."""
+        """The time of a grid point; for consecutive points many are made at once, which takes half the time."""
         near, self._latest = abs(n - self._latest) == 1, n
         if near:
             first = n - n % INSTANTS
@@ -175,7 +176,7 @@ class Field:
 
     @property
     def repeatable(self) -> bool:
-        """Whether ``func`` says that its evaluations cost much more than the operations they end in."""
+        """Whether ``func`` declares that its evaluations cost much more than the operations they consist of."""
         return getattr(self.func, "repeatable", False)
 
     def time(self, n: int) -> Tensor:
@@ -184,11 +185,11 @@ class Field:
         return self._instant(n) if t is None else t
 
     def when(self, t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
-        """Evaluate at any time with these arguments, without noise, for a march that looks for steps; not counted."""
+        """Evaluate at any time with these arguments, without noise and uncounted: for the march that finds a mesh."""
         return self._unharmed(partial(self.slope, args=args), t, row)
 
     def slope(self, t: Tensor, row: Tensor, args: tuple[Any, ...] | None = None) -> Tensor:
-        """The slope of a row at a time, with other arguments where some are given."""
+        """The slope of a row at a time; ``args`` replaces the arguments."""
         args = self.args if args is None else args
         if not self._plain:
             return self._convert(self.func, t, row, args)
@@ -198,7 +199,7 @@ class Field:
         return v  # type: ignore[no-any-return]
 
     def batch(self, times: Tensor, rows: Tensor) -> Tensor:
-        """Slopes of rows (steps, …) at these times (steps,), vectorised over them."""
+        """The slopes of rows (steps, …) at times (steps,), vectorised over the steps."""
         self.evaluations += times.shape[0]
         return self._unharmed(self._slopes, times, rows)
 
@@ -214,7 +215,7 @@ class Field:
         return slopes
 
     def _unharmed(self, call: Callable[[Tensor, Tensor], Tensor], t: Tensor, rows: Tensor) -> Tensor:
-        """A call that may not write to ``rows``, which the solver still needs; one that is known to gets a copy."""
+        """Call without letting ``func`` write to ``rows``, which the solver still needs: by a copy, or with a check."""
         if self.overwrites:
             return call(t, rows.clone())
         version = rows._version
@@ -225,12 +226,12 @@ class Field:
 
     def _refuse_overwriting(self) -> None:
         raise InputError(
-            "func changed its argument z in place, but not in its first evaluation, where that is noticed and z is "
+            "func changed its argument z in place, but not in its first evaluation, where this is noticed and z is "
             "copied. Use operations that make new tensors: z * 2 in place of z.mul_(2)."
         )
 
     def _convert(self, func: Callable[..., Any], t: Tensor, row: Tensor, args: tuple[Any, ...]) -> Tensor:
-        """``func`` on a row: with the structure of the state and the precision of the caller around it."""
+        """``func`` on a row, converted to the structure of the state, with the autocast settings of the caller."""
         structure = self.structure
         with torch.autocast(**self.autocast) if self.autocast else contextlib.nullcontext():
             out = func(t, structure.unpack(row) if not self.as_it_is else row, *args)
@@ -240,16 +241,16 @@ class Field:
         return out if self.as_it_is else structure.pack(out)  # type: ignore[no-any-return]
 
     def at(self, times: Tensor, args: tuple[Any, ...]) -> Field:
-        """The same right-hand side with other times, counted from 0, and arguments: static ones, for a capture."""
+        """The same right-hand side with other times, counted from 0, and other arguments, for example static ones."""
         other = copy.copy(self)
         other.times, other.args, other.evaluations = times, args, 0
         other._instants = {}
         return other
 
     def made_of(self, func: Callable[..., Any], structure: Structure, shape: Sequence[int]) -> Field:
-        """Another right-hand side with the same times, noise and precision; ``func`` takes rows as tensors of a shape.
+        """Another right-hand side, with the same times, noise and precision; ``func`` takes rows of this shape.
 
-        Its arguments are yet to come. Where it says how it is vectorised over time (``over_times``), it is asked.
+        Its arguments have to be set afterwards. If ``func`` has a method ``over_times``, that vectorises it over time.
         """
         other = self.at(self.times, ())
         other.func, other._over_times = func, getattr(func, "over_times", None)
@@ -260,7 +261,7 @@ class Field:
         return other
 
     def refuse_late_noise(self, train: bool) -> None:
-        """Raise if ``func`` began to draw random numbers after its first evaluation: its masks were not kept."""
+        """Raise if ``func`` drew random numbers only after its first evaluation: they cannot be repeated."""
         if train and self.noise.drawn_since_first():
             raise InputError(
                 "func drew random numbers, but not in its first evaluation, so that its noise cannot be repeated in "
@@ -296,10 +297,10 @@ class Field:
 
 
 def _autocast_state(device_type: str) -> dict[str, Any] | None:
-    """The caller's autocast settings, to be entered again around every evaluation of ``func``."""
+    """The caller's autocast settings, for every evaluation of ``func``; None if autocast is off."""
     if not torch.is_autocast_enabled(device_type):
         return None
-    # no cache: a cached cast made without grad would cut the parameters off in the traced evaluation
+    # no cache: a cast cached without grad would detach the parameters in a later evaluation with grad
     return {"device_type": device_type, "dtype": torch.get_autocast_dtype(device_type), "cache_enabled": False}
 
 
@@ -323,7 +324,7 @@ class Called:
 
     Args:
         func: the right-hand side.
-        leaves: the tensors it depends on; those that require grad now get a gradient, whatever becomes of them.
+        leaves: the tensors it depends on; those that require grad now get a gradient, even if they are frozen later.
     """
 
     def __init__(self, func: Callable[..., Any], leaves: Sequence[Tensor] = ()) -> None:
@@ -335,7 +336,7 @@ class Called:
         self.versions = {name: version_of(x) for name, x in self.owned.items()}
 
     def _refuse_changes(self) -> None:
-        """Raise if somebody has written to a buffer or a parameter since; what ``func`` itself writes is its own."""
+        """Raise if a parameter or buffer of ``func`` has been written to since the forward pass."""
         for name, x in self.owned.items():
             if version_of(x) != self.versions[name]:
                 raise ChangedFunctionError(
@@ -346,11 +347,11 @@ class Called:
 
     @contextlib.contextmanager
     def restored(self, keeps_state: bool) -> Iterator[None]:
-        """Within, parameters, buffers and modes of modules are as they were, and what required grad does.
+        """Context in which parameters, buffers, modes and ``requires_grad`` are those of the forward pass.
 
-        ``torch.func.functional_call`` takes its own away again when the call ends, before a backward pass begins. A
-        func that ``keeps_state`` writes to copies of its buffers, so that they are updated once, in the forward pass.
-        Hooks on tensors stay aside: autograd calls them with the total.
+        This is needed, for example, under ``torch.func.functional_call``, which removes its tensors before the backward
+        pass begins. A ``func`` that ``keeps_state`` writes to copies of its buffers, so that they are updated only
+        once, in the forward pass. Hooks of tensors are disabled: autograd calls them with the total gradient.
         """
         if not keeps_state:
             self._refuse_changes()

@@ -1,4 +1,4 @@
-"""What a call of ``func`` does, written down: two calls that read alike can share one captured graph, or one kernel."""
+"""The operations of a call of ``func``, recorded: calls with equal records can share a captured graph or a kernel."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SINGLE = (Tensor, *_NUMBERS)
 
 
 class Watch(Recording):
-    """Records every operation: its name, its numbers, and where each tensor came from.
+    """Records every operation: the operation, its numbers, and where each of its tensors comes from.
 
-    A tensor from outside is known by its address, so that one that is replaced between two solves (an attribute, a
-    closure) shows up as a different call, as does a number or a branch that has changed. Views of one storage are told
-    apart by where they begin and by their strides.
+    A tensor from outside is identified by its address, so that the record differs if an attribute or a closure has got
+    another tensor since, or if a number or a branch has changed. Views of one storage differ by offset and strides.
 
     Attributes:
-        taken: the tensors from outside, in the order in which they were met.
+        lines: the operations.
+        taken: the tensors from outside, in the order of their first use.
     """
 
     def __init__(self, known: list[Tensor]) -> None:
@@ -32,7 +32,7 @@ class Watch(Recording):
         self.made = {_address(x): -1 - k for k, x in enumerate(known)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and write it down."""
+        """Run the operation and record it."""
         kwargs = kwargs or {}
         self.lines.append((func, *[self._name(x) for x in _leaves((*args, kwargs) if kwargs else args)]))
         out = func(*args, **kwargs)
@@ -55,8 +55,7 @@ class Watch(Recording):
 
 
 def _leaves(tree: Any) -> list[Any]:
-    """All that is in a nesting; most calls have one tuple of tensors and numbers, which pytree takes ten times as long
-    for."""
+    """The leaves of a nested structure; ten times faster than pytree for the usual tuple of tensors and numbers."""
     found = []
     for x in tree if isinstance(tree, tuple | list) else (tree,):
         if isinstance(x, _SINGLE):
@@ -69,5 +68,5 @@ def _leaves(tree: Any) -> list[Any]:
 def _address(x: Tensor) -> int:
     try:
         return x.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # sparse and other tensors without one storage
+    except (RuntimeError, NotImplementedError):  # sparse and other tensors without a single storage
         return id(x)

@@ -1,9 +1,8 @@
-"""The first evaluation of ``func``: what it returns, what it captures, changes and draws.
+"""The first evaluation of ``func``: what it returns, which tensors it captures, its side effects, its random numbers.
 
-A function that keeps a counter, a list of states or a buffer gives other results when a solver evaluates it at many
-times at once, or replays it as a CUDA graph. So what it can reach is written down before and after the call:
-attributes of the module and its submodules, buffers, what a closure or a bound object holds, and the global names that
-its code mentions.
+A function that updates a counter, a list or a buffer gives other results when it is evaluated at many times at once or
+replayed as a CUDA graph. So everything that it can reach is compared before and after the call: attributes and buffers
+of the module and its submodules, what a closure or a bound object holds, and the globals that its code mentions.
 """
 
 from __future__ import annotations
@@ -27,21 +26,22 @@ from ..errors import CapturedTensorError, InputError, UnsupportedError
 from .field import GENERATORS, Field, describe
 from .fingerprint import Watch
 
-#: Dictionaries of a module that are looked at by themselves (parameters, buffers), or never changed by a call (hooks).
+#: Attributes of a module that are not compared as such: buffers are compared separately, parameters and hooks are not.
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
-#: What is compared by its value.
+#: Types that are compared by value.
 _PLAIN = (bool, int, float, complex, str, bytes)
-#: Functions seen to draw random numbers; while a graph is captured the generators cannot be asked.
+#: Functions that draw random numbers; during the capture of a CUDA graph this cannot be found out.
 DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def first_evaluation(
     field: Field, row: Tensor, known: Sequence[Tensor] | None, watch: bool = False, keep_graph: bool = False
 ) -> None:
-    """Call ``func`` once at the door: check what it returns, what it captures and whether it draws random numbers.
+    """Call ``func`` once: check what it returns and captures, and whether it has side effects or draws random numbers.
 
-    With gradients enabled the call is traced, so that a captured tensor is found before any work is done; not
-    where all operations are followed anyway (``known`` is None).
+    ``known`` are the tensors that may get gradients, None inside a transform. With gradients enabled, a captured tensor
+    is found in the graph of the call, before any work is done. ``watch``: record the operations, to recognise them in a
+    later solve. ``keep_graph``: keep the graph, for the first step.
     """
     if capturing() and field.func in DRAWS:
         raise UnsupportedError(
@@ -70,7 +70,7 @@ def first_evaluation(
         field.outside = [x for _, x in held if isinstance(x, Tensor) and x.requires_grad and id(x) not in mine]
         refuse_captured(tensors_in(out), [z, *field.known], mark)
     if field.noise.active:
-        with contextlib.suppress(TypeError):  # a func that cannot be referred to weakly
+        with contextlib.suppress(TypeError):  # func does not allow weak references
             DRAWS.add(field.func)
     elif known is not None:
         slope = field.structure.pack(out).to(row.dtype).view(field.shape)
@@ -78,10 +78,10 @@ def first_evaluation(
 
 
 def refuse_state(field: Field, row: Tensor) -> None:
-    """Raise if ``func`` keeps something from call to call that its values depend on: a stage calls it many times.
+    """Raise if the values of ``func`` depend on something it changes: an implicit stage calls it several times.
 
-    A number or a buffer that is written to, as by a counter or batch normalisation, may be of no importance: a
-    second call at the same point shows that.
+    A number or a buffer that changes (a counter, running statistics) need not affect the values: then a second call at
+    the same point gives the same.
     """
     changed = dict(held_by(field.func)).get(field.impure or "")
     harmless = isinstance(changed, int | float) or (isinstance(changed, Tensor) and not changed.requires_grad)
@@ -95,13 +95,13 @@ def refuse_state(field: Field, row: Tensor) -> None:
     elif field.noise.active:
         return
     raise InputError(
-        f"func changes {field.impure} when it is called, and an implicit method calls it as often as a stage takes: "
-        "its result would depend on that number. Let func depend on (t, z, *args) alone, or use an explicit method."
+        f"func changes {field.impure} when it is called, and an implicit method calls it several times per step: the "
+        "result would depend on how often. Let func depend on (t, z, *args) alone, or use an explicit method."
     )
 
 
 def _first(field: Field, start: Tensor, own: Tensor, watch: bool) -> Any:
-    """The first call of ``func``; what it does is written down, where that is asked for."""
+    """Call ``func``; with ``watch``, record its operations."""
     with contextlib.ExitStack() as around:
         if watch:
             around.enter_context(uncompiled())
@@ -119,7 +119,7 @@ def _first(field: Field, start: Tensor, own: Tensor, watch: bool) -> Any:
 
 
 def _call(field: Field) -> str:
-    """How ``func`` is called, for a person whose ``func`` raised."""
+    """How ``func`` was called: a note for the user whose ``func`` raised."""
     call = "func(t, z, *args)" if field.args else "func(t, z)"
     state = f"{describe(field.structure)}, {field.structure.dtype} on {field.structure.device}"
     own = next(field.func.parameters(), None) if isinstance(field.func, nn.Module) else None
@@ -128,7 +128,7 @@ def _call(field: Field) -> str:
 
 
 def _described(args: tuple[Any, ...]) -> Hashable:
-    """What kind of arguments these are: tensors by shape, numbers and names themselves, other objects by identity."""
+    """What identifies the arguments: tensors by shape and dtype, numbers and strings by value, others by identity."""
     if not args:
         return ()
     leaves, spec = pytree.tree_flatten(args)
@@ -147,9 +147,9 @@ def _kind(x: Any) -> Hashable:
 
 
 def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: int = 0) -> None:
-    """Walk the autograd graph of ``func``'s result; raise if it leads to a tensor outside ``known``.
+    """Walk the autograd graph of ``func``'s result; raise if it leads to a tensor that is not in ``known``.
 
-    ``mark`` is the sequence number at which the trace began: an older node belongs to a tensor computed before.
+    ``mark`` is the sequence number of autograd when the call began: an older node belongs to a tensor computed before.
     """
     allowed = {id(x) for x in known}
     for node, leaf in graph_nodes(outputs, known):
@@ -160,7 +160,7 @@ def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: in
 
 
 def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[tuple[Any, Tensor | None]]:
-    """The autograd nodes behind ``outputs``, down to those that made ``known``; with its tensor where one is a leaf."""
+    """The autograd nodes behind ``outputs``, down to those that made ``known``; leaf nodes come with their tensors."""
     pending: list[Any] = [x.grad_fn for x in outputs]
     seen = {None, *[x.grad_fn for x in known]}
     while pending:
@@ -172,7 +172,7 @@ def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[
 
 
 def captured_error(what: str) -> CapturedTensorError:
-    """The error for something that ``func`` uses and that would get no gradient."""
+    """The error for a tensor that ``func`` uses and that would get no gradient."""
     return CapturedTensorError(
         f"func uses {what} that requires grad but is neither a parameter of func nor passed in: it would silently get "
         "no gradient. Pass it through args=(...) and take it as an argument of func, list it in params=[...], "
@@ -181,17 +181,17 @@ def captured_error(what: str) -> CapturedTensorError:
 
 
 def held_by(func: Any) -> list[tuple[str, Any]]:
-    """What ``func`` can reach and a call could change, by name: all but parameters of modules."""
+    """Everything that ``func`` can reach and a call could change, by name: not the parameters of modules."""
     return list(_walk(func, "func", 2))
 
 
 def marked(held: list[tuple[str, Any]]) -> dict[str, Hashable]:
-    """Each thing as it is now; two of these are equal unless something was changed."""
+    """A fingerprint of each thing; if two of these are equal, nothing was seen to change."""
     return {name: _mark(value) for name, value in held}
 
 
 def changed(before: dict[str, Hashable], after: dict[str, Hashable]) -> str | None:
-    """The name of something that is not as it was, or None."""
+    """The name of something that has changed, or None."""
     if before == after:
         return None
     return next((name for name in (*after, *before) if before.get(name) != after.get(name)), None)
@@ -219,7 +219,7 @@ def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _held(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """A value that something holds, and what it holds itself."""
+    """A value, and everything that can be reached from it."""
     yield name, value
     if depth > 0 and not isinstance(value, Tensor):
         yield from _walk(value, name, depth - 1)
@@ -231,7 +231,7 @@ def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Any
         for key, value in part.__dict__.items():
             if key in _OWN or isinstance(value, nn.Module):
                 continue
-            if isinstance(value, _PLAIN):  # most of them
+            if isinstance(value, _PLAIN):  # a short cut for most attributes
                 yield f"{where}.{key}", value
             else:
                 yield from _held(value, f"{where}.{key}", depth)
@@ -260,7 +260,7 @@ def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[t
 def global_names(function: types.FunctionType) -> Iterator[str]:
     """The global variables that a function mentions."""
     if function.__module__ is not None and function.__module__.partition(".")[0] == "torch":
-        return  # what PyTorch's own functions use by name is no state of the caller's
+        return  # globals of PyTorch's own functions are not state of the caller
     for key in _names(function.__code__):
         value = function.__globals__.get(key, function)
         if value is not function and not isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
@@ -268,7 +268,7 @@ def global_names(function: types.FunctionType) -> Iterator[str]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The global names that a function mentions, also inside its comprehensions and lambdas."""
+    """All names in the code of a function, of its comprehensions and of its lambdas."""
     yield from code.co_names
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
@@ -276,7 +276,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _mark(value: Any) -> Hashable:
-    """A value as it is now: numbers themselves, tensors by version, containers by length and some entries."""
+    """The fingerprint of a value: numbers by value, tensors by version, containers by length and some entries."""
     if isinstance(value, Tensor):
         return (id(value), version_of(value))
     if value is None or isinstance(value, _PLAIN):
@@ -286,7 +286,7 @@ def _mark(value: Any) -> Hashable:
         entries = [*first[:COMPARED_ENTRIES], *first[-COMPARED_ENTRIES:]]
         return (id(value), len(value), tuple(x if isinstance(x, int | float | str) else id(x) for x in entries))
     if hasattr(value, "__next__"):
-        return object()  # asking an iterator for its state would change it: none is like the one before
+        return object()  # an iterator cannot be compared without changing it: it counts as changed
     if hasattr(value, "__array_interface__"):
         ends = value.flat[:COMPARED_ENTRIES], value.flat[-COMPARED_ENTRIES:]
         return (id(value), value.size, *[end.tobytes() for end in ends])

@@ -1,8 +1,8 @@
-"""``func`` as a function of all tensors that it uses: what a transform of the whole solve has to know.
+"""``func`` as an explicit function of all tensors that it uses, as a transform of the whole solve needs it.
 
-Where ``func`` keeps its tensors is looked up once: parameters and buffers of modules, variables of closures, entries of
-dictionaries and lists, attributes of objects. For the time of a call these places, in a replica of ``func``, are filled
-with others. That nothing else is used is tried out.
+The places where ``func`` holds tensors are found once: parameters and buffers of modules, variables of closures,
+entries of dictionaries and lists, attributes of objects. During a call these places, in a replica of ``func``, hold
+other tensors. An evaluation checks that ``func`` uses no tensors from elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .replicas import replica
 
 
 class Place(NamedTuple):
-    """Where a tensor ``x`` is kept: ``held[key]``."""
+    """Where a tensor ``x`` is held: ``held[key]``."""
 
     held: Any
     key: Any
@@ -34,19 +34,19 @@ class Place(NamedTuple):
 
 
 class OfTensors:
-    """The slope as a function of time, row and tensors: those that ``func`` keeps, then those among its arguments.
+    """The slope as a function of time, row and tensors: those that ``func`` holds, then those among its arguments.
 
     Attributes:
-        kept: the tensors that ``func`` keeps, each once.
-        stand: constants like the row and all tensors, to try it out with.
-        timeless: where that was done, the time was not used.
+        kept: the tensors that ``func`` holds, each once.
+        stand: constants in the place of the row and of all tensors, for trial evaluations.
+        timeless: whether a trial evaluation did not use the time.
     """
 
     timeless = False
 
     def __init__(self, field: Field) -> None:
         self.field = copy.copy(field)
-        self.field.func = replica(field.func)  # whose places nobody else reads
+        self.field.func = replica(field.func)  # no other thread sees its places
         self.places, self.stand = list(_walk(self.field.func, set(), 3)), list[Tensor]()
         self._keep({id(x): x for *_, x in self.places}.values())
         self._leaves, self._spec = pytree.tree_flatten(field.args)
@@ -65,7 +65,7 @@ class OfTensors:
                 held[key] = x
 
     def _keep(self, kept: Iterable[Tensor]) -> None:
-        """These are the tensors that ``func`` keeps; others are left where they are."""
+        """Let only these tensors of ``func`` be exchanged."""
         self.kept = list(kept)
         at = {id(x): k for k, x in enumerate(self.kept)}
         self.places = [place for place in self.places if id(place.x) in at]
@@ -79,9 +79,9 @@ class OfTensors:
         return tuple(leaves) if self._flat else pytree.tree_unflatten(leaves, self._spec)
 
     def uses_no_other(self, row: Tensor, needed: Collection[int]) -> bool:
-        """Whether nothing else that ``func`` uses has a derivative or an axis of vmap; evaluates it once.
+        """Whether no other tensor that ``func`` uses has a derivative or an axis of vmap; evaluates it once.
 
-        Tensors that it does not use are let go of, unless they are ``needed`` (by their ids).
+        Tensors that it does not use are dropped from ``kept``, except those in ``needed`` (ids).
         """
         stand = [_stand_in(x) for x in (row, *self.kept, *filter(moves, tensors_in(self.field.args)))]
         with torch.enable_grad(), _Seen() as seen:
@@ -95,7 +95,7 @@ class OfTensors:
         return not (seen.others or out.requires_grad or without_tangent(out)[1] is not None)
 
     def is_pushed(self) -> None:
-        """Raise unless ``func`` has a forward mode; evaluates it once."""
+        """Raise unless ``func`` supports forward mode; evaluates it once."""
         z, *tensors = self.stand
         with outside_of_transforms(), torch.no_grad(), Duals() as duals:
             zeros = map(torch.zeros_like, tensors)
@@ -108,7 +108,7 @@ def moves(x: Tensor) -> bool:
 
 
 def _stand_in(x: Tensor) -> Tensor:
-    """A constant of this shape, with the same numbers where there is one of each."""
+    """A constant of this shape, with the values of ``x`` unless these have an axis of vmap."""
     plain, shape = without_tangent(value_of(x))[0], x.shape
     if plain.shape == shape:
         return plain
@@ -117,13 +117,13 @@ def _stand_in(x: Tensor) -> Tensor:
 
 
 class _Seen(TorchFunctionMode):
-    """Which tensors are used, by their ids, and whether any of them comes from outside and is no constant."""
+    """Records which tensors are used (ids), and whether one of them comes from outside and is not constant."""
 
     def __init__(self) -> None:
         super().__init__()
         self.used: set[int] = set()
         self.others = False
-        self._made: dict[int, Tensor] = {}  # alive, or their ids would be given away again
+        self._made: dict[int, Tensor] = {}  # kept alive, so that no id is reused
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See :class:`TorchFunctionMode`."""
@@ -136,7 +136,7 @@ class _Seen(TorchFunctionMode):
 
 
 class _Cell:
-    """A variable of a closure, written to like an entry of a dictionary."""
+    """A variable of a closure, with the interface of a dictionary."""
 
     def __init__(self, cell: Any) -> None:
         self.cell = cell
@@ -149,7 +149,7 @@ class _Cell:
 
 
 def _walk(thing: Any, seen: set[int], depth: int) -> Iterator[Place]:
-    """Every place within reach that holds a tensor with derivatives, once."""
+    """Every place that ``thing`` can reach and that holds a tensor which could have a derivative, once."""
     if id(thing) in seen or depth < 0:
         return
     seen.add(id(thing))

@@ -1,6 +1,6 @@
-"""Replicas of functions and modules: the same code and the same tensors, in places of their own.
+"""Replicas of functions and modules: the same code and the same tensors, in containers of their own.
 
-A tensor in a replica can be exchanged for another without anybody else seeing it, other threads included.
+So a tensor in a replica can be exchanged without affecting the original, which another thread may be using.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .first import global_names
 
 
 def replica(thing: Any) -> Any:
-    """A function, module or container like this one; what cannot be made anew is shared."""
+    """A replica of a function, module or container; objects that cannot be replicated are shared."""
     return _Replicas().of(thing, 4)
 
 
 class _Replicas:
-    """Each thing has one replica, however often it is met."""
+    """Makes one replica of each object, however often it occurs."""
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
-        self.alive: list[Any] = []  # or an id might be given away again
+        self.alive: list[Any] = []  # keeps the originals alive, so that no id is reused
 
     def of(self, thing: Any, depth: int) -> Any:
-        """The replica of a thing, made at most so deep inside others."""
+        """The replica of an object; nested objects are replicated down to this depth."""
         if id(thing) in self.made:
             return self.made[id(thing)]
         if (
@@ -93,5 +93,5 @@ class _Replicas:
         return new
 
 
-#: Dictionaries of a module that are dealt with by themselves, or shared.
+#: Dictionaries of a module that are replicated separately, or shared.
 _OWN = frozenset(nn.Module().__dict__)

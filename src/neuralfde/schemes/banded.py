@@ -1,4 +1,4 @@
-"""Stage matrices with few diagonals: found by coloured products, solved by cyclic reduction or by blocks."""
+"""Stage matrices with few diagonals: found by coloured products, solved by cyclic reduction or block elimination."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .linear import Factor, Linear, inverted, weight_of
 
 
 class _Bands(Factor):
-    """Block elimination in ``M = (I + L) D (I + U)``: L and U hold one block beside the diagonal each."""
+    """Block elimination ``M = (I + L) D (I + U)``: L and U have one block per row, next to the diagonal."""
 
     def __init__(self, lower: Tensor, middle: Tensor, upper: Tensor, size: int, width: int) -> None:
-        # (samples, blocks, q, q): lower[k] acts on block k - 1 of what is solved, upper[k] on block k + 1
+        # all (samples, blocks, q, q): lower[k] multiplies block k - 1, upper[k] block k + 1; middle is D inverted
         self.parts, self.middle, self.size, self.width = (lower, upper), middle, size, width
         self.lower, self.upper = lower.unbind(1), upper.unbind(1)
         self.samples, self.singular = len(lower), not bool(torch.isfinite(middle).all())
@@ -88,9 +88,9 @@ class Banded(Linear):
 
 
 def _eliminated(w0: Tensor, band: Tensor, size: int, b: int) -> _Bands:
-    """Block elimination without exchanges between blocks; inside a block pivots are chosen."""
+    """Block elimination without pivoting between blocks; inside a block there is pivoting."""
     samples = len(band)
-    q = max(b, 16, BAND_BLOCK // math.isqrt(samples))  # many samples fill their products with smaller blocks
+    q = max(b, 16, BAND_BLOCK // math.isqrt(samples))  # with many samples smaller blocks are efficient
     blocks = -(-size // q)
     rows = torch.nn.functional.pad(-w0[..., None] * band, (0, 0, 0, blocks * q - size)).view(samples, blocks, q, -1)
     inner = torch.arange(q, device=band.device)
@@ -111,9 +111,9 @@ def _eliminated(w0: Tensor, band: Tensor, size: int, b: int) -> _Bands:
 
 
 class Reduced(Factor):
-    """Parallel cyclic reduction of ``I - B`` (Hockney 1965), all samples and rows at once, no exchanges.
+    """Parallel cyclic reduction of ``I - B`` (Hockney 1965), for all samples and rows at once, without pivoting.
 
-    ``bands``: (…, n, 3), the diagonals of B.
+    ``bands`` (…, n, 3) are the diagonals of B.
     """
 
     def __init__(self, bands: Tensor) -> None:
@@ -142,7 +142,7 @@ class Reduced(Factor):
         return (here * self.inverse).view(shape)
 
     def _room(self, shape: torch.Size) -> list[tuple[Tensor, ...]]:
-        """For each level the right-hand side, as far before and behind, and the next one: views of two padded rows."""
+        """For each level its right-hand side, the same shifted both ways, and the next one: views of two buffers."""
         n, room = shape[-1], self._rooms[shape]
         one, other = self.inverse.new_zeros(2, *shape[:-1], 3 * n)
         for step, *_ in self.levels:
@@ -160,7 +160,7 @@ class Reduced(Factor):
         return Reduced(torch.stack([_shifted(upper, 1), middle, _shifted(lower, -1)], -1))
 
     def holds(self, like: Tensor) -> bool:
-        """Whether a system is solved to rounding, nearly."""
+        """Whether a trial system is solved nearly to rounding, although there is no pivoting."""
         one = torch.ones_like(like)
         x, (lower, middle, upper) = self.solve(one), self.bands.unbind(-1)
         rest = x - lower * _shifted(x, 1) - middle * x - upper * _shifted(x, -1) - one
@@ -168,11 +168,11 @@ class Reduced(Factor):
 
 
 def _told(diagonals: int, samples: int, size: int) -> str:
-    return f"banded, {diagonals} diagonals of " + (f"{samples} samples of " if samples > 1 else "") + f"{size} numbers"
+    return f"banded, {diagonals} diagonals of " + (f"{samples} samples of " if samples > 1 else "") + f"{size} elements"
 
 
 def _shifted(x: Tensor, by: int, first: int = 0, last: int = 0, fill: float = 0.0) -> Tensor:
-    """``x_{i-by}``, with ``fill`` beyond the ends; so many numbers at the ends are set to zero."""
+    """``x_{i-by}``, with ``fill`` beyond the ends; the ``first`` and ``last`` so many elements are set to zero."""
     if by:
         pad, n = torch.full_like(x[..., : min(abs(by), x.shape[-1])], fill), x.shape[-1]
         x = torch.cat([pad, x[..., : n - by]], -1) if by > 0 else torch.cat([x[..., -by:], pad], -1)

@@ -19,7 +19,7 @@ Slope = Callable[[Tensor], Tensor]
 
 
 class Pulled(NamedTuple):
-    """What the adjoint of a step returns beside the gradients of its sums: those of ``w0`` and of further tensors."""
+    """The gradients that the adjoint of a step returns besides those of its sums: of ``w0`` and of further tensors."""
 
     local: Tensor | None
     tensors: Sequence[Tensor | None]

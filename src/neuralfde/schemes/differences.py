@@ -65,7 +65,7 @@ class L1(OneStage):
 
 
 def convolution(w: Tensor, implicit: bool) -> Kernel:
-    """Implicit: as it is, without ``v_0``. Explicit: every slope one step later."""
+    """The kernel of a convolution with weights ``w``: implicit without ``v_0``, explicit with slopes one step later."""
     if implicit:
         return Kernel(w[None], w[0], first=1)
     return Kernel(torch.cat([torch.zeros_like(w[:1]), w[:-1]])[None], torch.zeros_like(w[0]))

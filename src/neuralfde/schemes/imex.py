@@ -47,7 +47,7 @@ class IMEX(Scheme):
         w = torch.exp(order * uniform.log(step)) * coefficients(order, steps + 1, "bdf2")
         zero = torch.zeros_like(w[:1])
         start = torch.cat([-w[:1], w[:-1] / 2 - w[1:]])
-        both = torch.stack([torch.cat([zero, x])[: steps + 1] for x in (w, start)])  # one row earlier
+        both = torch.stack([torch.cat([zero, x])[: steps + 1] for x in (w, start)])  # the weights of z_{n-1}
         ahead = 2 * both - torch.cat([torch.zeros_like(both[:, :1]), both], 1)[:, : steps + 1]
         return Kernel(torch.stack([w, ahead[0]]), w[0], torch.stack([start, ahead[1]])[:, None])
 
@@ -71,7 +71,7 @@ class IMEX(Scheme):
         return f if self.systems is None else lambda z: f(z) - self.systems.part.matvec(z)
 
     def open_stages(self) -> Any:
-        """The systems with ``I - w_0 A``, which are counted."""
+        """The systems with ``I - w_0 A``, which count their factorisations and solves."""
         return self.systems
 
     def evaluate(self, f: Slope, x: Sequence[Tensor], w0: Tensor, slope: bool = True) -> tuple[Tensor, Tensor | None]:
@@ -80,7 +80,7 @@ class IMEX(Scheme):
         v = f(p)
         if self.systems is None:
             return torch.addcmul(c, w0, v), v
-        if self.uneven:  # behind a step that is far shorter than the next, z - c is rounding, unless w0 A is large
+        if self.uneven:  # in a step far shorter than the next, z - c is all rounding, unless w0 A is large
             large = self.systems.is_large(w0, c)
             right = torch.where(large, torch.addcmul(c - p, w0, v), v + self.systems.part.matvec(c - p))
             found = self.systems.solve(w0, right)

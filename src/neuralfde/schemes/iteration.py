@@ -1,4 +1,4 @@
-"""``x ← x + M⁻¹ r``, the iteration of both passes: a factor is kept as long as it serves, the residual decides."""
+"""``x ← x + M⁻¹ r``, the iteration of both passes: a factor is kept while it is useful, and the residual decides."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .krylov import Plain
 from .linear import Factor, Linear
 from .stage_solvers import Stages, StageSolver, roughness, rounded
 
-#: From x to its residual, and to what else is known there.
+#: From x to its residual and, in the forward pass, its slope.
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Found(NamedTuple):
-    """Where an iteration ended: x after its last update d, r and v before that, and where it failed, None: nowhere."""
+    """Where an iteration ended: x after its last update d, residual r and slope v before it, and where it failed."""
 
     x: Tensor
     d: Tensor
@@ -31,20 +31,20 @@ class Found(NamedTuple):
     failed: Tensor | None = None
 
     def where(self, some: Tensor, other: Found) -> Found:
-        """This for some samples, the other for the rest."""
+        """This result for the samples in ``some``, the other one for the rest."""
         now = spread(some, self.x)
         return Found(*(torch.where(now, a, b) for a, b in zip(self[:4], other[:4], strict=True)))
 
 
 class _Samples:
-    """What was found so far, samples that are not done, and what updates of the others may be."""
+    """The results so far; ``ahead`` are the samples that have not converged, ``calm`` how far the others may move."""
 
     found: Found | None = None
     ahead: Tensor | None = None
     calm: Tensor | float = 0.0
 
     def keep(self, new: Found, done: Tensor, calm: Tensor) -> Tensor:
-        """Take what is new of samples that were not done; those that still are not."""
+        """Take the new results of samples that had not converged; returns those that still have not."""
         if self.ahead is None or self.found is None:
             self.found, self.ahead = new, torch.ones_like(done)
         else:
@@ -55,22 +55,22 @@ class _Samples:
 
 
 class Iteration(Stages):
-    """The factor of one solve, and what is known of it.
+    """The stage solver of one solve, with its current factor.
 
     Attributes:
-        factor: the one in use.
-        reached: updates of the worst sample of the last iteration, relative to its state.
+        factor: the factor in use.
+        reached: the last update of the worst sample, relative to its state.
     """
 
     def __init__(self, solver: StageSolver, linear: Linear) -> None:
         self.solver, self.asked, self.linear = solver, linear, linear
         self.factor: Factor | None = None
         self.reached = math.inf
-        self.made: tuple[Tensor | None, float] = None, 0.0  # the last w0, and the size of that of the matrix
+        self.made: tuple[Tensor | None, float] = None, 0.0  # the last w0, and the size of the one of the matrix
         self.weight: tuple[Tensor | None, float, float] = None, 0.0, 0.0  # the last w0, its size, the largest so far
-        self.coupled = False  # whether samples were seen to act on each other
-        self.plain: Factor | None = None  # where there is no structure
-        self.wait, self.pause = 0, 1  # stages to be solved before it is tried again, now and after it has failed again
+        self.coupled = False  # whether samples have turned out to interact
+        self.plain: Factor | None = None  # fixed-point iteration, if the Jacobian has no structure
+        self.wait, self.pause = 0, 1  # stages until fixed-point iteration is tried again, now and after a new failure
 
     def iterate(
         self,
@@ -82,13 +82,13 @@ class Iteration(Stages):
         w0: Tensor,
         transposed: bool = False,
     ) -> Found:
-        """From ``x``, where the residual is ``at``, each sample until the update after its last is below the tolerance.
+        """Iterate from ``x``, with residual and slope ``at``, until for each sample the next update is negligible.
 
-        Updates are compared with what is ``known`` of the size of the sample, and with its ``x``.
+        Updates are compared with the size of ``x`` and of ``known`` in each sample.
         """
         tol = self.solver.tolerance(x)
         if self.solver.tol is None:
-            # the errors of slopes may all point one way, and add up
+            # a tighter tolerance, since errors of slopes may have the same sign in all steps, and add up
             tol *= 1 / 16 if transposed else self._share(w0) / 256
         if self.plain is not None:
             self.factor, self.wait = (self.factor, self.wait - 1) if self.wait else (self.plain, 0)
@@ -106,7 +106,7 @@ class Iteration(Stages):
             new, now = Found(x + d, d, *at), self.sizes(d)
             if past:
                 size = self.sizes(new.x)
-                if seen.found is None and len(now) == 1:  # numbers of Python are quicker than tensors of one
+                if seen.found is None and len(now) == 1:  # Python's numbers are faster than tensors of one element
                     n, b, s = now.item(), past[-1].item(), size.item()
                     if n == 0 or (b > 0 and n * (n / b) <= tol * s < math.inf):
                         return new
@@ -134,11 +134,11 @@ class Iteration(Stages):
                     slow = slow & ~(now <= stale**4 * past[-4])
                 if not fresh and not (plain and len(past) < 4) and bool(slow.any()):
                     self.wait, self.pause = (self.pause, 4 * self.pause) if plain else (self.wait, self.pause)
-                    astray = spread(slow & ~(rate < 1), x)  # by the old matrix
+                    astray = spread(slow & ~(rate < 1), x)  # diverged with the old matrix: begin again
                     x = torch.where(astray, start[0], x)
                     at = torch.where(astray, start[1][0], at[0]), torch.where(astray, start[1][1], at[1])
                     fresh, past = True, []
-                    if self.renew(jacobian(x), w0).samples != len(ahead):  # coupled in another way than before
+                    if self.renew(jacobian(x), w0).samples != len(ahead):  # the coupling of samples has changed
                         seen = _Samples()
                     continue
             past.append(now)
@@ -149,24 +149,24 @@ class Iteration(Stages):
         return new.where(seen.ahead, seen.found)._replace(failed=spread(seen.ahead, x))
 
     def _noise(self, residual: Residual, x: Tensor, r: Tensor, transposed: bool, bend: bool) -> Tensor:
-        """What rounding makes of the update of each sample; the residual of an adjoint is linear."""
+        """The size of rounding errors in the update of each sample; the residual of an adjoint is linear."""
         return self.sizes(self.solved(roughness(lambda x: residual(x)[0], x, r, bend, transposed), transposed))
 
     def _moved(self, samples: Tensor, jacobian: Callable[[Tensor], Jacobian], x: Tensor) -> bool:
-        """Whether samples that were done move on because others act on them; from then on all are one."""
+        """Whether converged samples move again because others act on them; from then on all count as one sample."""
         if bool(samples.any()):
             self.coupled = self.coupled or jacobian(x).mixes(len(samples))
             return self.coupled
         return False
 
     def sizes(self, x: Tensor) -> Tensor:
-        """The largest number of each sample."""
+        """The largest absolute value in each sample, (samples,)."""
         assert self.factor is not None
         x = x.reshape(self.factor.samples, -1)
         return x.abs().amax(1) if x.numel() > NORM_NUMBERS else torch.linalg.vector_norm(x, math.inf, dim=1)
 
     def steep(self, d: Tensor, dv: Tensor, share: float) -> Tensor:
-        """The samples with ``⟨d, dv⟩ > share ⟨d, d⟩``, for numbers of any size."""
+        """The samples with ``⟨d, dv⟩ > share ⟨d, d⟩``, computed without overflow or underflow."""
         size = self.sizes(d)
         rest = torch.sub(dv, d, alpha=share)
         if len(size) == 1:
@@ -181,7 +181,7 @@ class Iteration(Stages):
         return self.factor.solve_transposed(r) if transposed else self.factor.solve(r)
 
     def renew(self, jacobian: Jacobian, w0: Tensor) -> Factor:
-        """Take a factor of ``I - w_0 J``."""
+        """Make a new factor of ``I - w_0 J``, and use it from now on."""
         if self.coupled:
             jacobian.parts = 1
             if self.plain is not None:
@@ -201,15 +201,15 @@ class Iteration(Stages):
         return found
 
     def _share(self, w0: Tensor) -> float:
-        """This weight as a share of the largest so far: the slope of a short step counts in longer ones."""
+        """This weight relative to the largest so far: the slope of a short step has a larger weight in longer steps."""
         if self.weight[0] is not w0:
             size = float(w0.max())
             self.weight = w0, size, max(size, self.weight[2])
         return self.weight[1] / (self.weight[2] or 1.0) or 1.0
 
     def _serves(self, w0: Tensor) -> bool:
-        """Whether the factor is one for this weight, or that of a step which is not far longer: its errors would be
-        divided by ``w_0`` in the slope."""
+        """Whether the factor can be used for this weight: not if it is that of a far longer step, since the slope is
+        found by dividing by ``w_0``, which would enlarge its errors."""
         if self.made[0] is not w0 and self.factor is not self.plain:
             assert self.factor is not None
             found, size = self.factor.at(w0), float(w0.max())
@@ -219,23 +219,23 @@ class Iteration(Stages):
         return True
 
     def told(self, where: str) -> str:
-        """What went wrong, and what to do about it."""
+        """The message for a stage that was not solved: what went wrong, and what to do."""
         factor = self.factor
         assert factor is not None
         least = factor.least_eigenvalue()
         if factor.singular:
             what = "its linear part failed: the matrix I - w0 J is singular, w0 times an eigenvalue of J is 1"
-            do = "Take another step, a smaller one unless the solution itself blows up here"
+            do = "Use another step size, a smaller one unless the solution itself blows up here"
         elif factor.reached > 0.5:
             what = f"its linear part failed: GMRES left {factor.reached:.1e} of the residual"
             do = "Use Newton(linear=Krylov(size=..., preconditioner=...)), linear=Given(...), or a smaller step"
         else:
             what = "its nonlinear part failed: linear systems were solved, but their updates do not shrink"
-            do = "Take a smaller step, or look at func there: kinks and jumps have no Jacobian"
+            do = "Use a smaller step, or check func there: kinks and jumps have no Jacobian"
         if least < 0:
             what += f"; the matrix I - w0 J is indefinite, with an eigenvalue {least:.2g}: func grows too fast"
-            do = f"Take a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large"
-        at = f" Updates had come down to {self.reached:.1e} of the state." if math.isfinite(self.reached) else ""
+            do = f"Use a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large"
+        at = f" The last updates were {self.reached:.1e} of the state." if math.isfinite(self.reached) else ""
         return f"Newton's method for the stage of {where} did not converge: {what}.{at} {do}."
 
 

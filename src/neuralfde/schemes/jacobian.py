@@ -1,4 +1,4 @@
-"""The Jacobian of an implicit stage, known by its products, and what is seen of its structure by probing."""
+"""The Jacobian of an implicit stage as products with vectors, and its structure, found by probing."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class Jacobian:
 
     def __init__(self, f: Callable[[Tensor], Tensor] | None, z: Tensor, v: Tensor | None = None) -> None:
         self.f, self.z, self.shape = f, z, z.shape
-        self.parts: int | None = None  # samples, where that is known
+        self.parts: int | None = None  # the number of samples, if it is known
         if v is not None:
             self.v = v
 
     @cached_property
     def v(self) -> Tensor | None:
-        """The slope with its graph; None if there can be none."""
+        """The slope with its graph; None if ``func`` cannot be differentiated."""
         assert self.f is not None
         try:
             with torch.inference_mode(False), torch.enable_grad():
                 self.z = self.z.detach().clone().requires_grad_()
                 return self.f(self.z)
-        except RuntimeError:  # func holds tensors of inference mode, or cannot be differentiated
+        except RuntimeError:  # func holds tensors made in inference mode, or cannot be differentiated
             return None
 
     @property
     def traced(self) -> bool:
-        """Whether the slope depends on the state in a way that autograd sees."""
+        """Whether autograd sees that the slope depends on the state."""
         return self.v is not None and self.v.requires_grad
 
     def vjp(self, u: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Jacobian:
         return u, product
 
     def jvp(self, d: Tensor) -> Tensor:
-        """``J d``, the transpose of ``Jᵀ u``; by differences where ``func`` cannot be differentiated so often."""
+        """``J d``, the transpose of ``Jᵀ u``; by finite differences if ``func`` has no second derivative."""
         if self.transposed is not None and self.transposed[1].requires_grad:
             u, product = self.transposed
             (found,) = vjp((product,), (d,), (u,), keep=True)
@@ -80,7 +80,7 @@ class Jacobian:
         return (self.f(z + reach * d) - self.f(z)) / reach
 
     def rate(self) -> float:
-        """The largest eigenvalue in size, nearly: by some products with a vector that turns to it."""
+        """An estimate of the largest absolute eigenvalue, by power iteration."""
         u, size = irregular(self.z.detach()), 0.0
         for _ in range(12):
             u = self.vjp(u / u.norm())
@@ -90,33 +90,33 @@ class Jacobian:
         return size
 
     def mixes(self, samples: int) -> bool:
-        """Whether one of so many equal parts of the state acts on another: any two differ in a bit of their numbers."""
+        """Whether one of these equal parts of the state acts on another; two products per bit of their indices."""
         number = torch.arange(samples, device=self.z.device)
         halves = ((number >> bit) & 1 == side for bit in range((samples - 1).bit_length()) for side in (0, 1))
         return any(map(self._leaves, halves))
 
     def seems_to_mix(self, samples: int) -> bool:
-        """Whether one product shows that a part acts on another; one that does not shows nothing."""
-        # the sequence of Thue and Morse meets no pattern that a coupling might have
+        """Whether a single product shows that a part acts on another; if not, nothing is known."""
+        # the Thue-Morse sequence, which has no period in common with a coupling
         bits = torch.arange(samples, device=self.z.device)
         for shift in (16, 8, 4, 2, 1):
             bits = bits ^ (bits >> shift)
         return self._leaves((bits & 1).bool())
 
     def _leaves(self, some: Tensor) -> bool:
-        """Whether some parts of the state, True in (parts,), depend on others."""
+        """Whether the parts of the state that are True in ``some`` (parts,) depend on the other parts."""
         parts = len(some)
         u = torch.where(some[:, None], irregular(self.z).view(parts, -1), 0.0)
         return bool((self.vjp(u.view(self.shape)).reshape(parts, -1)[~some] != 0).any())
 
     def part(self, most: int) -> int:
-        """The numbers of a sample: the smallest part of trailing axes, of up to so many, that is alone; or all."""
+        """The elements of a sample: those of the fewest trailing axes that do not mix, if at most ``most``; or all."""
         whole, axes = self.shape.numel(), range(len(self.shape), 0, -1)
         sizes = [m for m in dict.fromkeys(self.shape[k:].numel() for k in axes) if m <= most and m < whole]
         return next((m for m in sizes if not self.mixes(whole // m)), whole)
 
     def samples(self) -> int:
-        """How many parts along the first axis do not act on each other: all of them, or 1."""
+        """The number of samples: the length of the first axis if its parts do not interact, otherwise 1."""
         if self.parts is None:
             count = self.shape[0] if len(self.shape) > 1 else 1
             self.parts = count if count > 1 and self.traced and not self.mixes(count) else 1
@@ -124,13 +124,13 @@ class Jacobian:
 
 
 def irregular(like: Tensor) -> Tensor:
-    """Numbers between 1 and 2 without a pattern, in the shape of ``like``."""
+    """Numbers between 1 and 2 without a regular pattern, in the shape of ``like``."""
     k = torch.arange(like.numel(), dtype=torch.float64, device=like.device)
     return (1 + (k * 0.6180339887498949) % 1).to(like.dtype).view(like.shape)
 
 
 def agrees(found: Tensor, expected: Tensor, terms: Tensor | float = 0.0) -> bool:
-    """Whether two products are the same, up to rounding: of themselves, and of the ``terms`` that cancel in them."""
+    """Whether two products are equal up to rounding: of themselves, and of the ``terms`` that cancel in them."""
     eps = torch.finfo(found.dtype).eps
     size = (found.abs() + expected.abs()) * math.sqrt(eps) + (expected.abs().max() + terms) * 16 * eps
     return bool(((found - expected).abs() <= size).all())

@@ -1,4 +1,4 @@
-"""Stage matrices without a structure to use: none at all, or GMRES on products, each sample with a basis of its own."""
+"""Stages without a known structure: GMRES with products, a basis for each sample; or fixed-point iteration."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .linear import Factor, Linear, check_linear
 
 
 def gmres(apply: Callable[[Tensor], Tensor], rhs: Tensor, tol: float, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Solve ``apply(x) = rhs`` for rows (samples, numbers) that do not see each other (Saad and Schultz 1986).
+    """Solve ``apply(x) = rhs`` for samples (samples, elements) that do not interact (Saad and Schultz 1986).
 
-    Returns x, the relative residual of each sample, and the Hessenberg matrices, whose eigenvalues are nearly those of
+    Returns x, the relative residual of each sample, and the Hessenberg matrices, whose eigenvalues approximate those of
     ``apply``.
     """
-    scale = rhs.abs().amax(1, keepdim=True)  # squares of small numbers would vanish
+    scale = rhs.abs().amax(1, keepdim=True)  # squares of small numbers would underflow
     b = rhs / torch.where(scale > 0, scale, 1.0)
     norm = b.norm(dim=1)
     samples, numbers = rhs.shape
@@ -33,14 +33,14 @@ def gmres(apply: Callable[[Tensor], Tensor], rhs: Tensor, tol: float, size: int)
     found, residual = torch.zeros(samples, 0, 1, dtype=torch.float64), torch.ones(samples, dtype=torch.float64)
     for k in range(size):
         w = apply(basis[:, k])
-        for _ in range(2):  # twice is enough: orthogonality to rounding
+        for _ in range(2):  # done twice, the basis is orthogonal to rounding
             h = torch.einsum("skm,sm->sk", basis[:, : k + 1], w)
             hessenberg[:, : k + 1, k] += h.double().cpu()
             w = w - torch.einsum("sk,skm->sm", h, basis[:, : k + 1])
         length = w.norm(dim=1)
         hessenberg[:, k + 1, k] = length.double().cpu()
         basis[:, k + 1] = w / torch.where(length > 0, length, 1.0)[:, None]
-        if k % 4 == 0 or k + 1 == size:  # looking costs as much as a small func
+        if k % 4 == 0 or k + 1 == size:  # this check costs as much as a small func
             found, residual = _least_squares(hessenberg[:, : k + 2, : k + 1], target[:, : k + 2])
             if not math.isfinite(float(residual.max())) or float(residual.max()) <= tol:
                 break
@@ -50,7 +50,7 @@ def gmres(apply: Callable[[Tensor], Tensor], rhs: Tensor, tol: float, size: int)
 
 
 def _least_squares(matrix: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-    """The combination of the basis with the smallest residual, and that residual; columns of zeros get no part."""
+    """The coefficients with the smallest residual, and that residual; columns of zeros get the coefficient 0."""
     normal = matrix.mT @ matrix
     normal.diagonal(dim1=1, dim2=2).add_(normal.abs().amax((1, 2))[:, None] * 1e-28 + 1e-300)
     found = torch.linalg.solve_ex(normal, matrix.mT @ e)[0]
@@ -85,9 +85,9 @@ class Krylov(Linear):
 
 
 class _Iterated(Factor):
-    """Solves by iteration; ``reached`` is the relative residual of the worst solve so far."""
+    """Solves by GMRES; ``reached`` is the relative residual of the last system."""
 
-    #: how exact updates are: Newton's iteration repeats them, the adjoint refines them
+    #: the relative residual of an update; more is not needed, since Newton's iteration and the adjoint repeat them
     exact = 1e-4
     reusable = False
 
@@ -95,7 +95,7 @@ class _Iterated(Factor):
         self.krylov, self.jacobian, self.w0, self.near = krylov, jacobian, w0, near
         self.samples, self.shape, self.reached = jacobian.samples(), jacobian.shape, 0.0
         self.ritz = torch.zeros(1, 0, 0, dtype=torch.float64)
-        self.why = f"krylov, {self.shape.numel() // self.samples} coupled numbers without a narrow band"
+        self.why = f"krylov, {self.shape.numel() // self.samples} coupled elements without a narrow band"
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -108,7 +108,7 @@ class _Iterated(Factor):
         return self._solve(lambda d: d - self.jacobian.vjp(self.w0 * d), near, r)
 
     def least_eigenvalue(self) -> float:
-        """See :class:`Factor`; nearly, from the basis."""
+        """See :class:`Factor`; an estimate from the basis."""
         found = torch.linalg.eigvals(self.ritz) if bool(torch.isfinite(self.ritz).all()) else self.ritz
         return float(found.real.min()) if found.numel() and self.near is None else math.inf
 
@@ -125,7 +125,7 @@ class _Iterated(Factor):
             x = x + (update if near is None else near(update))
             rest = (r - apply(x)).reshape(self.samples, -1)
             before, left = left, float((rest.abs().amax(1) / torch.where(size > 0, size, 1.0)).max())
-            if left <= self.exact or not left < 0.8 * before:  # products that are rough leave what they cannot see
+            if left <= self.exact or not left < 0.8 * before:  # or the products are not accurate enough for less
                 break
         self.reached = left
         return x
@@ -135,11 +135,11 @@ _KRYLOV = Krylov()
 
 
 class Plain(Factor):
-    """The identity in place of ``I - w_0 J``: ``z ← c + w_0 f(z)``, one evaluation each; ``by`` where that fails."""
+    """Fixed-point iteration ``z ← c + w_0 f(z)``: the identity replaces ``I - w_0 J``; ``by`` is used if this fails."""
 
     def __init__(self, jacobian: Jacobian, by: Linear = _KRYLOV) -> None:
         self.samples, self.by = jacobian.samples(), by
-        self.why = f"plain iteration, {jacobian.shape.numel() // self.samples} coupled numbers without a narrow band"
+        self.why = f"fixed-point, {jacobian.shape.numel() // self.samples} coupled elements without a narrow band"
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""

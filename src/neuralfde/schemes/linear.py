@@ -67,25 +67,25 @@ class Linear(ABC):
 
 
 def check_linear(name: str, value: object) -> None:
-    """Raise unless this says how linear systems are solved."""
+    """Raise unless the value is a ``Linear``."""
     if not isinstance(value, Linear):
         raise InputTypeError(f"{name}={value!r:.60} must be an object such as Dense(), Banded() or Krylov().")
 
 
 class Inverse(Factor):
-    """Inverse matrices (samples, m, m), or numbers (samples, 1) where the matrix is diagonal, from ``blocks`` of J."""
+    """The inverse of ``I - w_0 J`` from the ``blocks`` (samples, m, m) of J; (samples, 1) if m is 1."""
 
     def __init__(self, blocks: Tensor, w0: Tensor, shape: torch.Size) -> None:
         self.samples, m, _ = blocks.shape
         self.blocks, self.shape = blocks if blocks.numel() <= STAGE_KEPT else None, shape
         self.inverse = inverse = _inverted(blocks, weight_of(w0, shape).reshape(self.samples, m))
         self.diagonal, self.transposed = inverse.ndim == 2, inverse.mT if inverse.ndim == 3 else inverse
-        parts = f"{self.samples} samples of {m} numbers" if self.samples > 1 else f"{m} coupled numbers"
-        self.why = f"dense, {parts}" if not self.diagonal else "diagonal, no number acts on another"
+        parts = f"{self.samples} samples of {m} elements" if self.samples > 1 else f"{m} coupled elements"
+        self.why = f"dense, {parts}" if not self.diagonal else "diagonal, elements do not interact"
 
     @property
     def singular(self) -> bool:  # type: ignore[override]
-        """See :class:`Factor`; looked at where something went wrong."""
+        """See :class:`Factor`; computed only if something went wrong."""
         return not bool(torch.isfinite(self.inverse).all())
 
     def at(self, w0: Tensor) -> Factor | None:
@@ -167,7 +167,7 @@ def _inverted(blocks: Tensor, w0: Tensor) -> Tensor:
 
 
 def inverted(matrix: Tensor) -> Tensor:
-    """The inverse of each matrix; NaN where there is none."""
+    """The inverse of each matrix; NaN if a matrix has none."""
     inverse, info = torch.linalg.inv_ex(matrix)
     return torch.where((info > 0)[..., None, None], torch.nan, inverse)
 
@@ -192,9 +192,9 @@ class Given(Linear):
 
 
 class Called(Factor):
-    """``solve(w0, r)`` and ``solve_transposed(w0, r)`` of an object from outside."""
+    """Solves by the functions ``solve(w0, r)`` and ``solve_transposed(w0, r)`` of a given object."""
 
-    why = "given, functions of the caller's"
+    why = "given, functions of the caller"
 
     def __init__(self, given: Any, w0: Tensor, samples: int = 1) -> None:
         self.given, self.w0, self.samples = given, w0.detach(), samples
@@ -209,5 +209,5 @@ class Called(Factor):
 
 
 def weight_of(w0: Tensor, shape: torch.Size) -> Tensor:
-    """The local weight of every number of the state."""
+    """The local weight of every element of the state."""
     return w0.detach().expand(shape)

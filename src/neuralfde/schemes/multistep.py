@@ -56,7 +56,7 @@ class Multistep(OneStage):
 
 
 def coefficients(order: Tensor, count: int, rule: str) -> Tensor:
-    """The coefficients of ``δ(ξ)^{-β}``: the pole at 1 times a factor that is smooth there."""
+    """The coefficients of ``δ(ξ)^{-β}``: a product of ``(1-ξ)^{-β}`` and a factor that is smooth at 1."""
     m = torch.arange(count, dtype=torch.float64)[:, None]
     if rule == "bdf2":  # (2/3)^β (1-ξ)^{-β} (1-ξ/3)^{-β}
         other = (1.5**-order) * binomial_series(order, count) * 3.0**-m

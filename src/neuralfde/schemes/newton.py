@@ -29,7 +29,7 @@ class Auto(Linear):
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """See :class:`Linear`."""
-        wide = jacobian.shape.numel() > DENSE_WIDE  # so many numbers in all samples read their matrices from memory
+        wide = jacobian.shape.numel() > DENSE_WIDE  # then reading dense matrices from memory would dominate
         order = (Dense(64), Banded(), Dense()) if wide else (Dense(), Banded())
         for linear in order if jacobian.traced else ():
             found = linear.factor(jacobian, w0)
@@ -41,7 +41,7 @@ class Auto(Linear):
 
 @dataclass(frozen=True)
 class _Wide(Linear):
-    """Systems of more numbers than a matrix may have, without a narrow band."""
+    """Systems too large for a dense matrix, without a narrow band: a sparse LU if possible, otherwise GMRES."""
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """See :class:`Linear`."""
@@ -77,7 +77,7 @@ class Newton(StageSolver):
 
 
 class NewtonStages(Iteration):
-    """Newton's method at work in one solve; ``flowed`` counts steps whose stage had several solutions, or none near."""
+    """Newton's method in one solve; ``flowed`` counts steps whose stage seemed to have several solutions, or none."""
 
     def __init__(self, solver: Newton) -> None:
         super().__init__(solver, solver.linear)
@@ -97,7 +97,7 @@ class NewtonStages(Iteration):
         first = f(guess)
         r = torch.addcmul(c, w0, first).sub_(guess)
         z, v, failed = self._stage(f, c, w0, guess, (r, first))
-        # two solutions a, b have w0 (f(b) - f(a)) = b - a: a move along which w0 f, which is d - r, grows less met one
+        # two solutions a, b satisfy w0 (f(b) - f(a)) = b - a. Along d, w0 f grew by d - r: if by less, it is unique
         d = z - guess
         steep = self.steep(d, d - r, STAGE_GROWTH)
         if failed is None and not (steep if steep.ndim == 0 else steep.any()):
@@ -107,7 +107,7 @@ class NewtonStages(Iteration):
         found = self._flow(f, c, w0, torch.where(anew, guess, z), torch.where(anew, first, v))
         if failed is not None and bool((failed & found[2]).any()):
             raise ConvergenceError(self.told(where))
-        taken = anew & ~found[2]  # where nothing is continued from the step before, what there is
+        taken = anew & ~found[2]  # otherwise keep Newton's solution: no other continues the previous state
         return torch.where(taken, found[0], z), torch.where(taken, found[1], v)
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
@@ -127,24 +127,24 @@ class NewtonStages(Iteration):
     def _stage(
         self, f: Map, c: Tensor, w0: Tensor, z: Tensor, at: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """State and slope by Newton's iteration from ``z``, whose residual and slope are these, and where it failed."""
+        """State and slope by Newton's iteration from ``z``, with residual and slope ``at``, and where it failed."""
 
         def residual(z: Tensor) -> tuple[Tensor, Tensor]:
             v = f(z)
             return torch.addcmul(c, w0, v).sub_(z), v
 
         found = self.iterate(residual, z, at, c, lambda z: Jacobian(f, z), w0)
-        # the slope with which z = c + w0 v holds to rounding: that of func is as rough as func is stiff
+        # the slope with which z = c + w0 v holds to rounding; the stiffer func is, the larger the rounding of f(z)
         if self.divisor is None or self.divisor[0] is not w0:
-            self.divisor = w0, torch.where(w0 == 0, 1.0, w0)  # where w0 is 0, d is r
+            self.divisor = w0, torch.where(w0 == 0, 1.0, w0)  # if w0 is 0, d - r is 0 too
         return found.x, torch.addcdiv(found.v, found.d - found.r, self.divisor[1]), found.failed
 
     # ---- several solutions ------------------------------------------------------------------------------------------
 
     def _flow(self, f: Map, c: Tensor, w0: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Follow ``dz/ds = c + w_0 f(z) - z`` from the step before to where it rests, and the samples that do not.
+        """Follow ``dz/ds = c + w_0 f(z) - z`` from ``z`` to a point of rest: state, slope, and where there is none.
 
-        Implicit steps of length 1/shift, a shift for each sample: long ones once no direction grows.
+        It takes implicit steps of length 1/shift, with a shift for each sample: long steps once no direction grows.
         """
         sizes = self.sizes
         shift, r = torch.ones_like(z), torch.addcmul(c, w0, v).sub_(z)
@@ -154,7 +154,7 @@ class NewtonStages(Iteration):
             d = self.solved(r / (1 + shift))
             there = f(z + d)
             rest = torch.addcmul(c, w0, there).sub_(z + d)
-            # as the flow goes: no direction grows faster than it is damped, and what is left shrinks or is foreseen
+            # a step is good if no direction grows faster than it is damped, and the residual shrinks or is as predicted
             steep = self.steep(d, w0 * (there - v) / (1 + shift), 0.5)
             foreseen = sizes(shift * d - rest) <= sizes(shift * d) / 2
             size = sizes(z).maximum(sizes(c))

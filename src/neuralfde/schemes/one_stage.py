@@ -63,10 +63,10 @@ class OneStage(Scheme):
         into: Sequence[Tensor],
         stages: Stages | None = None,
     ) -> Pulled:
-        """See :class:`Scheme`; implicit: ``(I - w_0 Jᵀ) μ = ḡ + Jᵀ v̄``, and parameters see ``v̄ + w_0 μ``."""
+        """See :class:`Scheme`; implicit: ``(I - w_0 Jᵀ) μ = ḡ + Jᵀ v̄``; the gradient of the slope is ``v̄ + w_0 μ``."""
         if not self.implicit or v is None:
             return explicit_pull(x[0], v, grad_z, grad_v, tensors, into[0])
-        if not v.requires_grad:  # a func of time alone: its slope still has the weight w_0
+        if not v.requires_grad:  # func depends on time alone; its slope still has the weight w_0
             put(into[0], None, grad_z)
             local = (into[0] * v).sum_to_size(w0.shape) if w0.requires_grad else None
             return Pulled(local, (None,) * len(tensors))
@@ -109,7 +109,7 @@ def explicit_pull(
     tensors: Sequence[Tensor],
     into: Tensor,
 ) -> Pulled:
-    """The product for ``z = x``, ``v = f(x)``: ``ḡ + Jᵀ v̄``, one call of autograd and no graph for ``z``."""
+    """The vector-Jacobian product ``ḡ + Jᵀ v̄`` of ``z = x``, ``v = f(x)``, with one call of autograd."""
     grad, found = None, (None,) * len(tensors)
     if v is not None and grad_v is not None and v.requires_grad:
         grad, *found = vjp((v,), (grad_v,), (x, *tensors))  # type: ignore[assignment]
@@ -147,11 +147,11 @@ class Predictor(OneStage):
 
 
 def _cells(order: Tensor, step: float | Tensor, steps: int, shift: int):  # type: ignore[no-untyped-def]
-    """Weights of the slopes at positions between nodes: each cell up to one, the last one in part."""
+    """Weights of the slopes at positions between grid points: all cells up to the position, the last one in part."""
 
     def rows(positions: Tensor) -> Tensor:
         power = uniform.powers_of_lags(positions, range(-shift, steps + 2 - shift), order)
         weights = uniform.scale(order, step, 1.0) * (power[:, :-1] - power[:, 1:])
-        return torch.nn.functional.pad(weights[:, shift:], (0, 0, shift, 0))  # no cell takes v_0 as its right end
+        return torch.nn.functional.pad(weights[:, shift:], (0, 0, shift, 0))  # v_0 is at the right end of no cell
 
     return rows

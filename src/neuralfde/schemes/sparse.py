@@ -1,8 +1,8 @@
-"""Stage matrices with few numbers in a row, anywhere: planes and volumes of cells, graphs.
+"""Stage matrices with few nonzeros per row, as on two- and three-dimensional grids and on graphs.
 
-Rows that have no column in common get one colour, and one product has the numbers of them all (Curtis, Powell and Reid
-1974). Where the numbers are is found by bisection: a product with half of the rows of a block shows the columns that
-these meet, and blocks without a common column share a product.
+Rows without a common column get the same colour, and one product gives the entries of all rows of a colour (Curtis,
+Powell and Reid 1974). The pattern is found by bisection: a product with half of the rows of a block shows the columns
+in which these have entries, and blocks without a common column share a product.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .sparse_systems import SparseMatrix, sparse_lu
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Where an (n, n) matrix may have numbers, and colours of its rows; no two of one colour have a common column."""
+    """Where an (n, n) matrix may be nonzero, and colours of its rows; rows of one colour have no common column."""
 
     rows: Tensor
     columns: Tensor
@@ -31,12 +31,12 @@ class Pattern:
 
     @staticmethod
     def of(matrix: Tensor) -> Pattern:
-        """Where the numbers of a matrix are."""
+        """The pattern of a matrix."""
         rows, columns = matrix.detach().to_sparse_coo().coalesce().indices()
         return Pattern(rows, columns, len(matrix), coloured(rows, columns, len(matrix), len(matrix)))
 
     def on(self, device: torch.device) -> Pattern:
-        """The same on a device."""
+        """The same pattern on a device."""
         if self.rows.device == device:
             return self
         return Pattern(self.rows.to(device), self.columns.to(device), self.n, self.colours.to(device))
@@ -73,7 +73,7 @@ class Sparse(Linear):
             samples = jacobian.samples()
             found = _probed(jacobian, samples, total // samples, self.most)
         elif total % found.n:
-            raise InputError(f"Sparse.pattern is one of {found.n} numbers, which do not divide the state's {total}.")
+            raise InputError(f"Sparse.pattern is for {found.n} elements, which do not divide the state's {total}.")
         found = None if found is None else found.on(jacobian.z.device)
         values = None if found is None else _values(jacobian, found)
         if found is None or values is None:
@@ -92,7 +92,7 @@ def _factor(pattern: Pattern, values: Tensor, w0: Tensor, shape: torch.Size) -> 
 
 
 def _values(jacobian: Jacobian, pattern: Pattern) -> Tensor | None:
-    """The numbers of the Jacobian at these places, (samples, count); None if it has others."""
+    """The entries of the Jacobian in this pattern, (samples, count); None if it has others."""
     rows, columns, n, colours = pattern.rows, pattern.columns, pattern.n, pattern.colours
     u = irregular(jacobian.z.detach()).view(-1, n)
     found = _products(jacobian, torch.ones_like(u), colours)
@@ -103,7 +103,7 @@ def _values(jacobian: Jacobian, pattern: Pattern) -> Tensor | None:
 
 
 def _products(jacobian: Jacobian, u: Tensor, colours: Tensor) -> Tensor:
-    """``Jᵀ u`` with the rows of each colour, (colours, samples, n)."""
+    """``Jᵀ u`` restricted to the rows of each colour, (colours, samples, n)."""
     together = max(1, SPARSE_TOGETHER // u.numel())
     every = torch.arange(int(colours.max()) + 1, device=u.device)[:, None, None].split(together)
     found = [jacobian.rows(((colours == some) * u).view(-1, *jacobian.shape)) for some in every]
@@ -111,13 +111,13 @@ def _products(jacobian: Jacobian, u: Tensor, colours: Tensor) -> Tensor:
 
 
 def _probed(jacobian: Jacobian, samples: int, n: int, most: int) -> Pattern | None:
-    """Where the Jacobian has numbers at this state; None if that takes more colours than ``most``."""
+    """The pattern of the Jacobian at this state; None if it has more colours than ``most``."""
     u = irregular(jacobian.z.detach()).view(samples, n)
     place, size = torch.arange(n, device=u.device), 1 << (n - 1).bit_length()
-    blocks, columns = torch.zeros_like(place), place  # one block of all rows, which may meet every column
+    blocks, columns = torch.zeros_like(place), place  # one block of all rows, which may have entries in every column
     while True:
         count = -(-n // size)
-        if count > 8 and 2 * len(blocks) > count * n:  # a sixteenth of the rows meets half of the columns
+        if count > 8 and 2 * len(blocks) > count * n:  # small blocks have entries in half of the columns: not sparse
             return None
         colours = coloured(blocks, columns, count, n)
         if int(colours.max()) >= most:
@@ -126,22 +126,22 @@ def _probed(jacobian: Jacobian, samples: int, n: int, most: int) -> Pattern | No
             return Pattern(blocks, columns, n, colours)
         met = (_products(jacobian, u, 2 * colours[place // size] + place // (size // 2) % 2) != 0).any(1)
         size, shades = size // 2, 2 * colours[blocks]
-        first, second = met[shades, columns], (2 * blocks + 1) * size < n  # the last block may have one half alone
+        first, second = met[shades, columns], (2 * blocks + 1) * size < n  # the last block may have only one half
         second = second & met[(shades + 1).clamp(max=len(met) - 1), columns]
         blocks = torch.cat([2 * blocks[first], 2 * blocks[second] + 1])
         columns = torch.cat([columns[first], columns[second]])
 
 
 def coloured(rows: Tensor, columns: Tensor, count: int, n: int) -> Tensor:
-    """A colour for each of ``count`` rows with numbers at these places, such that none of them meet in a column.
+    """A colour for each of ``count`` rows with these entries, such that rows of one colour have no common column.
 
-    One colour after the other is given to all rows that come first, in an irregular order, among those that they meet
-    (Jones and Plassmann 1993), until no row is left that it could be given to.
+    For each colour in turn, all rows that come first among their neighbours (rows with a common column), in an
+    irregular order, get it (Jones and Plassmann 1993), until there is no row left that could get it.
     """
     turn = irregular(torch.empty(count, dtype=torch.float64, device=rows.device)).argsort().argsort() + 1
 
     def beside(of_rows: Tensor) -> Tensor:
-        """The largest number of all rows that each row meets."""
+        """The largest value among all neighbours of each row, itself included."""
         above = torch.zeros(n, dtype=of_rows.dtype, device=rows.device)
         above = above.scatter_reduce(0, columns, of_rows[rows], "amax")
         return torch.zeros_like(of_rows).scatter_reduce(0, rows, above[columns], "amax")

@@ -1,4 +1,4 @@
-"""Systems with ``I - B`` for a sparse matrix B: scipy's SuperLU where there is one, otherwise GMRES, then cuDSS."""
+"""Systems with ``I - B`` for a sparse matrix B: by scipy's SuperLU if possible, otherwise by GMRES, then cuDSS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .linear import Factor
 
 
 def sparse_lu(like: Tensor) -> Any:
-    """scipy's module with the sparse LU; None on other devices than a CPU, or where it is not installed."""
+    """scipy's module with the sparse LU; None if the tensor is not on a CPU, or scipy is not installed."""
     try:
         return importlib.import_module("scipy.sparse.linalg") if like.device.type == "cpu" else None
     except ImportError:
@@ -22,7 +22,7 @@ def sparse_lu(like: Tensor) -> Any:
 
 
 class SparseMatrix:
-    """``values[…, k]`` at ``(rows[k], columns[k])`` of an (n, n) matrix, or of one for each sample."""
+    """``values[…, k]`` at ``(rows[k], columns[k])`` of an (n, n) matrix, or of one matrix per sample."""
 
     def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, n: int) -> None:
         self.rows, self.columns, self.values, self.n = rows, columns, values, n
@@ -40,7 +40,7 @@ class SparseMatrix:
         return found.index_add(-1, self.rows * self.n + self.columns, self.values).unflatten(-1, (self.n, self.n))
 
     def diagonal(self) -> Tensor:
-        """What stands on it."""
+        """The diagonal, (…, n)."""
         own = torch.where(self.rows == self.columns, self.values, 0.0)
         return self.values.new_zeros(*self.values.shape[:-1], self.n).index_add(-1, self.rows, own)
 
@@ -51,7 +51,7 @@ class SparseMatrix:
 
 
 class _SuperLU(Factor):
-    """scipy's sparse LU, in double precision; matrices of samples stand beside each other."""
+    """scipy's sparse LU, in double precision; the matrices of all samples are the blocks of one matrix."""
 
     def __init__(self, matrix: SparseMatrix, linalg: Any) -> None:
         sparse, n = importlib.import_module("scipy.sparse"), matrix.n
@@ -65,7 +65,7 @@ class _SuperLU(Factor):
         except RuntimeError:  # exactly singular
             self.singular = True
         self.size, self.complex = size, values.is_complex()
-        self.why = f"a sparse LU of {n} numbers" + (f", {len(values)} samples" if len(values) > 1 else "")
+        self.why = f"a sparse LU of {n} elements" + (f", {len(values)} samples" if len(values) > 1 else "")
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -86,14 +86,14 @@ class _SuperLU(Factor):
 
 
 class _Iterated(Factor):
-    """GMRES on products, scaled by the diagonal."""
+    """GMRES, preconditioned by the diagonal."""
 
     def __init__(self, matrix: SparseMatrix) -> None:
         values = matrix.values.detach()
         self.forth = SparseMatrix(matrix.rows, matrix.columns, values, matrix.n)
         self.back = SparseMatrix(matrix.columns, matrix.rows, values, matrix.n)
         self.pivots, self.stuck = 1 - matrix.diagonal().detach(), False
-        self.why = f"GMRES for {matrix.n} sparse numbers"
+        self.why = f"GMRES for a sparse matrix of {matrix.n} elements"
 
     def solve(self, r: Tensor) -> Tensor:
         """See :class:`Factor`."""
@@ -105,7 +105,7 @@ class _Iterated(Factor):
 
     def _solve(self, matrix: SparseMatrix, r: Tensor) -> Tensor:
         if self.pivots.is_complex() or r.is_complex():
-            raise InputError("complex sparse systems, as linear= without func has them, need scipy: pip install scipy.")
+            raise InputError("complex sparse systems, as with linear= without func, need scipy: pip install scipy.")
         lead = matrix.values.shape[:-1]
         rows = r.detach().reshape(-1, *lead, matrix.n)
         x, rest, tol = torch.zeros_like(rows), rows, 4 * torch.finfo(r.dtype).eps
@@ -124,13 +124,13 @@ class _Iterated(Factor):
             return _factorised_each(matrix, rows).view(r.shape)
         except RuntimeError as error:
             raise ConvergenceError(
-                "GMRES did not solve the sparse systems, and torch has no sparse LU here, which a build with cuDSS has "
-                "on a GPU. Use a CPU with scipy, an object with solve and solve_transposed, or a smaller step."
+                "GMRES did not solve the sparse systems, and torch has no sparse LU here (only a build with cuDSS, on "
+                "a GPU). Use a CPU with scipy, an object with solve and solve_transposed, or a smaller step."
             ) from error
 
 
 def _factorised_each(matrix: SparseMatrix, rows: Tensor) -> Tensor:
-    """By torch's sparse solver, which factorises the matrix for each right-hand side, and so comes last."""
+    """Solve by torch's sparse solver, the last resort: it factorises the matrix for each right-hand side."""
     own = torch.arange(matrix.n, device=rows.device)
     places = torch.stack([torch.cat([matrix.rows, own]), torch.cat([matrix.columns, own])])
     systems = []

@@ -1,4 +1,4 @@
-"""Stage matrices that a transform makes diagonal: regular grids with one coefficient."""
+"""Stage matrices that a transform makes diagonal: regular grids with a constant coefficient."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Spectral(Linear):
             raise InputError(f"Spectral.transform={self.transform!r} must be one of {TRANSFORMS}.")
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor | None:
-        """See :class:`Linear`; None where numbers of the state have weights of their own."""
+        """See :class:`Linear`; None if elements of the state have different weights."""
         z = jacobian.z.detach()
         if w0.numel() > 1 or z.ndim < self.axes:
             return None
         by = Transform(self.transform, z.shape[z.ndim - self.axes :], z)
-        one = by.back(torch.ones_like(z)).real  # its transform is 1
+        one = by.back(torch.ones_like(z)).real  # its transform is all ones, so that products are eigenvalues
         transposed, u = by.forth(jacobian.vjp(one.contiguous())), irregular(z)
         if not self.nearly and not agrees(by.times(transposed, u).real, jacobian.vjp(u)):
             return None
@@ -53,7 +53,7 @@ class _Divided(Factor):
 
     def __init__(self, by: Transform, inverse: Tensor, samples: int) -> None:
         self.by_transform, self.inverse, self.samples = by, inverse, samples
-        self.why = f"diagonal in a transform ({by.kind}), {inverse.numel() // samples} numbers"
+        self.why = f"diagonal in a transform ({by.kind}), {inverse.numel() // samples} elements"
 
     @property
     def singular(self) -> bool:  # type: ignore[override]

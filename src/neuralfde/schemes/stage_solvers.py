@@ -88,7 +88,7 @@ class _Iteration(Stages):
             slopes[0] = f(z)
             return torch.addcmul(c, w0, slopes[0])
 
-        # from the sum and not from the state before: the iteration contracts, or it does not
+        # start from the sum, not from the previous state: convergence does not depend on the guess
         z = self._iterate(once, c, c, f"fixed-point iteration of {where}", self.solver.max_iter)
         return z, slopes[0]
 
@@ -98,12 +98,12 @@ class _Iteration(Stages):
         return self._iterate(by, first, first, f"adjoint fixed-point iteration of {where}", 2 * self.solver.max_iter)
 
     def _iterate(self, once: Map, x: Tensor, known: Tensor, what: str, most: int) -> Tensor:
-        """``x ← once(x)`` until every number stands still, next to itself and to what is ``known`` of it."""
+        """``x ← once(x)`` until changes are negligible compared with each element and with ``known``."""
         solver, known = self.solver, known.abs()
         tol, change, least, since, unseen = solver.tolerance(x), math.inf, math.inf, 0, 0
         for k in range(most):
             new = once(x)
-            if unseen > 0 and k + 1 < most:  # looking at a change costs as much as a small func
+            if unseen > 0 and k + 1 < most:  # checking a change costs as much as a small func
                 x, unseen = new, unseen - 1
                 continue
             moved, size = (new - x).abs_(), torch.maximum(new.abs(), known)
@@ -113,7 +113,7 @@ class _Iteration(Stages):
             if not math.isfinite(change):
                 break
             least, since = (change, k) if change < 0.9 * least else (least, since)
-            if k - since >= 8 and change < STAGE_NEAR:  # small numbers may go on changing by the rounding of large ones
+            if k - since >= 8 and change < STAGE_NEAR:  # small elements may keep changing by the rounding of large ones
                 noise = (once(x + rounding_of(x)) - new).abs_().maximum(torch.finfo(x.dtype).eps * size)
                 if bool((moved <= STAGE_ROUNDING * noise).all()):
                     return once(x)
@@ -126,13 +126,13 @@ class _Iteration(Stages):
 
 
 def rounding_of(x: Tensor) -> Tensor:
-    """A change of every number of ``x`` by its rounding, up or down."""
+    """A change of every element of ``x`` by its rounding, up or down."""
     k = torch.arange(x.numel(), device=x.device).view(x.shape)
     return torch.where((k * 0.6180339887498949) % 1 < 0.5, x, -x) * torch.finfo(x.dtype).eps
 
 
 def rounded(near: Tensor, now: Tensor, noise: Callable[[bool], Tensor], bends: bool = True) -> Tensor:
-    """Which of the samples ``near`` their end move no more than rounding makes them, by ``noise(bend)`` of each."""
+    """Which of the samples ``near`` convergence change only by rounding, estimated by ``noise(bend)``."""
     done = near & (now <= STAGE_ROUNDING * noise(False))
     if bends and bool((near & ~done).any()):
         done = done | (near & (now <= STAGE_ROUNDING * noise(True)))
@@ -140,11 +140,11 @@ def rounded(near: Tensor, now: Tensor, noise: Callable[[bool], Tensor], bends: b
 
 
 def roughness(f: Map, x: Tensor, at: Tensor, bend: bool, linear: bool = False) -> Tensor:
-    """What rounding makes of ``f(x)``, which is ``at``: what it changes by if every number of ``x`` does by its own.
+    """The rounding error of ``f(x) = at``: by how much it changes if every element of ``x`` changes by its rounding.
 
-    ``bend``: how far a short piece of ``f`` is from straight, or a long one of a ``linear`` map. Inside ``func`` fewer
-    digits may be kept than in ``x``, as in products of matrices on a GPU: then most small changes of ``x`` change
-    nothing, and some a lot.
+    ``func`` may compute with fewer digits than ``x`` has, as matrix products on a GPU do: then most tiny changes of
+    ``x`` have no effect, and some a large one. With ``bend`` the estimate is a second difference over a longer piece,
+    which for a ``linear`` map may be very long.
     """
     d = rounding_of(x)
     if not bend:
@@ -154,6 +154,6 @@ def roughness(f: Map, x: Tensor, at: Tensor, bend: bool, linear: bool = False) -
 
 
 def _far_from(tol: float, before: float, now: float) -> int:
-    """How many changes in a row are larger than ``tol`` if they go on to shrink as the last two did, less one."""
+    """How many further changes will certainly exceed ``tol`` if they keep shrinking at the last rate."""
     ratio = now / before
     return max(0, int(math.log(tol / now) / math.log(ratio)) - 1) if 0 < ratio < 0.9 else 0

@@ -1,4 +1,4 @@
-"""Transforms of the last axes of a state: Fourier's, and those of cosines and sines."""
+"""Fourier, cosine and sine transforms of the last axes of a state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Transform:
 
 
 def _basis(transform: str, n: int, like: Tensor) -> Tensor:
-    """An orthogonal matrix; a product with it takes no longer than a fast transform for up to some thousand points."""
+    """The orthogonal matrix of a transform; up to some thousand points a product is as fast as a fast transform."""
     k = torch.arange(n, dtype=torch.float64, device=like.device)
     if transform == "dst":
         found = math.sqrt(2 / (n + 1)) * torch.sin(math.pi / (n + 1) * torch.outer(k + 1, k + 1))

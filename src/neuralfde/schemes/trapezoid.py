@@ -63,7 +63,7 @@ class ABM(Scheme):
     implicit = False
     sums = 2
     uses_next_slope = True
-    dense_meets_nodes = False  # the corrected state was made with the slope at the predicted one
+    dense_meets_nodes = False  # the corrected state uses the slope at the predicted one
     max_order = 2.0
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class ABM(Scheme):
 
 
 def _hats(order: Tensor, step: float | Tensor, steps: int):  # type: ignore[no-untyped-def]
-    """Weights of the slopes at positions between nodes: the integral of the piecewise linear slope up to each."""
+    """Weights of the slopes at positions between grid points: the integral of the piecewise linear slope up to each."""
 
     def rows(positions: Tensor) -> Tensor:
         a = order + 1

@@ -1,4 +1,4 @@
-"""States of a while ago: ``func(t, z, lagged, *args)`` with ``lagged = z(t - τ)``, differentiable in the lag τ."""
+"""Delayed states: ``func(t, z, lagged, *args)`` with ``lagged = z(t - τ)``, differentiable in the lag τ."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from ..errors import InputError, InputTypeError
 class Delays:
     """Which earlier states ``func`` gets.
 
-    The state is linear between the points of the grid, but for a jump; before the first time that is known it is
-    constant.
+    The state is linear between grid points, except at jumps, and constant before the first known time.
 
     Attributes:
         lags: float64 0-d tensors, not shorter than a step.
-        single: whether ``func`` gets one state, not a tuple of them.
-        structure: what a state looks like.
-        times: of the grid, since its start, float64.
-        back: of known states before the start, negative, float64.
+        single: whether ``func`` gets one state, not a tuple of states.
+        structure: the structure of a state.
+        times: the grid points since the start, float64.
+        back: the times of known states before the start, negative, float64.
         before: these states, (times, groups, width).
-        place: where among the arguments of ``func`` the earlier states stand.
-        jump: no cell is shorter but those in which the state jumps.
+        place: the index of the delayed states among the arguments of ``func``.
+        jump: cells shorter than this are those in which the state jumps.
     """
 
     lags: tuple[Tensor, ...]
@@ -43,7 +42,7 @@ class Delays:
     jump: float = 0.0
 
     def at(self, n: int, rows: list[Tensor]) -> Any:
-        """What ``func`` gets at grid point ``n``, from the rows of all points before, (groups, width) each."""
+        """The delayed states at grid point ``n``, from the rows of all points before, (groups, width) each."""
         known = torch.cat([self.back, self.times[: max(n, 1)]])
         instants, count, found = known.detach(), len(self.back), []
         for lag in self.lags:
@@ -54,7 +53,7 @@ class Delays:
                 found.append(self._row(0, count, rows))
                 continue
             share = (time - known[low]) / (known[low + 1] - known[low])
-            if float((known[low + 1] - known[low]).detach()) < self.jump:  # before it or after it, and never amid
+            if float((known[low + 1] - known[low]).detach()) < self.jump:  # the state before or after it, not between
                 share = share.detach().round()
             a, b = self._row(low, count, rows), self._row(low + 1, count, rows)
             found.append(a + share.to(a) * (b - a))
@@ -70,13 +69,13 @@ class Delays:
 
 
 def lags_of(given: Any) -> tuple[tuple[Tensor, ...], bool]:
-    """The lags, 0-d, float64, and whether there is one that is not in a list."""
+    """The lags as 0-d float64 tensors, and whether a single one was given that is not in a list."""
     single = isinstance(given, int | float) or (isinstance(given, Tensor) and given.ndim == 0)
     listed = isinstance(given, list | tuple) or (isinstance(given, Tensor) and given.ndim == 1)
     if not (single or listed) or (listed and len(given) == 0):
         raise InputTypeError(
-            "lags= is a positive number, or several: a list, or a 1-D tensor. One that depends on the state is not "
-            "known before the step is taken."
+            "lags= must be a positive number, or several as a list or 1-D tensor. A lag that depends on the state is "
+            "not supported."
         )
     lags = []
     for lag in [given] if single else list(given):

@@ -1,4 +1,4 @@
-"""One autograd Function for every adjoint: a frozen plan, then tensors only."""
+"""The one autograd Function, for every adjoint: its inputs are a frozen plan, then tensors only."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Adjoint(Protocol):
     """How a gradient is computed.
 
     Attributes:
-        stores_graph: every step's graph is kept from the forward pass.
-        exact: it is the gradient of what the forward pass computes.
+        stores_graph: the graph of every step is kept from the forward pass.
+        exact: the result is the gradient of what the forward pass computes.
     """
 
     stores_graph: bool
@@ -41,13 +41,14 @@ class Adjoint(Protocol):
     def pull(
         self, plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
     ) -> Gradients:
-        """Gradients of everything from gradients of the outputs."""
+        """The gradients of all inputs, from those of the outputs."""
 
 
 def _advised(plan: Plan, work: Callable[[], _T], let_go: Callable[[], None] = lambda: None) -> _T:
-    """An error for want of memory says once what would take less, when the solve has let go of all that it held.
+    """Do the work; if memory runs out, free what the solve holds and add to the error what would take less.
 
-    The frames of a traceback hold every row, also while somebody handles the error: it only says where it began.
+    The frames of a traceback would keep every row alive while the error is handled. So it is removed, and the note says
+    where memory ran out.
     """
     try:
         return work()
@@ -62,10 +63,10 @@ def _advised(plan: Plan, work: Callable[[], _T], let_go: Callable[[], None] = la
 
 
 def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
-    """``(states at nodes, states between nodes)``, with a node of autograd where one may be asked for derivatives."""
+    """``(states at grid points, states between them)``, as a node of autograd if derivatives may be needed."""
     if plan.delays is not None:
         return _delayed(plan, run, inputs)
-    if torch.compiler.is_exporting():  # every operation is written down
+    if torch.compiler.is_exporting():  # the program records every operation
         return _composed(plan, inputs)
     if derivatives_are_watched():
         _refuse_inexact(adjoint)
@@ -79,8 +80,8 @@ def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, 
 
 
 def _delayed(plan: Plan, run: Run, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
-    """The solve in plain operations, where ``func`` gets earlier states."""
-    run.stepper, run.why = "single", "func gets earlier states"
+    """The solve in PyTorch operations, for a ``func`` that gets delayed states."""
+    run.stepper, run.why = "single", "func gets delayed states"
     found = _composed(plan, inputs)
     if plan.check_finite and not all_finite(*[x for x in found if x is not None]):
         raise NonFiniteError("the result contains NaN or infinity: use shorter steps, or an implicit method.")
@@ -88,7 +89,7 @@ def _delayed(plan: Plan, run: Run, inputs: tuple[Tensor | None, ...]) -> tuple[T
 
 
 def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
-    """The solve in plain operations on these inputs; arguments of ``func`` are the last of them."""
+    """The solve in PyTorch operations on these inputs; the arguments of ``func`` are the last of them."""
     z0 = inputs[COEFFICIENTS]
     assert z0 is not None
     c = Coefficients(*[None if x is None else with_tangent(x.to(z0)) for x in inputs[:COEFFICIENTS]])  # type: ignore[arg-type]
@@ -103,19 +104,19 @@ def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Te
 
 
 def _numbers(inputs: tuple[Tensor | None, ...], like: Tensor) -> Coefficients:
-    """The coefficients in the dtype and on the device of ``like``; those without gradients already are."""
+    """The coefficients in the dtype and on the device of ``like``, as those without gradients are already."""
     given = inputs[:COEFFICIENTS]
     return Coefficients(*[c.detach().to(like) if c is not None and c.requires_grad else c for c in given])  # type: ignore[arg-type]
 
 
 class Solve(torch.autograd.Function):
-    """``(states at nodes, states between nodes)`` as a function of coefficients, initial row and tensors."""
+    """``(states at grid points, states between them)`` as a function of coefficients, initial row and tensors."""
 
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, run: Run, adjoint: Adjoint, *inputs: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Inputs: the coefficient tensors, the initial row or rows, then what ``func`` depends on."""
+        """Inputs: the coefficients, the initial row or rows, then the tensors that ``func`` depends on."""
         initial = inputs[COEFFICIENTS]
         assert initial is not None
         z0 = initial.detach()
@@ -131,14 +132,14 @@ class Solve(torch.autograd.Function):
             out, between, record = _advised(plan, work)
         if plan.train:
             ctx.plan, ctx.run, ctx.adjoint, ctx.record = plan, run, adjoint, record
-            # a copy to the device waits for all that was asked of it before: small ones are kept
+            # small coefficients are kept: to copy them again would wait for all work queued on the device
             ctx.numbers = c if sum(x.numel() for x in c if x is not None) <= TABLE_NUMBERS else None
             ctx.save_for_backward(*inputs)
         return out, between
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple[Any, ...]:
-        """Gradients in the order of the inputs of ``forward``."""
+        """The gradients, in the order of the inputs of ``forward``."""
         if torch.is_grad_enabled() or are_batched(grad_out):  # create_graph=True, or is_grads_batched=True
             return (None, None, None, *_differentiable(ctx, grad_out, grad_between))
         return (None, None, None, *_gradients(ctx, grad_out.detach(), grad_between))
@@ -169,7 +170,7 @@ def _gradients(ctx: Any, grad_out: Tensor, grad_between: Tensor | None) -> tuple
 
 
 def _differentiable(ctx: Any, out: Tensor, between: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradients with a graph of their own: what a second derivative starts from."""
+    """The gradients with their own graph, for second derivatives."""
     plan, inputs, batched = ctx.plan, ctx.saved_tensors, are_batched(out)
     _refuse_inexact(ctx.adjoint)
     with plan.called.restored(plan.field.impure is not None):
@@ -191,15 +192,15 @@ def _differentiable(ctx: Any, out: Tensor, between: Tensor | None) -> tuple[Tens
 def _refuse_inexact(adjoint: Adjoint) -> None:
     if not adjoint.exact:
         raise UnsupportedError(
-            "adjoint='paper' is not the gradient of its forward pass, so that it has no derivative that would mean "
-            "anything. Use adjoint='exact' for create_graph=True, forward mode and transforms."
+            "adjoint='paper' is not the gradient of its forward pass, so that its derivative has no meaning. Use "
+            "adjoint='exact' for create_graph=True, forward mode and transforms."
         )
 
 
 def _in_plain_operations(
     plan: Plan, inputs: tuple[Tensor | None, ...], *grads: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The same from a solve that is followed operation by operation."""
+    """The same gradients from a solve in PyTorch operations, which autograd follows one by one."""
     wanted, again = [x for x in inputs if x is not None and x.requires_grad], torch.is_grad_enabled()
     assert plan.called is not None
     with torch.enable_grad(), plan.called.restored(plan.field.impure is not None):
@@ -213,7 +214,7 @@ def _in_plain_operations(
 
 
 def _without_autocast(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Sums keep the dtype of the state; ``func`` enters the caller's autocast again by itself."""
+    """Context without autocast, so that sums keep the dtype of the state; ``func`` enters autocast again itself."""
     if plan.field.autocast is None:
         return contextlib.nullcontext()
     return torch.autocast(like.device.type, enabled=False)

@@ -1,8 +1,8 @@
-"""The only loop over time, and the two passes that are made of it.
+"""The only loop over time, and the two passes that use it.
 
-A forward pass walks a memory from the first block of steps to the last: the memory says what the past contributes, the
-stepper takes the steps, the memory takes their slopes in. A backward pass is the same walk over the transposed memory.
-Callbacks, output nodes, stored rows and the slopes that nobody needs are known here and nowhere else.
+A forward pass goes from the first block of steps to the last: the memory returns the contribution of the past, the
+stepper takes the steps, the memory stores their slopes. A backward pass is the same loop over the transposed memory.
+Callbacks, output times, stored rows and slopes that are not needed are handled here and nowhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Take = Callable[[Block, "Tensor | None", Tensor], "tuple[Tensor, Tensor | None]"
 def march(
     memory: Memory, times: range, like: Tensor, take: Take, room: Callable[[Block], Tensor | None] = lambda block: None
 ) -> None:
-    """Walk through these times block by block; the first of them begins a block. Sums have full precision."""
+    """Go through these times block by block; the first begins a block. ``room`` says where to write sums, or None."""
     precise = partial(ieee, like) if like.is_cuda and reduced(like) else contextlib.nullcontext
     for start in range(times.start, times.stop, memory.block):
         block = Block(start, min(memory.block, times.stop - start))
@@ -47,14 +47,15 @@ def march(
 
 @dataclass
 class Record:
-    """What a forward pass leaves for the backward pass; ``spent`` once its rows are overwritten or its graphs used.
+    """What a forward pass leaves for the backward pass.
 
     Attributes:
         tape: where the rows of the steps come from.
-        engine: the forward memory, where the backward pass may take over its room.
-        heads: the first slopes, where starting weights act on them.
-        steps: the stepper, where it has kept the graphs of the steps.
-        witness: slopes that the backward pass must find again.
+        engine: the memory of the forward pass, if the backward pass may reuse its space.
+        heads: the first slopes, if they have starting weights.
+        steps: the stepper, if it has kept the graphs of the steps.
+        witness: some slopes, which ``func`` must return again in the backward pass.
+        spent: its rows have been overwritten, or its graphs used: for another backward pass the solve is repeated.
     """
 
     tape: Tape | SlopeRows | SegmentRows | None = None
@@ -65,7 +66,7 @@ class Record:
     spent: bool = False
 
     def release(self) -> None:
-        """Give the memory of the rows back."""
+        """Free the memory of the rows."""
         self.tape = self.engine = self.heads = self.steps = self.witness = None
 
 
@@ -86,9 +87,9 @@ def forward(
     keep_graphs: bool = False,
     look: Callable[[Task, Filled], None] | None = None,
 ) -> tuple[Tensor, Tensor | None, Record]:
-    """Solve; returns states at the nodes, states between nodes, and the record.
+    """Solve; returns states at grid points, states between them, and the record.
 
-    With ``keep_graphs`` every step keeps its autograd graph. ``look`` is shown each block; its steps are then single.
+    With ``keep_graphs`` every step keeps its autograd graph. ``look`` is called with each block; steps are then single.
     """
     like, run.slopes = z0 if c.base is None else z0[0], []
     stepper = choose(plan, run, like, keep_graphs) if look is None else Single()
@@ -142,7 +143,7 @@ def forward(
 def backward(
     plan: Plan, run: Run, record: Record, c: Coefficients, z0: Tensor, grads: tuple[Tensor, Tensor | None]
 ) -> Gradients:
-    """From the last step to the first: the transposed history feeds each step's vector-Jacobian product."""
+    """Pull gradients back from the last step to the first, over the transposed memory."""
     like = z0 if c.base is None else z0[0]
     wanted = [x for x in plan.leaves if x.requires_grad]
     totals = Totals(wanted, c.local, plan.weigh, plan.field.outside)
@@ -180,7 +181,7 @@ def backward(
     with steps:
         march(parts.memory, range(plan.steps + 1), like, take, room)
         steps.finish(totals)
-    # memories keep (sums, groups, …)
+    # in a memory this is (sums, groups, …)
     lags = None if engine.weights_grad is None else engine.weights_grad.movedim(1, -1)
     supply = iter(totals.tensors)
     placed = tuple(next(supply) if x.requires_grad else None for x in plan.leaves)
@@ -209,7 +210,7 @@ def _descending(plan: Plan, block: Block) -> range:
 
 
 def _idle(plan: Plan, c: Coefficients, first: dict[int, bool], last: dict[int, bool]) -> frozenset[int]:
-    """The steps of a block whose slope nobody uses: the first of some implicit schemes, the last of explicit ones."""
+    """The steps of a block whose slope is not used: the first of some implicit schemes, the last of explicit ones."""
     scheme = plan.scheme
     found = {k for k, here in first.items() if here and plan.first > 0}
     if not scheme.implicit and not (c.dense is not None and scheme.uses_next_slope):
@@ -218,11 +219,11 @@ def _idle(plan: Plan, c: Coefficients, first: dict[int, bool], last: dict[int, b
 
 
 def _history(plan: Plan, run: Run, c: Coefficients, stepper: Stepper, like: Tensor, keep_graphs: bool) -> History:
-    """The history, with the blocks that the stepper likes; short ones beside graphs, which take all the memory."""
+    """The history with blocks as long as the stepper prefers; short ones if graphs are kept, to save memory."""
     past = plan.history
     if isinstance(past, Exponentials):
         dense = c.start is not None or plan.backward_weights is not None or past.block > HELD_LAGS
-        short = keep_graphs or dense  # then weights are needed as a triangle
+        short = keep_graphs or dense  # these cases need the weights inside a block as a matrix
         return past if short else replace(past, span=stepper.span(run, like, plan.steps))
     if not isinstance(past, Full):
         return past
@@ -231,7 +232,7 @@ def _history(plan: Plan, run: Run, c: Coefficients, stepper: Stepper, like: Tens
 
 
 def _open_tape(plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> Tape | SegmentRows | None:
-    """Where rows are written for the backward pass; None where they can be computed again from the slopes."""
+    """Where rows are written for the backward pass; None if they will be recomputed from the slopes."""
     few = (plan.steps + 1) * plan.scheme.sums * like.numel() <= KEPT_NUMBERS and isinstance(plan.storage, Device)
     if plan.history.keeps_slopes and not few:
         return None
@@ -241,12 +242,12 @@ def _open_tape(plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> Tap
 
 
 def _nodes_in(nodes: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """The output nodes from ``start`` up to ``stop``."""
+    """The output grid points in [start, stop)."""
     return nodes[bisect_left(nodes, start) : bisect_left(nodes, stop)]
 
 
 def _take_nodes(nodes: tuple[int, ...], block: Block, states: Tensor, out: Tensor) -> None:
-    """Copy the states at output nodes inside this block to their places."""
+    """Copy the states at output grid points inside this block to the result."""
     low, high = bisect_left(nodes, block.start), bisect_left(nodes, block.stop)
     if low < high and nodes[high - 1] - nodes[low] == high - 1 - low:
         out[low:high] = states[nodes[low] - block.start : nodes[high - 1] + 1 - block.start]

@@ -1,4 +1,4 @@
-"""A result that is not finite: at which step that began, and what to do about it."""
+"""Errors for a result that is not finite: at which step it began, and what to do about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .steppers import Filled, Task
 
 
 def explained(plan: Plan, run: Run, c: Coefficients, z0: Tensor) -> NonFiniteError:
-    """The error for a solve whose result is not finite; the solve is repeated to say at which step that began."""
+    """The error for a solve whose result is not finite; the solve is repeated to find the step where this began."""
     try:
         forward(plan, run, c, z0, look=partial(_look, plan))
     except NonFiniteError as error:
@@ -27,22 +27,22 @@ def explained(plan: Plan, run: Run, c: Coefficients, z0: Tensor) -> NonFiniteErr
 
 
 def _remedy(plan: Plan, start: Tensor) -> str:
-    """What to do about a state that is not finite: a step that is stable, where the one taken was not."""
+    """Advice for a state that is not finite; if the step was unstable, it names one that is stable."""
     rate, order = 0.0, 1.0 if plan.order is None else float(value_of(plan.order).min())
     if plan.order is not None and not plan.scheme.implicit:
         with contextlib.suppress(RuntimeError):
             explicit = plan.scheme.explicit_part(partial(plan.field, 0))
             rate = Jacobian(explicit, start.detach().view(plan.field.shape)).rate()
-    # explicit schemes follow a decay of rate λ as long as λ h^β is below about 2^β
+    # for a decay of rate λ, explicit schemes are stable while λ h^β is below about 2^β
     load, most = rate * plan.step**order, 2.0**order
     if math.isfinite(load) and load > most:
         return (
-            f"The step is unstable: |J| h^β is {load:.2g} at the start, explicit schemes bear about {most:.2g}. Use an "
+            f"The step is unstable: |J| h^β is {load:.2g} at the start, the limit is about {most:.2g}. Use an "
             f"implicit method ('trapezoid', 'gl', 'l1'), or step={1.2 * rate ** (-1 / order):.2g} or less."
         )
     return (
         "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
-        "or look at func there; a solution that blows up in finite time has no value beyond it."
+        "or check func there; a solution that blows up in finite time has no values beyond."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a solve was asked for (:class:`Plan`, frozen), its numbers (:class:`Coefficients`), and what became of it
+"""What was requested of a solve (:class:`Plan`, frozen), its weights (:class:`Coefficients`), what happened
 (:class:`Run`)."""
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .delays import Delays
 
 
 class Coefficients(NamedTuple):
-    """The numbers of the scheme; see :class:`~neuralfde.weights.kernel.Kernel`.
+    """The weights of the scheme; see :class:`~neuralfde.weights.kernel.Kernel`.
 
-    ``dense`` holds the weights of the slopes at output times between nodes, (times, steps + 1, parts): for each group,
-    or for each sample of it. Where ``base`` is given, the initial values are a stack (initials, groups, width), and
-    the rows of ``base`` beyond the last step belong to those output times: (initials, steps + 1 + times, groups).
+    ``dense`` are the weights of the slopes at output times between grid points, (times, steps + 1, parts), where a part
+    is a group, or one sample of a group. If ``base`` is given, the initial values are a stack (initials, groups,
+    width), and ``base`` also has entries for those output times: (initials, steps + 1 + times, groups).
     """
 
     weights: Tensor
@@ -32,28 +32,29 @@ class Coefficients(NamedTuple):
     base: Tensor | None = None
 
 
-#: How many tensors a solve passes before the initial values.
+#: The number of tensors that precede the initial values among the inputs of a solve.
 COEFFICIENTS = len(Coefficients._fields)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One solve: the right-hand side, the scheme and how its history and its rows are kept.
+    """One solve: the right-hand side, the scheme, and how its history and its rows are kept.
 
     Attributes:
         nodes: the grid points at which the state is returned, ascending.
         first: the first slope that enters the history.
         train: whether a backward pass may follow.
-        weigh: whether it needs gradients of the coefficients, that is of the order.
-        leaves: the tensors ``func`` depends on: parameters, then the tensors among ``args``, cut off from their graphs.
+        weigh: whether it needs gradients of the coefficients, from which that of the order is computed.
+        leaves: the tensors ``func`` depends on: parameters, then the tensors among ``args``, detached.
         called: ``func`` as it is now, for the backward pass.
-        stepper: how blocks of steps are taken, or a name or ``"auto"``.
-        known: the past of a resumed solve, in place of the initial row: (steps + 1, sums, groups, width).
-        advice: what would take less memory, to be asked when there is none left.
-        keep_slopes: whether the slopes are wanted afterwards, to go on from here or to estimate errors.
-        backward_weights: lag weights of the reverse equation where they are not the forward ones (paper).
-        order: the order of the equation, None if it is not a number; for advice alone.
-        tables: weights inside a block that later solves with the same numbers will find again, or None.
+        stepper: how blocks of steps are taken; None for ``auto``.
+        known: the contribution of the past of a resumed solve, in place of the initial row: (steps + 1, sums, groups,
+            width).
+        advice: a function that says what would take less memory, called when memory runs out.
+        keep_slopes: whether the slopes are kept, to resume the solve or to estimate errors.
+        backward_weights: lag weights of the backward equation if they differ from the forward ones (paper).
+        order: the order of the equation, None if it is not a number; used in messages only.
+        tables: weights inside a block, kept for later solves with the same weights, or None.
         delays: which earlier states ``func`` gets, or None.
     """
 
@@ -83,13 +84,13 @@ class Plan:
 
 @dataclass
 class Run:
-    """What became of a solve, as it goes: which stepper ran and why, what was held, what is kept for later.
+    """What happened in a solve: which stepper ran and why, how many bytes were held, what is kept for later.
 
     Attributes:
-        vectorised: False once ``func`` was seen not to give the same values when it is vectorised over time.
-        stages: what solves implicit stages, with the factors that it holds.
-        kernel: the steps as a kernel, or why there is none; None: not tried.
-        instead: why another stepper than the one asked for takes the steps.
+        vectorised: False once ``func`` turned out to give other values when it is vectorised over time.
+        stages: the solver of implicit stages, with its factors.
+        kernel: the steps as a kernel, or why there is none; None if it was not tried.
+        instead: why another stepper than the requested one takes the steps.
     """
 
     stepper: str = ""

@@ -1,10 +1,10 @@
-"""What a backward pass reads: the rows of the forward pass, and a few slopes that ``func`` must give again.
+"""What a backward pass reads: the rows of the forward pass, and a few slopes that ``func`` must return again.
 
-Rows come from the storage, from the slopes that the memory has kept, or segment by segment from its states.
+Rows come from the storage, from slopes that the memory kept, or segment by segment from its saved states.
 
-The backward pass evaluates ``func`` again at these rows. A function that was changed in between, keeps state or draws
-from a generator of its own gives other slopes, and the gradient would be that of no function at all. In the graphs of
-the steps that are compared, tensors that only a later time uses and that would get no gradient are found as well.
+The backward pass evaluates ``func`` again at these rows. If ``func`` has changed in between, keeps state, or draws from
+its own random generator, its slopes differ, and the gradient would be wrong. So some slopes are compared. The graphs of
+these steps also show tensors that ``func`` uses only at later times and that would get no gradient.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .steppers.work import leaves, local_weights, traced
 
 
 class SlopeRows:
-    """Rows computed again, block by block, from the slopes that a memory has kept: no second buffer is needed."""
+    """Rows recomputed block by block from the slopes that a memory kept, so that no second buffer is needed."""
 
     def __init__(self, plan: Plan, memory: Memory, local: Tensor) -> None:
         self.plan, self.memory, self.local = plan, memory, local
         self.first = plan.steps + 1
         self.rows: tuple[Tensor, ...] = ()
-        self.block: Tensor | None = None  # the same rows in one piece
+        self.block: Tensor | None = None  # the same rows as one tensor
 
     def read(self, n: int) -> Tensor:
-        """Row ``n``, (sums, groups, width); rows are asked for in descending order."""
+        """Row ``n``, (sums, groups, width); rows are read in descending order."""
         if n < self.first:
             self._compute(n)
         if not self.rows:
@@ -52,7 +52,7 @@ class SlopeRows:
         return self.plan.scheme.restore(row[0], self.memory.kept(n).to(row.device), own[:, None])[None]
 
     def read_rows(self, steps: range) -> Tensor:
-        """The rows of these steps, descending, at once."""
+        """The rows of these steps, which descend, at once."""
         parts, n = [], steps[0]
         while n >= steps[-1]:
             if n < self.first:
@@ -62,7 +62,7 @@ class SlopeRows:
             parts.append(self.block[low - self.first : n + 1 - self.first].flip(0))
             n = low - 1
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
-        later = steps[:-1] if steps[-1] == 0 else steps  # the first state is given: no stage
+        later = steps[:-1] if steps[-1] == 0 else steps  # the initial state is given, without a stage
         if self.plan.scheme.implicit and later:
             own = self.local if self.local.ndim == 1 else self.local[later[-1] : later[0] + 1].flip(0)
             c, slopes = rows[: len(later), 0], self.memory.kept_rows(later).to(rows.device)
@@ -70,25 +70,25 @@ class SlopeRows:
         return rows
 
     def _compute(self, n: int) -> None:
-        """The sums of a block of rows up to row ``n``."""
+        """Recompute the sums of a block of rows up to row ``n``."""
         count = min(self.memory.replay_block, n + 1)
-        self.first, self.rows, self.block = n + 1 - count, (), None  # frees the last block before the next one is made
+        self.first, self.rows, self.block = n + 1 - count, (), None  # free the last block before computing the next
         with ieee(self.local) if self.local.is_cuda else contextlib.nullcontext():
             self.block = self.memory.replay(self.first, count)
 
     @property
     def bytes(self) -> int:
-        """What it holds beside the memory."""
+        """What it holds besides the memory: nothing."""
         return 0
 
 
 def readers(
     plan: Plan, c: Coefficients, tape: Tape | SlopeRows | SegmentRows | None, witness: Witness | None
 ) -> tuple[Callable[[int], Tensor], Callable[[range], Tensor], Callable[[], None]]:
-    """Row ``n`` of the forward pass, those of a block, and a comparison of slopes at the rows that were read.
+    """Functions that read row ``n`` and the rows of a block, and one that compares slopes at the rows that were read.
 
-    Where a stepper shows the witness what it evaluates again, none is given here. Elsewhere slopes are compared when a
-    block was taken: a GPU is at work on it by then.
+    ``witness`` is None if the stepper compares slopes itself. Otherwise they are compared after each block, while a GPU
+    is still working on it.
     """
     held: dict[int, Tensor] = {}
     if tape is None:  # the graphs of the steps are kept in place of rows
@@ -112,7 +112,7 @@ def readers(
     def compare() -> None:
         while held:
             n, row = held.popitem()
-            if n not in witness.slopes:  # the steps were taken singly after all, and compared
+            if n not in witness.slopes:  # the stepper fell back to single steps, which compare
                 continue
             own = c.local if c.local.ndim == 1 else c.local[n]
             (w0,) = local_weights(own[None], plan.field.structure.groups, weigh=False)
@@ -125,7 +125,7 @@ def readers(
 
 
 def read_rows(tape: Tape | SlopeRows | SegmentRows, steps: range) -> Tensor:
-    """The rows of these steps, descending, (steps, *shape), contiguous: at once where the tape can, else one by one."""
+    """The rows of these steps, which descend, (steps, *shape), contiguous; at once if the tape can, else one by one."""
     at_once = getattr(tape, "read_rows", None)
     if at_once is not None:
         return at_once(steps).contiguous()  # type: ignore[no-any-return]
@@ -145,20 +145,20 @@ def _nothing() -> None: ...
 
 
 class Witness:
-    """The slopes of a few steps as the forward pass had them, (groups, width) each, by their grid points."""
+    """The slopes of a few steps of the forward pass, (groups, width) each, by grid point, for comparison."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         count = min(WITNESSES, 1 + plan.steps // WITNESS_STEPS)
-        last = plan.steps if plan.scheme.implicit else plan.steps - 1  # that has a slope
+        last = plan.steps if plan.scheme.implicit else plan.steps - 1  # the last step with a slope
         self.steps = {last - last * k // count for k in range(count)}
         self.slopes: dict[int, Tensor] = {}
-        self.states: dict[int, Tensor] = {}  # of explicit schemes only how large they are
-        self.sizes: dict[int, Tensor] = {}  # of a difference, of the slope and of the state, (3,) each
-        self.size: Tensor | None = None  # of the largest state so far, which is what sums are rounded to
+        self.states: dict[int, Tensor] = {}  # for explicit schemes only their sizes
+        self.sizes: dict[int, Tensor] = {}  # the sizes of the difference, the slope and the state, (3,) each
+        self.size: Tensor | None = None  # that of the largest state so far, which determines the rounding of sums
 
     def note(self, steps: range, states: Tensor, slopes: Tensor) -> None:
-        """Keep what is wanted of a block of steps forward."""
+        """Keep the chosen slopes of a block of the forward pass."""
         if self.plan.scheme.implicit:
             size = largest(states)
             self.size = size if self.size is None else torch.maximum(self.size, size)
@@ -168,11 +168,11 @@ class Witness:
             self.states[n] = state.clone() if self.plan.scheme.implicit else largest(state)
 
     def compare(self, n: int, v: Tensor | None, inputs: Sequence[Tensor]) -> None:
-        """The slope of step ``n`` was evaluated again, with its graph, from these inputs."""
-        if n in self.slopes and v is not None:  # before it is let go of: another way may be tried after an error
+        """Compare the slope of step ``n``, evaluated again from these inputs, with its graph."""
+        if n in self.slopes and v is not None:  # before the pop: after an error the steps may be tried in another way
             refuse_captured([v], [*inputs, *self.plan.field.known])
         known = self.slopes.pop(n, None)
-        if known is None or v is None:  # compared when its row was read; or nobody uses the slope
+        if known is None or v is None:  # not chosen, compared before, or a slope that is not used
             return
         state = self.states[n] if self.plan.scheme.implicit else self.states.pop(n)
         with torch.no_grad():
@@ -180,7 +180,7 @@ class Witness:
             self.sizes[n] = torch.stack([largest(known.sub_(v.reshape(known.shape))), slope, largest(state)])
 
     def _roughness(self, n: int) -> float:
-        """What the rounding of its sum does to the slope of a state: much where ``func`` is stiff."""
+        """How much the slope of a state changes by the rounding of its sum: much if ``func`` is stiff."""
         field = self.plan.field
         z = self.states[n].reshape(field.shape)
         assert self.size is not None
@@ -188,36 +188,36 @@ class Witness:
         return float(largest(torch.sub(field(n, moved), field(n, z))))
 
     def verdict(self) -> None:
-        """Raise unless every slope that was compared was the same, up to rounding."""
+        """Raise unless all compared slopes were the same, up to rounding."""
         if not self.sizes:
             return
         rough, fine = _tolerances(self.plan)
-        excess = {}  # the numbers of all steps come from the device at once
+        excess = {}  # with one transfer from the device for all steps
         for n, (off, slope, state) in zip(self.sizes, torch.stack([*self.sizes.values()]).tolist(), strict=True):
             excess[n] = off - rough * slope - fine / min(1.0, self.plan.step) * state
         stiff = self.plan.scheme.implicit and self.plan.field.impure is None
         if all(x <= 0 or (stiff and x <= 16 * self._roughness(n)) for n, x in excess.items()):
             return
         raise ChangedFunctionError(
-            "func gives other values in the backward pass than it gave in the forward pass, so that the gradient "
-            "would be wrong: something that it uses was changed before backward() (weights or buffers in place, a "
-            "variable of a loop), or it keeps state, or draws random numbers from a generator of its own or in "
-            "some evaluations only. Call backward() before such changes and let func depend on (t, z, *args) "
-            "alone, or use adjoint='direct', which keeps the graphs of the forward pass."
+            "func returns other values in the backward pass than in the forward pass, so that the gradient would be "
+            "wrong: something that it uses was changed before backward() (weights or buffers in place, a variable of "
+            "a loop), or it keeps state, or draws random numbers from a generator of its own or in some evaluations "
+            "only. Call backward() before such changes and let func depend on (t, z, *args) alone, or use "
+            "adjoint='direct', which keeps the graphs of the forward pass."
         )
 
 
 def largest(x: Tensor) -> Tensor:
-    """The largest magnitude, or not a number where there is one; no second tensor of the size of ``x`` is made."""
+    """The largest absolute value, NaN if there is a NaN; makes no second tensor of the size of ``x``."""
     return torch.linalg.vector_norm(x, math.inf)
 
 
 def _tolerances(plan: Plan) -> tuple[float, float]:
-    """How far slopes may differ, relative to them and to states per step: rows are summed again in another order."""
-    if plan.field.autocast is not None or plan.storage.dtype is not None:  # in a lower precision
+    """How far slopes may differ, relative to slopes and to states per step: rows are recomputed in another order."""
+    if plan.field.autocast is not None or plan.storage.dtype is not None:  # lower precision
         return 0.1, 1e-2
-    structure, implicit = plan.field.structure, plan.scheme.implicit  # slopes of a stiff func are as rough as it is
+    structure, implicit = plan.field.structure, plan.scheme.implicit  # a stiff func amplifies the rounding of states
     if structure.dtype == torch.float64:
         return 1e-8, 1e-6 if implicit else 1e-12
-    # products of a GPU may be rounded to ten bits, and otherwise for other sizes
+    # matrix products on a GPU may have ten bits, and their rounding depends on the shapes
     return 2e-5 if structure.device.type == "cpu" else 5e-3, 1e-3 if implicit else 1e-5

@@ -1,4 +1,4 @@
-"""Rows computed again for the backward pass from kept states of the memory, by the loop itself."""
+"""Rows recomputed for the backward pass from saved states of the memory, by the loop itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .steppers.base import Steps
 
 
 class SegmentRows:
-    """Rows computed again, segment by segment, from states of the memory kept in the forward pass.
+    """Rows recomputed segment by segment, from states of the memory that the forward pass saved.
 
-    A segment that is too long for the storage is walked through once more, with states kept on the way. Rows lie in
-    pieces of one block each, which are given back as they are read: pieces of one size leave no holes.
+    A segment that is too long for the storage is first stepped through once more, to save further states. Rows are held
+    in pieces of one block each, which are freed as they are read: pieces of one size do not fragment the memory.
     """
 
     def __init__(self, plan: Plan, c: Coefficients, memory: Memory, like: Tensor) -> None:
         self.plan, self.c, self.memory, self.like = plan, c, memory, like
         self.kept: dict[int, tuple[Tensor, ...]] = {}
-        self.before: dict[int, Tensor | None] = {}  # of implicit schemes, the state before a segment
+        self.before: dict[int, Tensor | None] = {}  # for implicit schemes, the state before a segment
         self.latest: Tensor | None = None
         row = like.numel() * like.element_size()
         self.sizes = Sizes(plan.steps + 1, memory.snapshot_rows * row, plan.scheme.sums * row, memory.block)
@@ -33,7 +33,7 @@ class SegmentRows:
         self.pieces: dict[int, Tensor] = {}  # the rows of a block, by its first step
 
     def write_rows(self, n: int, rows: Tensor) -> None:
-        """Rows themselves are not kept; at the start of a segment the state of the memory is."""
+        """Save the state of the memory at the start of a segment; the rows themselves are not kept."""
         if n > 0 and n in self.starts and n not in self.kept:
             self._keep(n)
         if self.plan.scheme.implicit:
@@ -43,11 +43,11 @@ class SegmentRows:
         self.kept[n], self.before[n] = self.memory.snapshot(n), self.latest
 
     def use(self, steps: Steps, march: Callable[..., None], task: Callable[..., Any]) -> None:
-        """Compute rows by these steps, in this loop."""
+        """Set the stepper, the loop and the function that makes tasks, with which rows are recomputed."""
         self.steps, self.march, self.task = steps, march, task
 
     def read(self, n: int) -> Tensor:
-        """Row ``n``; rows are asked for in descending order."""
+        """Row ``n``; rows are read in descending order."""
         first = n - n % self.memory.block
         self.pieces.pop(first + self.memory.block, None)
         if first not in self.pieces:
@@ -55,7 +55,7 @@ class SegmentRows:
         return self.pieces[first][n - first]
 
     def _recompute(self, n: int) -> None:
-        """The rows of the segment that ends with row ``n``, or of the last of its parts."""
+        """Recompute the rows of the segment that ends with row ``n``, or of its last part if it is too long."""
         first = self.starts[-1]
         while len(parts := self.plan.storage.starts(self.sizes, n + 1 - first, len(self.kept))) > 1:
             self.starts += [first + start for start in parts[1:]]
@@ -70,7 +70,7 @@ class SegmentRows:
 
     @torch.no_grad()
     def _walk(self, first: int, stop: int, write: Callable[[int, Tensor], None]) -> None:
-        """Take the steps from a kept state up to ``stop``; a state that no segment starts from any more is let go."""
+        """Take the steps from a saved state up to ``stop``; free the state if no segment will start from it again."""
         self.memory.restore(self.kept.get(first))
         before = self.latest = self.before.get(first)
         if first not in self.starts:
@@ -88,7 +88,7 @@ class SegmentRows:
 
     @property
     def bytes(self) -> int:
-        """Kept states and the rows of one segment, at most."""
+        """The most memory that saved states and the rows of one segment take, in bytes."""
         most = 0
         for kept, (first, stop) in enumerate(itertools.pairwise([*self.starts, self.sizes.rows])):
             while len(parts := self.plan.storage.starts(self.sizes, stop - first, kept)) > 1:

@@ -1,4 +1,4 @@
-"""Special functions and power series, in float64 inside, differentiable in every argument."""
+"""Special functions and power series, computed in float64 and differentiable in every argument."""
 
 from neuralfde.special.gamma import reciprocal_gamma
 from neuralfde.special.matrix import mittag_leffler_matrix

@@ -1,4 +1,4 @@
-"""Where to put the parabola on which the Mittag-Leffler function is integrated."""
+"""The choice of the parabola along which the Mittag-Leffler function is integrated."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# exp(-_DIGITS) is the size of what quadrature and truncation leave out.
+# The errors of quadrature and truncation are about exp(-_DIGITS).
 _DIGITS = 42.0
 _MOST_REMOVED = 40.0
-# Up to this β the contour is good as it is, the factor s^{α-β} being mild; a larger one is lowered where the poles are
-# further out than this part of β. (Nearer to the origin the terms that would have to be taken out grow.)
+# Up to this β the contour is good as it is, since the factor s^{α-β} is mild. A larger β is lowered if the poles are
+# farther from the origin than this fraction of β; nearer to it, the terms that would be removed grow.
 _GOOD_BETA, _FAR = 5.0, 0.5
 
 
@@ -23,7 +23,7 @@ class Contour:
     vertex: Tensor
     spacing: Tensor
     nodes: int
-    removed: Tensor  # number of algebraic terms taken out of the integrand
+    removed: Tensor  # number of algebraic terms removed from the integrand
     shifts: tuple[int, ...]  # sheets j of the poles z^{1/α} e^{2πij/α}
     outside: tuple[Tensor, ...]  # per sheet: the pole is on the main sheet and outside the parabola
 
@@ -34,9 +34,9 @@ def radius_of_poles(z: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _removed(z: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """The radius of the poles up to 40, and how many terms of the algebraic expansion to take out of the integrand.
+    """The radius of the poles, at most 40, and how many terms of the algebraic expansion to remove from the integrand.
 
-    K terms leave s^{α-β+αK} in place of s^{α-β}: enough of them bring a large β down to where the contour is good.
+    Removing K terms leaves s^{α-β+αK} in place of s^{α-β}, so that enough of them lower a large β to a good one.
     """
     radius = radius_of_poles(z, alpha)
     reach = radius.clamp(max=40.0)
@@ -46,7 +46,7 @@ def _removed(z: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _poles(z: Tensor, alpha: Tensor, shifts: tuple[int, ...]) -> list[Tensor]:
-    """Per sheet, the vertex φ = (Re s + |s|)/2 of the parabola through the pole (0 off the sheet)."""
+    """Per sheet, the vertex φ = (Re s + |s|)/2 of the parabola through the pole; 0 if the pole is not on the sheet."""
     angle, radius = torch.angle(z), radius_of_poles(z, alpha)
     vertices = []
     for j in shifts:
@@ -86,7 +86,7 @@ def choose_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Contour:
     digits = _DIGITS + 3.0 * vertex + 2.0 * excess * torch.log1p(60.0 / (excess + 0.5))
     spacing = 2.0 * math.pi * torch.minimum(gap_left, gap_right) / digits
     span = torch.sqrt(1.0 + (_DIGITS + 1.5 * reach) / vertex)
-    # A NaN argument must come out as NaN, not stop the others.
+    # A NaN among the arguments must give NaN there, and not affect the other elements.
     nodes = int(torch.ceil(torch.nan_to_num(span / spacing).max()))
     outside = tuple(v > vertex for v in vertices)
     return Contour(vertex, spacing, nodes, removed, shifts, outside)

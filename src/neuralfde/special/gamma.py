@@ -11,7 +11,7 @@ from neuralfde.base.checks import tensor
 
 
 def split_integer(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x as nearest integer (constant) plus remainder (carries the gradient); the subtraction is exact."""
+    """The nearest integer to x (a constant) and the remainder (with the gradient); the subtraction is exact."""
     whole = torch.round(x.detach())
     return whole, x - whole
 

@@ -11,7 +11,7 @@ from neuralfde.base.checks import reals, tensor
 from neuralfde.errors import InputError
 from neuralfde.special.mittag_leffler import mittag_leffler
 
-# On a circle the trapezoidal rule leaves out 2^-n when eigenvalues keep a factor two away on both sides.
+# With n nodes on a circle the error is 2^-n if every eigenvalue is a factor of two inside or outside of it.
 _NODES = 60
 
 
@@ -56,7 +56,7 @@ def _one_matrix(matrix: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
 
 
 def _scale(value: complex, alpha: float) -> float:
-    """The distance over which E varies by a modest factor: like exp(ζ^{1/α}), but slowly where it is algebraic."""
+    """The distance over which E varies by a moderate factor: it varies like exp(ζ^{1/α}), or slowly if algebraic."""
     size = max(abs(value), 1.0)
     if alpha < 1 and value.real < -0.5:
         return 0.5
@@ -64,7 +64,7 @@ def _scale(value: complex, alpha: float) -> float:
 
 
 def _circles(eigenvalues: list[complex], alpha: float) -> list[tuple[complex, float]]:
-    """Circles (centre, radius) around clusters; every eigenvalue is a factor two inside or outside each of them."""
+    """Circles (centre, radius) around clusters; every eigenvalue is a factor of two inside or outside each circle."""
     clusters = [[v] for v in eigenvalues]
     while True:
         shapes = [_shape(c, alpha) for c in clusters]

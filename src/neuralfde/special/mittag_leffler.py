@@ -15,13 +15,13 @@ from neuralfde.errors import InputError
 from neuralfde.special.contour import Contour, choose_contour
 from neuralfde.special.gamma import reciprocal_gamma_split, split_integer
 
-# Where the accuracy of the docstring is tested, and so promised.
+# The range in which the accuracy of the docstring is tested.
 _ALPHA, _BETA = (0.005, 2.0), (-4.0, 16.0)
-# Fewer digits than this are not called a result: the phase of an oscillation is lost to rounding.
+# The largest relative error of a result by rounding of the phase of an oscillation; beyond it, z is refused.
 _MOST_LOST = 1e-6
 _TAYLOR_RADIUS = 0.5
 _TAYLOR_TERMS = 60
-# Elements evaluated together: bounds the (elements x nodes) scratch of the contour integral.
+# Elements evaluated together: limits the (elements x nodes) tensors of the contour integral.
 _CHUNK = 4096
 
 
@@ -101,10 +101,11 @@ def _within(name: str, given: Tensor, bounds: tuple[float, float], remedy: str) 
 def _evaluate(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     """E_{α,β}(z) of 1-D float64 or complex128 arguments of one length, each element by the method that suits it."""
     with torch.no_grad():
-        # At α = 1 and β = 1, 0, -1, … the algebraic part vanishes and z^{1-β} e^z is all there is.
-        # Terms fall at least by half: their ratio |z| Γ(αk+β)/Γ(αk+α+β) is largest at k = 0 for β > 1.
+        # Each term of the series is at most half of the one before: the ratio |z| Γ(αk+β)/Γ(αk+α+β) is largest at
+        # k = 0 for β > 1.
         growth = torch.exp(torch.lgamma(alpha + beta.clamp(min=1.0)) - torch.lgamma(beta.clamp(min=1.0)))
         taylor = z.abs() <= _TAYLOR_RADIUS * growth.clamp(min=1.0)
+        # At α = 1 and β = 1, 0, -1, … the algebraic part vanishes, and only z^{1-β} e^z remains.
         pure = (alpha == 1) & (beta <= 1) & (beta == torch.round(beta)) & ~taylor
         contour = ~pure & ~taylor
     result = torch.zeros_like(z)
@@ -126,7 +127,7 @@ def _taylor(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
 
 
 def _pure_exponential(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """z^{1-β} e^z, exact at α = 1 and β = 1, 0, -1, …; a difference that is zero adds the derivatives in α and β."""
+    """z^{1-β} e^z, exact at α = 1 and β = 1, 0, -1, …; adding a difference of zero gives it derivatives in α and β."""
     power = torch.round(1.0 - value_of(beta))
     value = z**power * torch.exp(z)
     if is_followed(alpha) or is_followed(beta):
@@ -165,8 +166,8 @@ def _integral(contour: Contour, log_z: Tensor, alpha: Tensor, beta: Tensor, real
 def _residues(contour: Contour, log_z: Tensor, alpha: Tensor, beta: Tensor, real: bool, rest: Tensor) -> Tensor:
     """Σ s_j^{1-β} e^{s_j} / α over the poles s_j = z^{1/α} e^{2πij/α} that lie outside the contour.
 
-    ``rest`` is the size of everything else: a residue whose phase is lost to rounding is refused unless it is small
-    beside that.
+    ``rest`` is the size of everything else: a residue whose phase is lost to rounding is refused, unless it is small
+    compared with ``rest``.
     """
     total = torch.zeros_like(log_z.real if real else log_z)
     for shift, outside in zip(contour.shifts, contour.outside, strict=True):
@@ -185,7 +186,7 @@ def _residues(contour: Contour, log_z: Tensor, alpha: Tensor, beta: Tensor, real
 
 
 def _refuse_lost_phase(log_s: Tensor, modulus: Tensor, rest: Tensor) -> None:
-    """s = z^{1/α} has |log s| roundings, and e^s turns by all of s: beyond some |s| nothing is left of the angle."""
+    """Raise if |s| is so large that the phase of e^s is lost: s = z^{1/α} has an error of |log s| roundings."""
     turning = (log_s.imag != 0) * torch.exp(log_s.real) * (1.0 + log_s.abs()) * torch.finfo(torch.float64).eps
     lost = (turning > _MOST_LOST) & (modulus * turning > _MOST_LOST * rest)
     if bool(lost.any()):

@@ -26,7 +26,7 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 
 
 def running_product(factors: Tensor) -> Tensor:
-    """``torch.cumprod`` along the first axis, whose own derivatives are wrong at zeros where forward mode is nested."""
+    """``torch.cumprod`` along the first axis; its own derivatives are wrong at zeros in nested forward mode."""
     if not derivatives_are_watched():
         return torch.cumprod(factors, dim=0)
     reach = 1

@@ -38,7 +38,7 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
     n = a.shape[0]
     shape = torch.broadcast_shapes(a.shape[1:], b.shape[1:])
     a, b = a.expand(n, *shape), b.expand(n, *shape)
-    out = torch.zeros_like(a + b)  # with the axes that is_grads_batched=True gives to one of them
+    out = torch.zeros_like(a + b)  # a + b also has the axis that is_grads_batched=True adds to one of them
     for k in range(min(_DIRECT, n)):
         out[k:] += a[k] * b[: n - k]
         if n - k > _DIRECT:
@@ -53,7 +53,7 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _last(x: Tensor, axis: int | None) -> Tensor:
-    """The axis of a batch as the last one, which is made where there is none."""
+    """``x`` with the axis of vmap moved to the end, or a new last axis if it has none."""
     return x.unsqueeze(-1) if axis is None else x.movedim(axis, -1)
 
 

@@ -1,4 +1,4 @@
-"""Where the rows live that the backward pass starts from."""
+"""Where the rows for the backward pass are kept."""
 
 from .base import Sizes, Storage, Tape
 from .checkpoint import Checkpoint

@@ -42,7 +42,7 @@ class Checkpoint(Storage):
                 whole(f"Checkpoint.{name}", value)
 
     def open(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tape:
-        """See ``Storage``; rows are computed again."""
+        """See ``Storage``; never called, since rows are recomputed."""
         raise NotImplementedError
 
     def starts(self, sizes: Sizes, count: int, kept: int) -> list[int]:
@@ -50,7 +50,7 @@ class Checkpoint(Storage):
         if self.every is not None:
             return list(range(0, count, -(-self.every // sizes.block) * sizes.block))
         budget, unit, blocks = self.bytes_for(sizes), sizes.row * sizes.block, -(-count // sizes.block)
-        # how many blocks each further kept state leaves room for: those that are reached with one evaluation
+        # for each further saved state, how many blocks of rows fit beside it: these need one evaluation
         reach = [(budget - k * sizes.state) // unit for k in range(kept, (budget - unit) // sizes.state + 1)]
         if reach and reach[0] >= blocks:
             return [0]
@@ -60,16 +60,16 @@ class Checkpoint(Storage):
                 f"state takes {sizes.state}, a row {sizes.row}). Raise the budget, or use storage='host'."
             )
         fewer = reach
-        while sum(reach) < blocks:  # with one more, a segment is as long as all that follow it were
+        while sum(reach) < blocks:  # one more evaluation: a segment becomes as long as it and all later ones were
             fewer, reach = reach, list(accumulate(reversed(reach)))[::-1]
         starts, rest = [0], blocks - sum(fewer)
-        for least, most in zip(fewer, reach, strict=True):  # as many steps as can be have one evaluation less
+        for least, most in zip(fewer, reach, strict=True):  # as many steps as possible get by with one evaluation less
             more = max(0, min(rest, most - least))
             starts, rest = [*starts, starts[-1] + least + more], rest - more
         return [start * sizes.block for start in starts if start < blocks]
 
     def bytes_for(self, sizes: Sizes) -> int:
-        """What kept states and the rows of a segment may take."""
+        """The bytes that saved states and the rows of a segment may take."""
         if self.budget is not None:
             return self.budget
         short = least_budget(sizes._replace(rows=min(sizes.rows, CHECKPOINT_STEPS)))
@@ -78,7 +78,7 @@ class Checkpoint(Storage):
 
 @lru_cache(maxsize=64)
 def least_budget(sizes: Sizes) -> int:
-    """The fewest bytes with which one more evaluation covers all steps, to within one block."""
+    """The fewest bytes with which one more evaluation per step suffices, to within one block of rows."""
     unit = sizes.row * sizes.block
 
     def covers(budget: int) -> bool:

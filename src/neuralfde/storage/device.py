@@ -30,7 +30,7 @@ class Device(Storage):
 
 
 class DeviceTape:
-    """A buffer, one row a step; ``first`` is the step of its first row."""
+    """A buffer with one row per step; ``first`` is the step of its first row."""
 
     def __init__(self, buffer: Tensor, dtype: torch.dtype, first: int = 0) -> None:
         self.buffer = buffer

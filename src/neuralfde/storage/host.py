@@ -53,7 +53,7 @@ class Host(Storage):
 
 
 class FileTape:
-    """A temporary file of rows; it has no name and goes away with the tape."""
+    """A temporary file of rows without a name; it is deleted together with the tape."""
 
     def __init__(self, folder: str, shape: tuple[int, ...], stored: torch.dtype, dtype: torch.dtype, rows: int) -> None:
         self.rows, self.dtype = rows, dtype
@@ -64,7 +64,7 @@ class FileTape:
             self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         except OSError as error:
             raise InputError(
-                f"Host(path={folder!r}) takes no file: {error.strerror}. Give a folder that exists and can be "
+                f"Host(path={folder!r}): no file can be made: {error.strerror}. Give a folder that exists and can be "
                 "written to."
             ) from error
         self.close = weakref.finalize(self, self.file.close)
@@ -103,5 +103,5 @@ class FileTape:
 
     @property
     def bytes(self) -> int:
-        """See ``Tape``; the block in memory."""
+        """See ``Tape``: the block that is in memory."""
         return len(self.memory)

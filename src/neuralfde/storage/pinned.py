@@ -1,4 +1,4 @@
-"""Rows of a GPU in pinned host memory, moved by a side stream while the device computes."""
+"""Rows of a GPU in pinned host memory, copied on a side stream while the device computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..base.policy import PINNED_BYTES
 
 
 class PinnedTape:
-    """Blocks of ``rows`` rows; two of them on the device, so that one moves while the other is used."""
+    """Blocks of ``rows`` rows. Two of them are on the device, so that one is copied while the other is used."""
 
     def __init__(
         self,
@@ -27,8 +27,8 @@ class PinnedTape:
         self.chunks: list[Tensor] = []
         self.stage = torch.empty(2, rows, *shape, dtype=stored, device=device)
         self.side = side_stream(device)
-        self.stage.record_stream(self.side)  # freed, it is not reused before its last transfer is done
-        self.moved = [torch.cuda.Event(), torch.cuda.Event()]  # when the transfer of each half was done
+        self.stage.record_stream(self.side)  # once freed, it is not reused before its last transfer is done
+        self.moved = [torch.cuda.Event(), torch.cuda.Event()]  # the end of the last transfer of each half
         self.reading = False
         self.coming: set[int] = set()
 
@@ -86,7 +86,7 @@ class PinnedTape:
             self.moved[half].record(self.side)
 
     def _fetch(self, block: int) -> None:
-        """Bring a block back; what the device still does with the half it lands in comes first."""
+        """Copy a block back, after the device has finished with the half that it goes to."""
         half = block % 2
         self.side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.side):
@@ -104,7 +104,7 @@ _SIDES: dict[torch.device, torch.cuda.Stream] = {}
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream per device for transfers."""
+    """The stream for transfers of a device."""
     if device not in _SIDES:
         _SIDES[device] = torch.cuda.Stream(device)
     return _SIDES[device]

@@ -1,4 +1,4 @@
-"""Time at its own pace: the mesh that a tolerance asks for."""
+"""Adaptive steps: the march that finds a mesh for a tolerance; jumps and events."""
 
 from .controller import Tolerance
 from .events import Cell, Event, Moment, root, samples_of, support, times_of

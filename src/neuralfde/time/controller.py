@@ -1,4 +1,4 @@
-"""How far off a step is, and how long the next one may be."""
+"""The estimated error of a step, and the size of the next one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tolerance:
 
     @staticmethod
     def read(rtol: float | None, atol: float | None, max_steps: int, dtype: torch.dtype) -> Tolerance:
-        """As a user gives it, for states of this dtype: without ``atol`` errors are relative to ``1 + |z|``."""
+        """The tolerance as a user gives it, for states of this dtype; ``atol`` is ``rtol`` by default."""
         rtol = 1e-4 if rtol is None else rtol
         atol = rtol if atol is None else atol
         real("rtol", rtol, above=0)
@@ -38,11 +38,11 @@ class Tolerance:
         return Tolerance(float(rtol), float(atol), max_steps)
 
     def times(self, factor: float) -> Tolerance:
-        """A larger tolerance."""
+        """A tolerance larger by this factor."""
         return replace(self, rtol=factor * self.rtol, atol=factor * self.atol)
 
     def scale(self, *states: Tensor) -> Tensor:
-        """The error that is allowed for each number."""
+        """The allowed error of each element, for the largest of these states."""
         largest = states[0].abs()
         for z in states[1:]:
             largest = torch.maximum(largest, z.abs())
@@ -51,9 +51,9 @@ class Tolerance:
 
 @dataclass
 class Trial:
-    """A step that was tried: the state and slope at its end, and the error of each number in units of what is allowed.
+    """A step that was tried: state and slope at its end, and the error of each element relative to what is allowed.
 
-    ``stiffness`` is ``w_0 |J|`` of an explicit step in units of what is stable.
+    ``stiffness`` is ``w_0 |J|`` of an explicit step, relative to the limit of stability.
     """
 
     state: Tensor
@@ -63,15 +63,15 @@ class Trial:
 
     @property
     def excess(self) -> float:
-        """The largest error; infinite where a number is not finite."""
+        """The largest error; infinite if an error is not finite."""
         found = float(self.error.max())
         return found if math.isfinite(found) else math.inf
 
 
 def next_length(length: float, excess: float, power: float, stiffness: float, order: float) -> float:
-    """The length that would have met the tolerance, with caution, for an error that goes like ``length^power``.
+    """The step size that would just have met the tolerance, less a margin, if the error grows like ``length^power``.
 
-    It keeps the stiffness, which goes like ``length^order``, below 1.
+    It also keeps the stiffness, which grows like ``length^order``, below 1.
     """
     factor = ADAPTIVE_CAUTION * max(excess, 1e-10) ** (-1 / power)
     stable = stiffness ** (-1 / order) if stiffness > 0 else math.inf
@@ -79,10 +79,10 @@ def next_length(length: float, excess: float, power: float, stiffness: float, or
 
 
 def cell_error(rows: list[Tensor], lengths: list[float], linear: bool) -> Tensor:
-    """How far a slope, or a state, is in the mean from what a rule takes it to be on the newest cell.
+    """The mean distance of a slope (or a state) from its approximation on the newest cell.
 
-    A linear rule leaves ``h²/6 |v[t_{n-2}, t_{n-1}, t_n]|``, a constant one, or any on the first cell, half of the
-    change.
+    For a linear rule it is ``h²/6 |v[t_{n-2}, t_{n-1}, t_n]|``, a divided difference; for a constant rule, and on the
+    first cell, half of the change.
     """
     change, h = rows[-1] - rows[-2], lengths[-1]
     if not linear or len(rows) < 3:

@@ -20,9 +20,9 @@ from ..errors import InputError, InputTypeError
 
 
 class Jumps(NamedTuple):
-    """When the state jumps, since the start, and by how much: (jumps, groups, width).
+    """The times of jumps since the start, and their values, (jumps, groups, width).
 
-    ``values`` may also be a function from the row before a jump. ``moving`` are the times with their gradients.
+    ``values`` may also be a function of the row before a jump. If the times get gradients, ``moving`` has their graph.
     """
 
     times: tuple[float, ...]
@@ -30,22 +30,22 @@ class Jumps(NamedTuple):
     moving: Tensor | None = None
 
     def steps(self, elapsed: Tensor) -> Tensor:
-        """Which jumps have happened at these times since the start, 1 or 0: (jumps, times)."""
+        """1 if a jump has happened at a time since the start, otherwise 0: (jumps, times)."""
         return (elapsed[None] >= torch.tensor(self.times, dtype=torch.float64)[:, None]).to(torch.float64)
 
     @property
     def rows(self) -> Tensor:
-        """The values, where they are known."""
+        """The values, if they are not a function."""
         assert isinstance(self.values, Tensor)
         return self.values
 
     def by(self, k: int, before: Tensor) -> Tensor:
-        """The value of a jump, without gradient."""
+        """The value of jump ``k`` without gradient, for this row before it."""
         return self.values.detach()[k] if isinstance(self.values, Tensor) else self.values(before)
 
 
 def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
-    """``(times, values)`` as a user gives them, values stacked along a first axis in the structure of ``z0``."""
+    """Read ``(times, values)`` as a user gives them, with values stacked along a first axis in the structure of z0."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InputTypeError("jumps= must be a pair (times, values), values stacked along a first axis like z0.")
     at = reals("the times of jumps=", given[0]).to("cpu", torch.float64).reshape(-1)
@@ -57,9 +57,9 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     apart = 2 * JUMP_LENGTH * (end - start)
     if not times or not all(b - a > apart for a, b in itertools.pairwise([start, *times])) or not times[-1] <= end:
         raise InputError(
-            f"the times of jumps= must increase, after the initial time {start:g} and up to {end:g}. A jump "
-            "at the initial time belongs to z0, two at one time are one by the sum of both; leave later ones out, and "
-            "jumps= where there are none."
+            f"the times of jumps= must increase, after the initial time {start:g} and up to {end:g}. Add a jump at the "
+            "initial time to z0; give two jumps at one time as the sum of both; leave later ones out, and jumps= "
+            "itself if there are none."
         )
     since = tuple(x - start for x in times)
     if callable(values):
@@ -68,7 +68,7 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
 
 
 def value_of_jump(value: Callable[[Any], Any], before: Any) -> Any:
-    """By how much the state jumps, as a function of the state before, checked."""
+    """The value of a jump as a function of the state before it, checked."""
     found = value(before)
     if not alike(found, before):
         raise InputError(
@@ -95,9 +95,9 @@ def _rows(values: Any, count: int, structure: Structure) -> Tensor:
 
 
 def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor, lags: tuple[Tensor, ...] = ()) -> Request:
-    """The request with two points for each jump, just before it and at it; so too where a delayed state jumps."""
+    """The request with two grid points for each jump, just before it and at it, also for jumps of delayed states."""
     if wanted.series:
-        raise InputError("jumps= and times for each sample do not go together: give all times in one row, t.unique().")
+        raise InputError("jumps= do not work with times for each sample: give all times in one row, t.unique().")
     grid = wanted.grid
     whole = float(grid.elapsed[-1])
     apart, times = 2 * JUMP_LENGTH * whole, list(jumps.times)
@@ -119,21 +119,21 @@ def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor, lags: tuple[Ten
         moving = torch.cat([fixed, moved - JUMP_LENGTH * whole, moved])[sources]
     mesh = Grid.through(grid.start, points, moving)
     asked, terminal = read_times(t)
-    slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be in float32
+    slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be float32
     inner = [_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]]
-    if moving is not None:  # a time that is asked for stays where it is: just before a point that moves with a lag
+    if moving is not None:  # output times are fixed: one at a point that moves with a lag is put just before it
         inner = [x - apart if x in times[len(jumps.times) :] else x for x in inner]
     positions = (0.0, *replace(mesh, start=0.0).positions(inner), float(mesh.steps))
     return Request(mesh, positions[-1:] if terminal else positions, terminal)
 
 
 def _crowded(points: Tensor, jumps: Tensor) -> Tensor:
-    """Points so shortly after a jump that a step from them would begin where the solution is steepest."""
+    """Grid points so soon after a jump that a step from them would begin where the solution is steepest."""
     lengths = torch.cat([points[1:] - points[:-1], points.new_zeros(1)])
     late = points[:, None] - jumps
     return ((late > 0) & (late < JUMP_CLEARANCE * lengths[:, None])).any(1)
 
 
 def _snapped(x: float, jumps: tuple[float, ...], slack: float) -> float:
-    """A time that is that of a jump, to rounding, is it: the state there is the one after the jump."""
+    """The time of a jump if ``x`` equals it up to rounding: the state there is the one after the jump."""
     return next((k for k in jumps if abs(x - k) <= slack), x)

@@ -1,4 +1,4 @@
-"""The past of a march whose steps are not known beforehand: exponentials that move only when a step is accepted."""
+"""The past of a march whose steps are not known in advance: exponential sums, updated when a step is accepted."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..weights.meshes import share_ahead
 
 
 class Past:
-    """``Y_i = ∫ e^{-s_i (t - τ)} v(τ) dτ`` for each rule of the cells, at the time that has been reached.
+    """The sums ``Y_i = ∫ e^{-s_i (t - τ)} v(τ) dτ`` for each quadrature rule, at the current time t.
 
     Args:
         cells: the rule of each sum.
         order: (groups,), float64.
         gain: (groups,), a factor of all weights.
-        shortest: no step is shorter, as far as one knows; a shorter one adds exponentials.
+        shortest: the smallest step size that is expected; a smaller one adds exponentials.
         longest: the whole horizon.
         tol: the relative error of the kernel.
         initial: z_0, (groups, width).
@@ -34,10 +34,10 @@ class Past:
         initial: Tensor,
     ) -> None:
         self.cells, self.order, self.gain, self.tol, self.longest = cells, order, gain, tol, longest
-        kept = ["linear" if c == "ahead" else c for c in cells]  # but for the newest cell they are the same
+        kept = ["linear" if c == "ahead" else c for c in cells]  # these differ only on the newest cell
         self.rules = tuple(dict.fromkeys(kept))
         self.places = [self.rules.index(rule) for rule in kept]
-        self.initial, self.length, self.age = initial, 0.0, 0.0  # the newest cell, and all since the last jump
+        self.initial, self.length, self.age = initial, 0.0, 0.0  # lengths of the last cell, and since the last jump
         self.sums = initial.new_zeros(initial.shape[0], len(self.rules), 0, initial.shape[1])
         self.slopes: list[Tensor] = []
         self.column = order[:, None].to(initial.device)
@@ -46,7 +46,7 @@ class Past:
         self._take(shortest)
 
     def begin(self, slope: Tensor) -> None:
-        """Slopes begin with this one: at the initial time, or behind a jump."""
+        """Set the first slope: at the initial time, or after a jump."""
         self.slopes, self.length, self.age = [slope], 0.0, 0.0
 
     def trial(self, length: float) -> tuple[list[Tensor], Tensor]:
@@ -67,28 +67,28 @@ class Past:
         return found, weights[0][0][:, 0].to(like)
 
     def reach(self, time: float, rate: float) -> Tensor:
-        """What an error of all slopes over this time makes of the state, (groups, 1), where ``D^β e = rate · e`` lets
-        it fade.
+        """By which factor (groups, 1) a constant error of the slopes over this time enters the state.
 
-        ``t^β E_{β,β+1}(rate t^β)``, by its two ends: ``t^β/Γ(β+1)`` early, ``1/|rate|`` late.
+        With ``D^β e = rate · e`` it is ``t^β E_{β,β+1}(rate t^β)``, interpolated between its limits: ``t^β/Γ(β+1)``
+        early, ``1/|rate|`` late.
         """
         early = self.whole * time**self.column
         return early / (1 - min(rate, 0.0) * early)
 
     def accept(self, length: float, slope: Tensor) -> None:
-        """The step that was tried last is taken: its cell is folded in."""
+        """Accept the step that was tried last: add its cell to the sums."""
         p, q = self._cell(length, slope, 0)
         self.sums.mul_(self.fade.to(slope)[:, None])
         self.sums.addcmul_(p, self.slopes[-1][:, None, None]).addcmul_(q, slope[:, None, None])
         self.slopes, self.length, self.age = [*self.slopes[-2:], slope], length, self.age + length
 
     def _cell(self, length: float, like: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """What the integral over a cell gives the slopes at its ends, for the exponentials from ``first`` on."""
+        """The weights of the slopes at both ends of a cell in its integral, for the exponentials from ``first`` on."""
         p, q = cell_integrals(self.rules, length, self.rates[first:])
         return p[..., None].to(like), q[..., None].to(like)  # (rules, K, 1)
 
     def _take(self, shortest: float) -> None:
-        """Exponentials for lags down to this one; those that are there already stay."""
+        """Choose exponentials for lags down to this one; sums that exist are kept."""
         self.shortest, known = shortest, Rates.for_lags(shortest, self.longest, self.tol)
         self.rates = known.values.to(self.initial.device)
         self.coefficients = (self.gain * known.coefficients(self.order)).T[:, None, None].to(self.initial.device)
@@ -96,7 +96,7 @@ class Past:
         self.sums = torch.nn.functional.pad(self.sums, (0, 0, 0, missing))
 
     def _extend(self, length: float) -> None:
-        """Faster exponentials, for shorter lags: of the past they see the last cell and nothing else."""
+        """Add faster exponentials for shorter lags; only the last cell contributes to them, older ones have faded."""
         first = len(self.rates)
         self._take(length / 16)
         if self.length > 0:

@@ -1,4 +1,4 @@
-"""The mesh that a tolerance asks for: one trial step after the other, without gradients."""
+"""The march that finds a mesh for a tolerance: one trial step after the other, without gradients."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Equation:
     """``D^β z = f(t, z)`` from time 0, in rows (groups, width).
 
     Attributes:
-        slope: from a time and a row to its slope.
-        shape: a state as the scheme and ``slope`` take it.
+        slope: from a time and a state to its slope.
+        shape: the shape of a state for the scheme and for ``slope``.
         order: (groups,), float64.
         gain: (groups,), float64: a factor of all weights.
         initial: z_0, (groups, width).
-        known: from a time to what is known there before any slope, where that is not z_0.
+        known: from a time to the contribution of an observed past there, which replaces z_0.
     """
 
     slope: Callable[[float, Tensor], Tensor]
@@ -53,8 +53,8 @@ class Equation:
 
 @dataclass(frozen=True)
 class Found:
-    """The times at which steps of the solve end, half as long as those of the march, and how that went: how many steps
-    were rejected, and the last state."""
+    """The times at which the steps of the solve end, half as long as those of the march; the number of steps that were
+    rejected; and the last state."""
 
     times: Tensor
     rejected: int
@@ -71,11 +71,11 @@ def find_mesh(
     until: Callable[[float, Tensor], bool] | None = None,
     lag: float = math.inf,
 ) -> Found:
-    """March from 0 to ``end``. Nothing moves unless a step is accepted, so that a rejected one is simply forgotten.
+    """March from 0 to ``end``. Only accepted steps change anything, so that rejected ones need not be undone.
 
-    A march stops just before each jump and goes on from behind it, as from a new start. It ends where ``until`` says so
-    of an accepted step's time and state. No step is longer than ``lag``, after which ``slope`` looks at the states
-    again: as straight lines between steps, which are held to the tolerance too.
+    The march stops just before each jump and starts again after it. It ends at the first accepted step for which
+    ``until(time, state)`` is true. No step is longer than ``lag``, the shortest delay after which ``slope`` uses the
+    states again; these are linear between steps, and that error is held to the tolerance too.
     """
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
@@ -120,25 +120,25 @@ def find_mesh(
 
 
 def refuse_hopeless(march: Callable[[Tolerance], Found], tolerance: Tolerance) -> None:
-    """Raise where a tolerance takes far more steps than are allowed, by how their number grows towards it.
+    """Raise if a tolerance needs far more steps than are allowed, extrapolating from marches with larger tolerances.
 
-    A rule of second order over a change of size 1 takes about ``rtol^-½`` of them.
+    A rule of second order needs about ``rtol^-½`` steps for a change of size 1.
     """
     most, by = tolerance.max_steps, ADAPTIVE_COARSER
     if most < ADAPTIVE_FORESEEN or tolerance.rtol * most**2 > 1:
         return
     few, more = (len(march(tolerance.times(by**k)).times) for k in (3, 2))
     needed = more * (more / few) ** 2
-    if needed > 1.5 * most:  # what is foreseen is rather too few
+    if needed > 1.5 * most:  # a prediction, usually too low
         met = tolerance.times(by ** (2 - math.log(most / more) / math.log(more / few)))
         raise ConvergenceError(
             f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g} would take about {needed:.0e} steps. max_steps={most} "
-            f"meet about rtol={met.rtol:.0e}, atol={met.atol:.0e}. Use larger tolerances or max_steps=."
+            f"steps meet about rtol={met.rtol:.0e}, atol={met.atol:.0e}. Use larger tolerances or max_steps=."
         )
 
 
 def _halved(times: Tensor) -> Tensor:
-    """Times with one in the middle of each step, but for the tiny ones that end in a jump."""
+    """The times with a new one in the middle of each step, except the tiny steps that end in a jump."""
     found = times.new_empty(2 * len(times) - 1)
     found[::2] = times
     torch.lerp(times[:-1], times[1:], 0.5, out=found[1::2])
@@ -154,9 +154,9 @@ def _tried(
     equation: Equation, scheme: Scheme, stages: Stages | None, past: Past, time: float, length: float,
     states: list[Tensor], tolerance: Tolerance, again: bool,
 ) -> Trial | None:  # fmt: skip
-    """A step of this length from the last of ``states``, which will be looked at ``again``, or not.
+    """Try a step of this length from the last of ``states``; None if an implicit step is not solved.
 
-    None where an implicit one has no solution that can be found.
+    ``again``: the states will be used again by delays, so that their own error matters too.
     """
     before, shape, groups = states[-1], equation.shape, len(equation.order)
     sums, local = past.trial(length)
@@ -194,7 +194,7 @@ def _tried(
 
 
 def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
-    """The scheme with stages that are solved no closer than the tolerance sees, unless it says how close."""
+    """The scheme with stages solved only as accurately as the tolerance needs, unless it has its own tolerance."""
     if not isinstance(scheme, OneStage) or scheme.solver.tol is not None:
         return scheme
     return replace(scheme, solver=replace(scheme.solver, tol=ADAPTIVE_STAGE * tolerance.rtol))
@@ -203,10 +203,9 @@ def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
 def _rates(
     seen: list[tuple[Tensor, Tensor]], w0: Tensor, slope: Tensor, last: Tensor, scale: Tensor
 ) -> tuple[float, float, float]:
-    """How slopes change with the state in the direction between two evaluations, and how much, times w0, in all; both
-    are 0 where the two are the same but for rounding. And in how many steps like this one slopes change by their size.
-
-    All products at once: a device is looked at a single time.
+    """From the first and the last evaluation: the derivative of the slope along their difference, and its size times
+    ``w0``; both are 0 if the two evaluations differ only by rounding. Also the number of steps like this one in which
+    slopes change by their own size. All products are computed at once, with one transfer from the device.
     """
     (a, before), (b, after) = seen[0], seen[-1]
     change = after - before
@@ -224,7 +223,7 @@ def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
 
 
 def _first_length(equation: Equation, state: Tensor, slope: Tensor, tolerance: Tolerance) -> float:
-    """Over so long the state changes by a share of the root of the tolerance, and its slope as much again."""
+    """The step size over which the initial slope changes the state by a share of the root of the tolerance."""
     allowed = ADAPTIVE_FIRST * tolerance.scale(state) / math.sqrt(tolerance.rtol)
     order = equation.order.to(slope)[:, None]
     weight = torch.exp(-torch.lgamma(order + 1)) * equation.gain.to(slope)[:, None]
@@ -233,7 +232,7 @@ def _first_length(equation: Equation, state: Tensor, slope: Tensor, tolerance: T
 
 
 def _fitting(length: float, rest: float) -> float:
-    """The next step, such that the last two have about the same length."""
+    """The size of the next step: the last two before a stop get about the same size."""
     return rest if length >= rest else rest / 2 if 2 * length > rest else length
 
 
@@ -242,16 +241,16 @@ def _gave_up(
 ) -> str:
     limit = f"{2 * steps} steps" if 2 * steps >= tolerance.max_steps - 1 else f"a step of {length:.3g}"
     if trial is None:
-        culprit = "an implicit step has no solution that its solver finds"
+        culprit = "an implicit step could not be solved"
     elif not bool(torch.isfinite(trial.error).all()):
         culprit = "func, or the state, becomes NaN or infinite there"
     else:
         worst = int(trial.error.argmax())
         value, slope = float(state.flatten()[worst]), float(trial.slope.flatten()[worst])
-        culprit = f"the largest error is that of number {worst} of the state, z={value:.4g} with slope {slope:.4g}"
+        culprit = f"the largest error is that of element {worst} of the state, z={value:.4g} with slope {slope:.4g}"
     return (
         f"the solve to rtol={tolerance.rtol:g}, atol={tolerance.atol:g} has reached t={time:.6g} of {end:g} (from its "
-        f"start) and gives up with {limit}: {culprit}. A stiff equation wants method='trapezoid', one that jumps a "
-        "solve on either side of the jump; a solution that blows up has no value beyond. Else use larger tolerances or "
-        "max_steps=."
+        f"start) and gives up with {limit}: {culprit}. Use method='trapezoid' for a stiff equation, and a solve on "
+        "either side of a discontinuity; a solution that blows up has no values beyond. Otherwise use larger "
+        "tolerances or max_steps=."
     )

@@ -1,8 +1,8 @@
-"""A second rule on the slopes of a solve: what it says about the error of every step, without evaluating func again.
+"""The error of every step, estimated from the slopes of a solve by a second rule, without evaluating ``func`` again.
 
-A scheme sums slopes ``v_j`` with the weights of its step h. The same slopes, every other one, with the weights of the
-step 2h are a rule of the same order p embedded in it. Their difference over ``2^p - 1`` estimates the error of the sum.
-What a state has besides the sum (a corrector that was not run to its end, a truncated history) is added as it is.
+A scheme sums slopes ``v_j`` with the weights of its step size h. Every other slope, with the weights of 2h, gives an
+embedded rule of the same order p. The difference of the two, divided by ``2^p - 1``, estimates the error of the sum.
+What a state has besides the sum (a corrector that has not converged, a truncated history) is added in full.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def step_errors(kernel: Callable[[int], Kernel], rows: Tensor, slopes: Tensor, i
     """The estimated error of every row, (steps + 1, groups, width); odd rows get the mean of their neighbours.
 
     Args:
-        kernel: the weights on the grid that takes every ``stride``-th point.
+        kernel: a function from a stride to the weights on the grid of every ``stride``-th point.
         rows: the states (steps + 1, groups, width).
-        slopes: the values of func there.
+        slopes: the values of ``func`` there.
         initial: the initial values (initials, groups, width).
         gain: ``2^p - 1``.
     """
@@ -36,7 +36,7 @@ def step_errors(kernel: Callable[[int], Kernel], rows: Tensor, slopes: Tensor, i
 
 
 def _sums(kernel: Kernel, slopes: Tensor, initial: Tensor) -> Tensor:
-    """``base_n + Σ_{j≤n} w_{n,j} v_j`` for every n, in float64; by FFT where the weights depend on the lag alone."""
+    """``base_n + Σ_{j≤n} w_{n,j} v_j`` for every n, in float64; by FFT if the weights depend on the lag alone."""
     v, first = slopes.double(), initial.double()
     entering = v.clone()
     entering[: kernel.first] = 0
@@ -47,7 +47,7 @@ def _sums(kernel: Kernel, slopes: Tensor, initial: Tensor) -> Tensor:
         total = torch.einsum("njg,jgm->ngm", weights.permute(2, 0, 1).tril(-1).permute(1, 2, 0), entering)
     total += (local[..., None] if local.ndim > 1 else local[None, :, None]) * v
     for extra, slope in zip(() if kernel.start is None else kernel.start[0].detach().to(v), v, strict=False):
-        total += extra[..., None] * slope  # a short solve has fewer slopes than the rule has starting weights
+        total += extra[..., None] * slope  # a short solve may have fewer slopes than starting weights
     if kernel.base is None:
         total += first[0]
     else:

@@ -5,11 +5,11 @@ The substitution ``s = e^x`` in the Laplace integral of the kernel, and the trap
     t^{β-1}/Γ(β) = sin(πβ)/π ∫ e^{-t e^x} e^{(1-β)x} dx  ≈  Σ_i c_i e^{-s_i t}
 
 with ``s_i = e^{iΔ}``, ``c_i = Δ sin(πβ)/π s_i^{1-β}``; the error is about ``e^{-π²/Δ}`` (Trefethen and Weideman 2014).
-All terms up to the slowest node σ that is kept are ``C_0 - C_1 t`` as far as a tolerance sees, two geometric series; a
-constant and ``e^{-σt}`` get the same two moments. So the rates depend on no order, and the coefficients are analytic
-in it, also at β = 1, where the constant alone is left.
+All terms with rates up to the slowest rate σ that is kept add up to ``C_0 - C_1 t``, within the tolerance; both are
+geometric series. They are replaced by a constant and a multiple of ``e^{-σt}`` with the same two moments. So the rates
+do not depend on the order, and the coefficients are analytic in it, also at β = 1, where only the constant remains.
 
-Only what is older than the newest interval is summed like this; that one is integrated by the scheme's own rule.
+The newest cell is not summed like this: it is integrated by the rule of the scheme.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .uniform import power_or_zero
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates 0 and ``e^{iΔ}``, i = lowest … highest: for lags between a shortest and a longest one."""
+    """The rates 0 and ``e^{iΔ}``, i = lowest … highest."""
 
     spacing: float
     lowest: int
@@ -38,7 +38,7 @@ class Rates:
 
     @staticmethod
     def for_lags(shortest: float, longest: float, tol: float) -> Rates:
-        """As few as give the kernel to a relative error ``tol`` at all these lags."""
+        """The fewest rates that give the kernel with a relative error ``tol`` at all lags in this range."""
         digits = math.log(1 / tol)
         spacing = math.pi**2 / (digits + 3)
         lowest = math.floor(math.log(math.sqrt(tol) / longest) / spacing)
@@ -47,14 +47,14 @@ class Rates:
 
     @property
     def values(self) -> Tensor:
-        """(count,), float64."""
+        """All rates, (count,), float64."""
         x = torch.arange(self.lowest, self.highest + 1, dtype=torch.float64) * self.spacing
         return torch.cat([torch.zeros(1, dtype=torch.float64), torch.exp(x)])
 
     def coefficients(self, order: Tensor) -> Tensor:
-        """(count, groups) for orders (groups,) in (0, 1]; differentiable."""
+        """The coefficients (count, groups) for orders (groups,) in (0, 1]; differentiable."""
         rest = 1 - order
-        sine = torch.sin(math.pi * rest) / math.pi  # sin(πβ)/π without its rounding at β = 1
+        sine = torch.sin(math.pi * rest) / math.pi  # sin(πβ)/π, exactly 0 at β = 1
         x = torch.arange(self.lowest, self.highest + 1, dtype=torch.float64)[:, None] * self.spacing
         c = self.spacing * sine * torch.exp(rest * x)
         whole = torch.sinc(rest) * torch.exp(rest * x[0]) / _mean_decay(rest * self.spacing)
@@ -63,14 +63,13 @@ class Rates:
 
 
 def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor, rates: Rates) -> Kernel:
-    """The numbers of a scheme whose sums integrate by these rules, on increasing times (steps + 1,).
+    """The kernel of a scheme whose sums integrate by the rules ``cells``, on increasing times (steps + 1,).
 
-    ``weights`` are (sums, numbers + rates, groups): what the newest interval of each row gives the slope one step
-    before (and two, where a rule looks that far), then the coefficients of the exponentials. For a constant order
-    three numbers stand for all of the former, see :func:`newest`: the order in two parts, of which the first has few
-    digits, so that a state of any dtype knows it in full, and a factor of all weights. Derivatives take weights to be
-    linear in their numbers, so that others than constants have the table. As ``D^β_t = T^{-β} D^β_s``, a horizon T is
-    a factor T^β.
+    Its ``weights`` are (sums, numbers + rates, groups): first the weights of each row's newest cell for the slope one
+    step before (and two, if a rule needs it), then the coefficients of the exponentials. If the order is constant,
+    three numbers replace the former, see :func:`newest`: the order in two parts, so that no digit is lost in the dtype
+    of the state, and a factor of all weights. The table is needed otherwise, because the weights must be linear in
+    these numbers to be differentiated. Since ``D^β_t = T^{-β} D^β_s``, a horizon T is a factor T^β.
     """
     gain = torch.exp(order * torch.log(horizon))
     far = gain * rates.coefficients(order)
@@ -78,7 +77,7 @@ def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor
         rest = (order - order.to(torch.bfloat16).to(order)).detach()
         near = [torch.stack([order - rest, rest, gain])] * len(cells)
         local = gain.new_zeros(len(times), len(gain))
-        for k in range(0, len(times) - 1, OWN_WEIGHTS):  # a piece at a time: the table alone grows with the steps
+        for k in range(0, len(times) - 1, OWN_WEIGHTS):  # in parts, so that only the result grows with the steps
             lengths = times[k : k + OWN_WEIGHTS + 1].diff()[:, None]
             local[k + 1 : k + 1 + len(lengths)] = gain * newest(cells[0], order, lengths)[0]
     else:
@@ -95,7 +94,7 @@ def kernel(cells: tuple[str, ...], order: Tensor, times: Tensor, horizon: Tensor
 
 
 def _dense(cell: str, order: Tensor, times: Tensor, horizon: Tensor, rates: Rates, positions: Tensor) -> Tensor:
-    """See :func:`~.meshes.between`: the last two cells before each position as there, those before as exponentials."""
+    """As :func:`~.meshes.between`, with all but the last two cells before each position summed as exponentials."""
     steps = times.shape[0] - 1
     if positions.shape[1] > 1 or steps < DENSE_CELLS:
         return between(cell, order, times[:, None] * horizon)(positions)
@@ -114,7 +113,7 @@ def _dense(cell: str, order: Tensor, times: Tensor, horizon: Tensor, rates: Rate
         last = min(first + DENSE_CELLS, steps)
         ends = times[first + 1 : last + 1]
         p, q = (x[0] for x in cell_integrals((cell,), (ends - times[first:last])[:, None], s))  # (cells, K)
-        late = low - 1 >= last  # all cells of the block lie before: a product of factors
+        late = low - 1 >= last  # positions for which all cells of the block are distant: a product of two factors
         then = torch.exp(-(here[late] - ends[-1])[:, None] * s)[:, None] * far.T  # (times, groups, K)
         fade = torch.exp(-(ends[-1] - ends)[:, None] * s)
         amid = (low - 1 > first) & ~late
@@ -127,16 +126,16 @@ def _dense(cell: str, order: Tensor, times: Tensor, horizon: Tensor, rates: Rate
 
 
 def newest(cell: str, order: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What each row's newest interval gives the slopes at its end, one step before and two: (steps + 1, groups) each.
+    """The weights of each row's newest cell for the slopes at its end, one step before and two: (steps + 1, groups).
 
-    ``"ahead"``: linear, with the slope at its end on the straight line through the two before.
+    The rule ``"ahead"`` is linear, with the slope at the end extrapolated from the two before.
     """
     end = power_or_zero(lengths, order) * torch.exp(-torch.lgamma(order + 2))
     return by_rule(cell, order, end, share_ahead(lengths, torch.cat([lengths[:1], lengths[:-1]])))
 
 
 def by_rule(cell: str, order: Tensor, end: Tensor, share: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same from ``h^β/Γ(β+2)`` and what a straight line adds, see :func:`~.meshes.share_ahead`."""
+    """The same from ``end = h^β/Γ(β+2)`` and the share of extrapolation, see :func:`~.meshes.share_ahead`."""
     none = torch.zeros_like(end)
     if cell == "linear":
         return end, order * end, none
@@ -147,7 +146,7 @@ def by_rule(cell: str, order: Tensor, end: Tensor, share: float | Tensor) -> tup
 
 
 def _mean_decay(x: Tensor) -> Tensor:
-    """``(1 - e^{-x})/x``, 1 at 0 with the slope -1/2."""
+    """``(1 - e^{-x})/x``, by its series near 0."""
     small = x.abs() < 1e-4
     safe = torch.where(small, 1.0, x)
     return torch.where(small, 1 - x / 2 + x**2 / 6, -torch.expm1(-safe) / safe)

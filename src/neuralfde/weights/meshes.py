@@ -1,7 +1,7 @@
-"""Weights on any increasing grid: one row and one column for each point, differentiable in the order.
+"""Weights on any increasing grid: a matrix with one row and one column per point, differentiable in the order.
 
-``t`` is (steps + 1, groups); orders are (1 or steps + 1, groups), so that each row may have its own. All results are
-(rows, columns, groups), lower triangular; the diagonal is the weight of a row's own slope.
+``times`` are (steps + 1, groups); orders are (1 or steps + 1, groups), so that each row may have its own. All results
+are (rows, columns, groups), lower triangular; the diagonal is the weight of the slope at the new point.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..base.policy import AHEAD_SHORTEST
 from .kernel import Kernel
 from .uniform import power_or_zero
 
-# Gauss-Legendre points for cells at least their own length away from the row: the error is below 6^{-2·points}.
+# Gauss-Legendre points for a cell at least its own length away from the new point: the error is below 6^{-2·points}.
 _POINTS = 10
 
 
 def kernel_on(cells: tuple[str, ...], order: Tensor, times: Tensor) -> Kernel:
-    """A kernel of full matrices, one for each sum; with continuous output where one order holds for all rows."""
+    """A kernel of full matrices, one for the rule of each sum; with continuous output if all rows have one order."""
     linear = cache(partial(trapezoid, order, times))
     rules: dict[str, Callable[[], Tensor]] = {
         "linear": linear,
@@ -42,10 +42,10 @@ def kernel_of(*matrices: Tensor, first: int = 0, dense: Callable[[Tensor], Tenso
 
 
 def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Tensor], Tensor]:
-    """Weights (positions, steps + 1, groups) of the slopes at positions between points: all cells up to each, the last
-    in part.
+    """A function from positions between grid points to weights of the slopes, (positions, steps + 1, groups).
 
-    The slope in a cell is that of its left or right end, or linear between them.
+    They integrate over all cells up to the position, the last in part. The slope in a cell is that of its left or right
+    end, or linear between them.
     """
 
     def rows(positions: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Tensor], Tenso
         whole, left = _integrals(order, past, gap[:, :-1], gap[:, 1:].clamp(min=0), length)
         empty = torch.zeros_like(whole[:, :1])
         if cell == "linear":
-            # the part of the last cell sees the slope at its right end from its share of the way
+            # at the position, the slope is interpolated: only this share of it is that of the right end
             right = (whole - left) * torch.where(j == newest, share, 1.0)
             found = torch.cat([whole - right, empty], dim=1) + torch.cat([empty, right], dim=1)
         else:
@@ -71,8 +71,8 @@ def between(cell: str, order: Tensor, times: Tensor) -> Callable[[Tensor], Tenso
 
 
 def one_cell(order: Tensor, here: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-    """The integral of ``(here - s)^{β-1}/Γ(β)`` over [start, end], or up to ``here``, and that times the share of the
-    start: (times, groups) each, for one cell of each time."""
+    """The integral of ``(here - s)^{β-1}/Γ(β)`` over the cell [start, end], at most up to ``here``, and the share of
+    its left end: (times, groups) each, for one cell per time."""
     near, far = (here - end).clamp(min=0)[:, None], (here - start)[:, None]
     length = torch.minimum(end, here)[:, None] - start[:, None]
     whole, left = _integrals(order, length > 0, far, near, length)
@@ -81,14 +81,14 @@ def one_cell(order: Tensor, here: Tensor, start: Tensor, end: Tensor) -> tuple[T
 
 
 def rectangle(order: Tensor, times: Tensor, implicit: bool) -> Tensor:
-    """``[(t_n - t_j)^β - (t_n - t_{j+1})^β] / Γ(β+1)``, for the slope at the left or (implicit) right end of a cell."""
+    """``[(t_n - t_j)^β - (t_n - t_{j+1})^β] / Γ(β+1)`` for the slope at the left or (implicit) right end of a cell."""
     cells = _on_points(order, times)[0] / torch.exp(torch.lgamma(order + 1))[:, None]
     empty = torch.zeros_like(cells[:, :1])
     return torch.cat([empty, cells] if implicit else [cells, empty], dim=1)
 
 
 def trapezoid(order: Tensor, times: Tensor) -> Tensor:
-    """The integral of ``(t_n - s)^{β-1}/Γ(β)`` against the piecewise linear hat of each point."""
+    """The integral of ``(t_n - s)^{β-1}/Γ(β)`` against the piecewise linear hat function of each point."""
     whole, left = _on_points(order, times)
     gain = torch.exp(-torch.lgamma(order + 1))[:, None]
     empty = torch.zeros_like(whole[:, :1])
@@ -96,8 +96,8 @@ def trapezoid(order: Tensor, times: Tensor) -> Tensor:
 
 
 def ahead(matrix: Tensor, times: Tensor) -> Tensor:
-    """From the trapezoid rule that with a row's own slope on the straight line through the two before, or equal to the
-    first."""
+    """The trapezoid rule with the slope at the new point extrapolated: by the straight line through the two slopes
+    before, or, in the first step, equal to the first slope."""
     length = times[1:] - times[:-1]
     own = matrix.diagonal(dim1=0, dim2=1).T[1:]
     share = torch.cat([torch.zeros_like(length[:1]), share_ahead(length[1:], length[:-1])])
@@ -107,9 +107,9 @@ def ahead(matrix: Tensor, times: Tensor) -> Tensor:
 
 
 def share_ahead(length: Any, before: Any) -> Any:
-    """How much of the last change of the slope a straight line adds over a cell, from the length of the one before.
+    """The ratio of the lengths of a cell and the cell before: extrapolation adds this share of the last change.
 
-    None behind a cell that is tiny beside it: the first one, or one that ends in a jump.
+    It is 0 after a cell that is tiny compared with the new one, such as the short cell before a jump.
     """
     meant = before > AHEAD_SHORTEST * length
     if isinstance(meant, bool):
@@ -118,7 +118,7 @@ def share_ahead(length: Any, before: Any) -> Any:
 
 
 def extrapolated(matrix: Tensor, times: Tensor) -> Tensor:
-    """From the matrix of all states that of their straight lines through the two before; the first stays as it is."""
+    """From the rows of all states, those of the states extrapolated from the two before; the first is kept."""
     length = times[1:] - times[:-1]
     share = torch.cat([torch.zeros_like(length[:1]), length[1:] / length[:-1]])[:, None]
     before = torch.cat([torch.zeros_like(matrix[:1]), matrix[:-2]])
@@ -137,11 +137,11 @@ def l1(order: Tensor, times: Tensor) -> Tensor:
 
 
 def _on_points(power: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`_integrals` over the cells before each point, zero elsewhere."""
+    """:func:`_integrals` over the cells before each point, zero elsewhere: (points, cells, groups) each."""
     points = times.shape[0]
     n, j = torch.tril_indices(points, points - 1, -1)
     here, start, end = times[n], times[j], times[j + 1]
-    # not the difference of the ends: a tiny first cell would vanish
+    # lengths are computed from the times, not as far - near: a tiny first cell would vanish
     q = power if len(power) == 1 else power[n]
     found = _integrals(q, torch.tensor(True), here - start, here - end, end - start)
     whole, left = (x.new_zeros(points, points - 1, *x.shape[1:]).index_put((n, j), x) for x in found)
@@ -151,8 +151,8 @@ def _on_points(power: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
 def _integrals(q: Tensor, past: Tensor, far_end: Tensor, near_end: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """``q ∫ x^{q-1} dx`` and ``q ∫ x^{q-1} (x-B)/(A-B) dx`` over [B, A] = [near_end, far_end], zero unless ``past``.
 
-    Next to the row the powers are subtracted as they stand; farther away that would cancel, and the integrand is so
-    smooth that a few Gauss points give it to rounding.
+    Close to the new point the powers are subtracted directly. Farther away this would cancel, but there the integrand
+    is so smooth that a few Gauss points integrate it to rounding.
     """
     far_end, near_end = torch.where(past, far_end, 2.0), torch.where(past, near_end, 1.0)
     length = torch.where(past, length, 1.0)

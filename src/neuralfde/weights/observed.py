@@ -1,6 +1,6 @@
-"""What an observed window contributes to all later times.
+"""The contribution of an observed window to all later times.
 
-A state φ known on [-a, 0] has slopes ``D^β φ``, and the equation goes on as
+A state φ known on [-a, 0] has slopes ``D^β φ``, and the equation continues as
 ``z(t) = φ(-a) + ∫_{-a}^0 k(t-s) (D^β φ)(s) ds + ∫_0^t k(t-s) f ds``. For φ linear between its samples the second
 term has a closed form: as ``D^β φ = I^{1-β} φ'``, it is ``∫ φ'(-r) G(r/t) dr`` with
 ``G(x) = sin(πβ)/π ∫_0^x y^{-β}/(1+y) dy``, which is 1 at t = 0, so that z(0) = φ(0), and fades as t grows.
@@ -11,26 +11,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Terms of a series whose ratio is at most 1/2.
+# Terms of a series with a ratio of at most 1/2, for float64.
 _TERMS = 54
 
 
 def observed(order: Tensor, back: Tensor, ahead: Tensor) -> Tensor:
-    """The weights (samples, times, groups) of the samples of a window in what it contributes to later times.
+    """The weights of the samples of a window in its contribution to later times, (samples, times, groups).
 
     Args:
         order: (groups,), up to 1.
-        back: (samples,), how long ago they were taken, decreasing to 0.
-        ahead: (times,), the time since then.
+        back: (samples,), how long before the start they were taken, descending to 0.
+        ahead: (times,), the times since the start.
     """
     whole = _integral(order, back[:, None, None], ahead[:, None])
-    share = (whole[:-1] - whole[1:]) / (back[:-1] - back[1:])[:, None, None]  # of each cell's change in the state
+    share = (whole[:-1] - whole[1:]) / (back[:-1] - back[1:])[:, None, None]  # the weight of the change over each cell
     end = torch.zeros_like(share[:1])
     return torch.cat([1 - share[:1], -(share[1:]), end]) + torch.cat([end, share[:-1], share[-1:]])
 
 
 def _integral(order: Tensor, r: Tensor, t: Tensor) -> Tensor:
-    """``∫_0^r G(s/t) ds`` without cancellation: a series in r/(r+t), or in t/(r+t) where that is smaller."""
+    """``∫_0^r G(s/t) ds`` without cancellation: a series in r/(r+t) or in t/(r+t), whichever is smaller."""
     later, before, rest = t > 0, r > 0, 1 - order
     t, r = torch.where(later, t, 1.0), torch.where(before, r, 1.0)
     late = r <= t

@@ -1,4 +1,4 @@
-"""Starting weights: what makes a convolution quadrature exact for the powers a solution begins with (Lubich 1986)."""
+"""Starting weights, which make a convolution quadrature exact for the first powers of a solution (Lubich 1986)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ APART = 0.05
 def starting_weights(weights: Tensor, order: Tensor) -> Tensor:
     """``s_{n,j}`` with ``Σ_j (w_{n-j} + s_{n,j}) j^γ = Γ(γ+1)/Γ(γ+β+1) n^{γ+β}`` for γ in {0, β, 2β, 1}, γ ≤ 1.
 
-    ``weights`` are those of step 1, (steps + 1, groups). The result is (starts, steps + 1, groups). Row ``n`` can use
-    the slopes 0 … n only, so the first rows take the first ``n + 1`` exponents: no step depends on a later one.
-    Exponents within 0.05 of 1 are left to 1 itself, so the weights jump where β or 2β passes 0.95.
+    ``weights`` are those of step size 1, (steps + 1, groups). The result is (starts, steps + 1, groups). Row ``n`` can
+    use only the slopes 0 … n, so the first rows use the first ``n + 1`` exponents. Exponents within 0.05 of 1 are
+    replaced by 1, so the weights are discontinuous where β or 2β passes 0.95.
     """
     result = torch.zeros(4, *weights.shape, dtype=torch.float64)
     values = order.detach()

@@ -4,10 +4,9 @@ All schemes are one equation (``v_j = f(t_j, z_j)``)::
 
     c_n = base_n + Σ_{j<n} w_{n-j} v_j + Σ_{j<k} s_{n,j} v_j,      z_n = local(t_n, c_n)
 
-so a scheme is a :class:`~neuralfde.weights.kernel.Kernel`: the numbers ``w``, ``s`` and the weight ``w_0`` of the local
-stage.
-Everything is computed in float64, whatever the dtype of the state, by formulas without cancellation.
-Orders are tensors of shape (groups,): one group of channels shares one order.
+so a scheme is a :class:`~neuralfde.weights.kernel.Kernel`: the weights ``w``, ``s`` and the weight ``w_0`` of the local
+stage. Everything is computed in float64, whatever the dtype of the state, by formulas without cancellation. Orders are
+tensors of shape (groups,): the elements of a group share one order.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def scale(order: Tensor, step: float | Tensor, shift: float) -> Tensor:
 
 
 def log(step: float | Tensor) -> Tensor:
-    """``log h`` in float64, of one step or of one for each group."""
+    """``log h`` in float64, for one step size or one per group."""
     return torch.log(torch.as_tensor(step, dtype=torch.float64))
 
 
@@ -61,7 +60,7 @@ def grunwald_letnikov(order: Tensor, step: float | Tensor, steps: int) -> Tensor
 def l1(order: Tensor, step: float | Tensor, steps: int) -> Tensor:
     """``h^β Γ(2-β)`` times the coefficients of ``1/δ(ξ)``, ``δ = (1-ξ) Σ [(i+1)^{1-β} - i^{1-β}] ξ^i``.
 
-    Solving the L1 recurrence for the new value once and for all turns it into a plain convolution of the slopes.
+    Solving the L1 recurrence for the new value turns it into a convolution of the slopes.
     """
     return torch.exp(order * log(step) + torch.lgamma(2 - order)) * l1_weights(order, steps + 1)
 
@@ -96,13 +95,13 @@ def power_or_zero(base: Tensor, power: Tensor) -> Tensor:
 
 
 def powers_of_lags(positions: Tensor, nodes: range, power: Tensor) -> Tensor:
-    """``(p - j)^a`` for positions (times, 1 or groups) in steps and nodes j, 0 for p ≤ j: (times, nodes, groups)."""
+    """``(p - j)^a``, 0 if p ≤ j, for positions p (times, 1 or groups) and grid points j: (times, nodes, groups)."""
     j = torch.arange(nodes.start, nodes.stop, dtype=torch.float64)
     return power_or_zero(positions[:, None] - j[:, None], power)
 
 
 def _binomial_tail(m: Tensor, power: Tensor, degrees: range) -> Tensor:
-    """``m^a Σ_k binom(a, k) m^{-k}`` over the given degrees, by Horner from the smallest term."""
+    """``m^a Σ_k binom(a, k) m^{-k}`` over the given degrees, by Horner's rule from the smallest term."""
     k = torch.arange(1, degrees[-1] + 1, dtype=torch.float64)[:, None]
     coefficients = running_product((power - k + 1) / k)[degrees.start - 1 :: degrees.step]
     ratio = m ** -float(degrees.step)

@@ -1,1 +1,1 @@
-"""Data sets the experiments train on."""
+"""The data sets of the experiments."""

@@ -12,7 +12,7 @@ from neuralfde.errors import InputError, nearest
 
 
 def augment(images: Tensor, kinds: str, pad: int, generator: torch.Generator) -> Tensor:
-    """Apply the named changes in their order.
+    """Apply the named changes one after the other.
 
     Args:
         images: grey values in [0, 1], background 0.
@@ -36,7 +36,7 @@ def augment(images: Tensor, kinds: str, pad: int, generator: torch.Generator) ->
 
 
 def random_crop(images: Tensor, pad: int, generator: torch.Generator) -> Tensor:
-    """Pad with background, then cut the original size out at a random place."""
+    """Pad with background, then crop to the original size at a random position."""
     count, _, rows, columns = images.shape
     shift = torch.randint(0, 2 * pad + 1, (2, count, 1), generator=generator, device=images.device)
     y = shift[0] + torch.arange(rows, device=images.device)
@@ -69,12 +69,12 @@ def random_elastic(
     bend: float = 1.2,
     knots: int = 5,
 ) -> Tensor:
-    """Turn, scale, shear and bend each image by a share of its own, from nothing to all, in one interpolation.
+    """Turn, scale, shear and bend each image by a random share between 0 and 1, in one interpolation.
 
     Simard et al., "Best practices for convolutional neural networks applied to visual document analysis", 2003. The
-    displacements are normal, of ``bend`` pixels, at ``knots × knots`` points, and smooth between them: with five on 28
-    pixels, neighbouring pixels move apart by as much as theirs do. The interpolation is cubic: a linear one blurs
-    strokes, and the images of a test are not blurred.
+    displacements are normally distributed, with a deviation of ``bend`` pixels, at ``knots × knots`` points, and smooth
+    between them: with five on 28 pixels, neighbouring pixels move apart by as much as theirs do. The interpolation is
+    cubic: a linear one would blur strokes, and test images are not blurred.
     """
     count, _, rows, columns = images.shape
     drawn = torch.rand(5, count, generator=generator, device=images.device)
@@ -94,7 +94,7 @@ def random_bend(images: Tensor, generator: torch.Generator) -> Tensor:
 def affine_grid(images: Tensor, drawn: Tensor, degrees: float, scale: float, shear: float) -> Tensor:
     """Where each pixel of a turned, scaled and sheared image comes from: (batch, rows, columns, 2).
 
-    ``drawn`` (4, batch) says by which part of the angle, of the scale of either axis and of the shear, -1 to 1.
+    ``drawn`` (4, batch) are the shares of the angle, of the scale of either axis and of the shear, from -1 to 1.
     """
     angle = drawn[0] * math.radians(degrees)
     cos, sin, skew = torch.cos(angle), torch.sin(angle), drawn[3] * shear

@@ -1,4 +1,4 @@
-"""Finding raw data files and making sure that they are the right ones before anything reads them."""
+"""Finding raw data files and verifying them before anything reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 2**30
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:
-    """The data folder: ``root``, or the one the environment variable ``NEURALFDE_DATA`` names."""
+    """The data folder: ``root``, or the one in the environment variable ``NEURALFDE_DATA``."""
     chosen = root if root is not None else os.environ.get(ROOT_VARIABLE)
     if chosen is None:
         raise InputError(f"No data folder is given. Pass root=, or set the environment variable {ROOT_VARIABLE}.")
@@ -29,7 +29,7 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
 
 
 def existing_root(root: str) -> None:
-    """A reader of the option ``data``, which refuses a folder that is not there before anything starts."""
+    """Reads the option ``data``; a folder that does not exist is refused before anything starts."""
     if not data_root(root).is_dir():
         raise InputError("there is no such folder. Give one that exists, with the raw files below it.")
 
@@ -51,13 +51,13 @@ def read_checked(path: Path, accepted: Iterable[str]) -> bytes:
 
 
 def missing(name: str, looked_for: Iterable[Path], remedy: str) -> InputError:
-    """The error for data that is not there: where it was looked for, and what to do."""
+    """The error for missing data: where it was expected, and what to do."""
     places = ", ".join(str(path) for path in looked_for)
     return InputError(f"{name} is not in the data folder. Looked for: {places}. {remedy}")
 
 
 def download(urls: Iterable[str], path: Path, accepted: Iterable[str], timeout: float = 60.0) -> None:
-    """Fetch the first of ``urls``, all https, that answers with the right file; nothing else reaches ``path``."""
+    """Fetch the file from the first of ``urls``, all https, that has the right one; nothing else is written to path."""
     accepted, failures = tuple(accepted), []
     partial = path.with_name(path.name + ".part")
     try:
@@ -77,7 +77,7 @@ def download(urls: Iterable[str], path: Path, accepted: Iterable[str], timeout: 
 
 
 def _fetch(url: str, partial: Path, accepted: tuple[str, ...], timeout: float) -> str | None:
-    """Read what a mirror sends piece by piece into a file; what went wrong, or None."""
+    """Write what a mirror sends to a file, piece by piece; returns what went wrong, or None."""
     if not url.startswith("https://"):
         return "not fetched, since it is not https"
     seen, size = hashlib.sha256(), 0

@@ -53,14 +53,14 @@ def load_graph(
     Args:
         name: one of :data:`GRAPH_NAMES`.
         root: the data folder; default: the environment variable ``NEURALFDE_DATA``.
-        seed: of the random split. The ogbn graphs have one fixed split.
+        seed: that of the random split. The ogbn graphs have one fixed split.
         development_seed: see :func:`neuralfde_experiments.data.splits.grand_split`.
-        largest_component: keep the largest connected component only; of Cora, CiteSeer, … alone.
+        largest_component: keep only the largest connected component; applies to Cora, CiteSeer, … only.
         normalise: divide each node's features by their sum, as torch_geometric's ``NormalizeFeatures``.
 
     Shapes:
         ``x`` (N, F) float32, ``y`` (N,) int64, ``edge_index`` (2, E) int64, ``train_mask``, ``val_mask``, ``test_mask``
-        (N,) bool; ``name`` and ``num_classes`` beside them.
+        (N,) bool; also ``name`` and ``num_classes``.
     """
     key = _canonical(name)
     if key in OGB_GRAPHS:
@@ -96,12 +96,12 @@ def normalise_rows(x: Tensor) -> Tensor:
 
 
 def random_waves(x: Tensor, frequency: float) -> Tensor:
-    """Turn features that are numbers, not marks, into waves, so that a linear map can tell close numbers apart.
+    """Add waves of numerical features (not of flags), so that a linear map can tell close numbers apart.
 
-    A column with more than two values is shifted and scaled to mean 0 and deviation 1, ``u``, and ``sin(w u)`` and
-    ``cos(w u)`` stand beside it for :data:`WAVES` frequencies ``w``, drawn once from a normal distribution of deviation
-    ``frequency``: the random features of Rahimi and Recht (NeurIPS 2007), of one number at a time. Other columns stay
-    as they are.
+    A column with more than two values is shifted and scaled to mean 0 and deviation 1, ``u``, and gets further columns
+    ``sin(w u)`` and ``cos(w u)`` for :data:`WAVES` frequencies ``w``, drawn once from a normal distribution with
+    deviation ``frequency``: the random features of Rahimi and Recht (NeurIPS 2007), for single numbers. Other columns
+    stay as they are.
     """
     numbers = torch.tensor([len(column.unique()) > 2 for column in x.T], device=x.device)
     u = x[:, numbers]
@@ -112,14 +112,14 @@ def random_waves(x: Tensor, frequency: float) -> Tensor:
 
 
 def undirected(edge_index: Tensor, nodes: int) -> Tensor:
-    """Both directions of every edge, each once, sorted by source then target; self loops are dropped."""
+    """Both directions of every edge, each once, sorted by source, then target; without self loops."""
     source, target = edge_index[:, edge_index[0] != edge_index[1]]
     key = torch.unique(torch.cat([source * nodes + target, target * nodes + source]))
     return torch.stack([key // nodes, key % nodes])
 
 
 def largest_component_of(edge_index: Tensor, nodes: int) -> Tensor:
-    """Mask of the nodes in the largest connected component (of equal ones, that of the lowest node)."""
+    """A mask of the nodes in the largest connected component (among equals, the one with the lowest node)."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -147,7 +147,7 @@ def _canonical(name: str) -> str:
 
 
 def _load_raw(key: str, root: Path, largest: bool) -> Data:
-    raw, make = _read_raw(key, root), data_class()  # what is missing is said before torch_geometric is imported
+    raw, make = _read_raw(key, root), data_class()  # missing files are reported before torch_geometric is imported
     edges, nodes = undirected(raw.edge_index, len(raw.y)), len(raw.y)
     x, y = raw.x, raw.y
     if largest:
@@ -176,7 +176,7 @@ def _read_raw(key: str, root: Path) -> RawGraph:
 
 
 def _load_ogb(key: str, root: Path) -> Data:
-    """An ogbn graph through the package ``ogb``, undirected, with the official split; never downloads unasked."""
+    """An ogbn graph read by the package ``ogb``, undirected, with the official split; nothing is downloaded."""
     make = data_class()
     try:
         from ogb.nodeproppred import PygNodePropPredDataset
@@ -188,7 +188,7 @@ def _load_ogb(key: str, root: Path) -> Data:
     folder = root / key.replace("-", "_")
     if not folder.is_dir():
         raise missing(key, [folder], f"Fetch it with ogb: PygNodePropPredDataset({key!r}, root={str(root)!r}).")
-    # ogb calls torch.load, which since torch 2.6 admits these classes of torch_geometric only if told to.
+    # ogb calls torch.load, which since torch 2.6 must be told to admit these classes of torch_geometric.
     with torch.serialization.safe_globals(_ogb_classes()):
         dataset = PygNodePropPredDataset(name=key, root=str(root))
         graph, parts = dataset[0], dataset.get_idx_split()

@@ -1,4 +1,4 @@
-"""Graphs on which the order of the derivative may matter: Airport, and five whose neighbours are often unlike.
+"""Graphs on which the order of the derivative may matter: Airport, and five heterophilous graphs.
 
 Airport (Chami et al., "Hyperbolic graph convolutional neural networks", NeurIPS 2019) has random splits, 70 % of the
 nodes to train, 15 % to validate and 15 % to test, which share no node. The published code, and FROND's, draws its split
@@ -6,7 +6,7 @@ as if there were two classes: a node of the other two is drawn twice, and half t
 ``airport-overlapping`` has such a split, the same for every seed, so that published accuracies can be compared.
 
 The heterophilous graphs (Platonov et al., "A critical look at the evaluation of GNNs under heterophily", ICLR 2023)
-come with ten splits; those that are judged by the area under the ROC curve have two classes.
+come with ten splits; those that are measured by the area under the ROC curve have two classes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SHARES = (0.70, 0.15)
 
 
 def load_order_graph(name: str, root: Path) -> Data:
-    """The whole graph, undirected and without self loops, with the first of its splits."""
+    """The graph, undirected and without self loops, with the first of its splits."""
     from .graphs import data_class, undirected  # imports this module
 
     entry = ORDER_GRAPHS[name]
@@ -81,7 +81,7 @@ def load_order_graph(name: str, root: Path) -> Data:
 
 
 def set_order_split(data: Data, seed: int) -> None:
-    """The masks of the split ``seed``: of Airport drawn by it, of the others that of its last digit."""
+    """Set the masks of the split ``seed``: for Airport drawn with it, for the others the split of its last digit."""
     if "splits" in data:
         data.train_mask, data.val_mask, data.test_mask = data.splits[:, seed % data.splits.shape[1]]
         return
@@ -97,7 +97,7 @@ def set_order_split(data: Data, seed: int) -> None:
 
 
 def _overlapping(labels: np.ndarray, draw: np.random.RandomState) -> list[np.ndarray]:
-    """Nodes whose class is not 0 and nodes whose class is not 1, each list shuffled and cut as if they shared none."""
+    """Nodes whose class is not 0 and nodes whose class is not 1, each shuffled and split as if they were disjoint."""
     lists = [draw.permutation(np.flatnonzero(labels != c)) for c in (0, 1)]
     share = round((1 - SHARES[0]) / 2 * min(map(len, lists)))
     cut = [np.split(one, [share, 2 * share]) for one in lists]
@@ -106,5 +106,5 @@ def _overlapping(labels: np.ndarray, draw: np.random.RandomState) -> list[np.nda
 
 
 def _degrees(edges: Tensor, nodes: int) -> Tensor:
-    """The number of each node's neighbours as one of six features, as the graph's first users have it."""
+    """The degree of each node as one of six features, as in the paper that introduced the graph."""
     return torch.nn.functional.one_hot(edges[0].bincount(minlength=nodes).clamp(max=DEGREES), DEGREES + 1).float()

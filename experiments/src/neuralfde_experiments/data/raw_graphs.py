@@ -1,8 +1,8 @@
 """Reading the published files of seven citation, co-purchase and co-author graphs, without running code from them.
 
 Two formats: the pickles of Yang et al., "Revisiting semi-supervised learning with graph embeddings" (Planetoid), and
-the archives of Shchur et al., "Pitfalls of graph neural network evaluation". A pickle is a program; the one here may
-name the constructors of arrays and plain containers, and nothing else. Archives are read with ``allow_pickle=False``.
+the archives of Shchur et al., "Pitfalls of graph neural network evaluation". A pickle is a program; here it may call
+the constructors of arrays and plain containers, and nothing else. Archives are read with ``allow_pickle=False``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RawGraph:
 
 
 class _PickledMatrix:
-    """Takes the place of scipy's matrix in a pickle: holds what was stored, has no methods to be called."""
+    """Replaces scipy's matrix in a pickle: it holds what was stored and has no methods to call."""
 
     data: Any
     indices: Any
@@ -59,7 +59,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Admits the constructors in ``_ALLOWED``; any other name in the file is refused before it is looked up."""
+    """Allows the constructors in ``_ALLOWED``; any other name in the file is refused before it is imported."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -72,21 +72,21 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def safe_unpickle(content: bytes) -> Any:
-    """Arrays, sparse matrices, dicts and lists from a pickle; whatever else it asks for is refused."""
+    """Arrays, sparse matrices, dicts and lists from a pickle; anything else in it is refused."""
     try:
         # Python 2 wrote these files: its strings are bytes, which latin1 keeps one to one.
         return _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
     except InputError:
         raise
     except Exception as error:
-        # A damaged pickle fails in whatever way its next byte happens to mean.
+        # A damaged pickle may raise anything.
         raise InputError(
             f"The pickle cannot be read ({type(error).__name__}: {error}). Fetch the file again."
         ) from error
 
 
 def read_planetoid(read: Callable[[str], bytes]) -> RawGraph:
-    """Assemble a Planetoid graph; ``read(part)`` gives the content of ``ind.<name>.<part>``.
+    """Assemble a Planetoid graph; ``read(part)`` returns the content of ``ind.<name>.<part>``.
 
     ``allx`` and ``ally`` hold every node but the test ones; row ``k`` of ``tx`` and ``ty`` is node ``test.index[k]``.
     Nodes missing from ``test.index`` (15 in CiteSeer) get zero features and class 0, as in torch_geometric; they have
@@ -114,7 +114,7 @@ def read_planetoid(read: Callable[[str], bytes]) -> RawGraph:
 def read_archive(content: bytes) -> RawGraph:
     """Read an archive of gnn-benchmark: adjacency and attributes as CSR, labels; any attribute > 0 counts as 1.
 
-    That every attribute is set to 1 is what torch_geometric does, and with it GRAND.
+    torch_geometric sets every attribute to 1 too, and so does GRAND.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:

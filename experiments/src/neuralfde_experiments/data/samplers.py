@@ -1,11 +1,11 @@
-"""Batches of a large graph: induced subgraphs on nodes drawn at random, without compiled extensions.
+"""Batches of a large graph: induced subgraphs on random nodes, without compiled extensions.
 
 After Zeng et al., "GraphSAINT: Graph sampling based inductive learning method", ICLR 2020. Two things differ. A batch
 has exactly ``batch_size`` distinct nodes (fewer only if the graph or what the walks reach is smaller), so that memory
 is comparable from batch to batch; and the loss is not reweighted by sampling frequencies.
 
-Batch ``b`` of epoch ``e`` depends on ``(seed, e, b)`` alone. With ``rank`` and ``world`` the batches are dealt out in
-turn, so several processes together see what one process sees.
+Batch ``b`` of epoch ``e`` depends only on ``(seed, e, b)``. With ``rank`` and ``world`` the batches are distributed in
+turn, so that several processes together see what one process sees.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class _Sampler(ABC):
-    """Iterates over induced subgraphs; a concrete sampler says which nodes.
+    """Iterates over induced subgraphs; a concrete sampler chooses the nodes.
 
     Args:
         data: the whole graph, undirected, on the CPU.
-        batch_size: nodes of a batch.
-        batches: batches of an epoch, over all processes; default: enough to cover the number of nodes once.
-        seed: names the sequence of batches.
-        rank, world: this process and their number.
+        batch_size: nodes per batch.
+        batches: batches per epoch, over all processes; default: enough to cover the number of nodes once.
+        seed: determines the sequence of batches.
+        rank, world: the index of this process, and the number of processes.
 
     Yields:
         torch_geometric ``Data`` with the rows of every per-node tensor, ``edge_index`` among the batch's own nodes, and
-        ``node_index``, the nodes' numbers in the whole graph, ascending.
+        ``node_index``, the indices of the nodes in the whole graph, ascending.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class _Sampler(ABC):
         self._local = torch.full((self.nodes,), -1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws; each iteration then moves on by one."""
+        """Set the epoch of the next iteration; each iteration then advances by one."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class _Sampler(ABC):
 
 
 def _mix(*numbers: int) -> int:
-    """A 32-bit seed from several numbers: torch's CPU generator looks at no more bits than these."""
+    """A 32-bit seed from several numbers: torch's CPU generator uses no more bits."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "big")
 
 
@@ -132,7 +132,7 @@ class RandomWalkSampler(_Sampler):
         return seen.nonzero()[:, 0]
 
     def _walk(self, node: Tensor, draw: torch.Generator) -> Tensor:
-        """Every node on walks from ``node``; a node without edges stays where it is."""
+        """All nodes on walks from ``node``; a walk stays at a node without edges."""
         path = [node]
         for _ in range(self.walk_length):
             degree = self.degree[node]

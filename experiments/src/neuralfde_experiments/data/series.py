@@ -1,4 +1,4 @@
-"""Five public time series to forecast: hourly transformer temperatures, exchange rates, a river, electricity demand."""
+"""Five public sets of time series: transformer temperatures (two sets), exchange rates, a river, electricity demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Panel:
 
     Args:
         values: what is forecast, (series, length).
-        known: what is known ahead as well, such as rain, (length, inputs).
+        known: inputs that are also known ahead, such as rain, (length, inputs).
         phases: sine and cosine of the calendar's cycles, (length, 2 cycles).
         ends: where the parts for training, validation and test end.
         seasons: periods that a naive forecast may repeat; the mean of the last one of the first is the level.
@@ -38,15 +38,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class SeriesFile:
-    """One set: its file and checksum, how it is read, and what is usual with it.
+    """One set: its file and checksum, how it is read, and its usual settings.
 
     Args:
         file: name in the data folder, or in its folder ``time_series``.
-        sha256: of the published file.
-        read: makes series (series, length) and known inputs (inputs, length) of the file's rows.
-        seasons: periods that a naive forecast may repeat; 1: the last value.
-        cycles: periods of the calendar that every model is told.
-        ends: where the parts end; None: 70 %, 10 % and 20 %.
+        sha256: that of the published file.
+        read: a function from the file's rows to series (series, length) and known inputs (inputs, length).
+        seasons: periods that a naive forecast may repeat; 1 means the last value.
+        cycles: periods of the calendar that every model gets.
+        ends: where the parts end; None means 70 %, 10 % and 20 %.
         source: who publishes it.
     """
 
@@ -70,12 +70,12 @@ def _transformer(rows: list[list[str]]) -> tuple[Tensor, Tensor]:
 
 
 def _exchange(rows: list[list[str]]) -> tuple[Tensor, Tensor]:
-    """Each of the eight currencies is a series of its own."""
+    """Each of the eight currencies is a separate series."""
     return _columns(rows, *range(8)), _columns(rows)
 
 
 def _river(rows: list[list[str]]) -> tuple[Tensor, Tensor]:
-    """The logarithm of the discharge, and of 1 + rain as a known input; two lines stand above the table."""
+    """The logarithm of the discharge, and of 1 + rain as a known input; the table has two header lines."""
     return _columns(rows[2:], 5).log(), _columns(rows[2:], 4).log1p()
 
 

@@ -13,7 +13,7 @@ from neuralfde.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three masks over the nodes that share none and leave none out."""
+    """Three disjoint masks that together cover all nodes."""
 
     train: Tensor
     val: Tensor
@@ -23,15 +23,15 @@ class Split:
 def grand_split(
     y: Tensor, seed: int, *, development: int = 1500, per_class: int = 20, development_seed: int | None = None
 ) -> Split:
-    """Draw a split as GRAND's ``set_train_val_test_split`` does, number for number.
+    """Draw exactly the split that GRAND's ``set_train_val_test_split`` draws.
 
-    ``development`` nodes are chosen at random; of these ``per_class`` of each class train and the rest validate; all
-    other nodes test. Both draws come from numpy's ``RandomState(seed)``, started afresh for each, whose stream is fixed
-    for good. So one seed names one split, and on the same labels it is GRAND's.
+    ``development`` nodes are chosen at random; of these, ``per_class`` of each class train and the others validate; all
+    other nodes test. Both draws use a new ``RandomState(seed)`` of numpy, whose stream never changes. So one seed means
+    one split, and for the same labels it is GRAND's.
 
     Args:
-        y: class of each node.
-        seed: of the split.
+        y: the class of each node.
+        seed: that of the split.
         development: nodes to train and validate on; 1500, or 5000 for CoauthorCS.
         per_class: training nodes of each class.
         development_seed: fixes the development set over several seeds, so that only the training nodes within it

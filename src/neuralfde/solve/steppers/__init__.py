@@ -53,7 +53,7 @@ STEPPERS: dict[str, Stepper | None] = {
 
 
 def choose(plan: Plan, run: Run, like: Tensor, keep_graphs: bool = False, backward: bool = False) -> Stepper:
-    """The stepper of one pass: the one asked for, or the one that ``auto`` takes; ``run`` says which and why."""
+    """The stepper of one pass: the requested one, or the choice of ``auto``; ``run`` gets its name and the reason."""
     stepper: Stepper | None = plan.stepper
     if keep_graphs:
         stepper, run.why = Single(), "adjoint='direct' keeps the graph of each step"
@@ -73,44 +73,44 @@ def choose(plan: Plan, run: Run, like: Tensor, keep_graphs: bool = False, backwa
 
 
 def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Stepper, str]:
-    """What ``stepper="auto"`` takes, and why."""
+    """The stepper that ``auto`` takes, and why."""
     if backward and run.stepper == "single":
         return _backward_at_once(plan, run, like), run.why
-    picard, launches = Picard(always=False), "a step on a GPU is bound by the launches of its kernels"
+    picard, launches = Picard(always=False), "the time of a step on a GPU is that of its kernel launches"
     if backward and run.stepper == picard.name and not like.is_cuda:
-        return picard, run.why  # as the forward pass found
+        return picard, run.why  # for the reason that the forward pass found
     against = _large(plan, like)
     if not like.is_cuda:
         against = against or picard.refusal(plan, like)
-        return (Single(), against) if against else (picard, "a small state, whose steps cost as much as their calls")
+        return (Single(), against) if against else (picard, "a small state: a step costs little more than its calls")
     kernel, graph = Kernel(), CudaGraph(always=False, split=None)
     if _worth_compiling(plan, like) and kernel.pays(plan, run, like):
-        return kernel, "a small function: its steps are one launch"
+        return kernel, "a small function: a block of steps is one launch"
     refusal = graph.refusal(plan, like)
     if refusal is None:
         return graph, launches
     if against is None and picard.refusal(plan, like) is None:
-        return picard, f"{launches}, and many steps have as many as one"
+        return picard, f"{launches}, and many steps at once need as many as one"
     return Single(), refusal
 
 
 def _worth_compiling(plan: Plan, like: Tensor) -> bool:
-    """Whether a kernel takes less time than a CUDA graph by so much that it makes up for being compiled."""
+    """Whether a kernel saves so much time compared with a CUDA graph that compiling it pays."""
     small = like.numel() <= KERNEL_AUTO_NUMBERS and isinstance(plan.storage, Device)
     return small and plan.train and plan.steps >= KERNEL_AUTO_STEPS and isinstance(plan.history, Exponentials)
 
 
 def _large(plan: Plan, like: Tensor) -> str | None:
-    """Why many steps at once would take longer than their calls; None where they would not."""
+    """Why many steps at once would take longer than single steps; None if they would not."""
     if like.numel() > (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[plan.scheme.implicit]:
-        return f"a state of {like.numel()} numbers"
+        return f"a state of {like.numel()} elements"
     func = plan.field.func
     own = func.parameters() if isinstance(func, nn.Module) and not like.is_cuda else ()
     return "func has many parameters" if sum(p.numel() for p in own) > PICARD_PARAMETERS else None
 
 
 def _backward_at_once(plan: Plan, run: Run, like: Tensor) -> Single:
-    """Single steps whose blocks are taken at once in the backward pass, where more work in far fewer calls pays."""
+    """Single steps; in the backward pass, blocks are taken at once if more work in far fewer calls pays."""
     func, scheme, size = plan.field.func, plan.scheme, like.numel()
     if plan.stepper is not None or scheme.implicit or like.is_cuda or scheme.stages == 0:
         return Single()

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A block of steps, as the loop hands it to a stepper; ``k`` counts its steps in the order of the pass.
+    """A block of steps, as the loop passes it to a stepper; ``k`` counts its steps in the order of the pass.
 
     Attributes:
         block: which steps.
         steps: their grid points, ascending in a forward pass, descending in a backward pass.
-        sums: forward, the history sums of the steps without what the block itself contributes, (count, sums, groups,
+        sums: forward, the history sums of the steps without contributions of the block itself, (count, sums, groups,
             width); backward, likewise the gradients of the slopes, (count, 1, groups, width). May be overwritten.
-        inner: what the block itself contributes, see ``Memory.inner``.
+        inner: the weights inside the block, see ``Memory.inner``.
         local: the weight of each step's own slope, (count, groups).
         origin: the ``k`` of the initial row, whose state is given, or None.
-        idle: the ``k`` of the steps whose slope nobody uses.
-        before: forward, the state before the first of these steps, (groups, width), where one is known.
+        idle: the ``k`` of the steps whose slope is not used.
+        before: forward, the state before the first of these steps, (groups, width), if it is known.
     """
 
     block: Block
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Filled:
-    """A block of steps forward: ``rows`` (count, sums, groups, width) is what the backward pass starts from.
+    """The result of a block in a forward pass: ``rows`` (count, sums, groups, width) are for the backward pass.
 
     ``states`` and ``slopes`` are (count, groups, width). All three may be overwritten by the next block.
     """
@@ -60,13 +60,13 @@ class Filled:
 
 
 class Totals:
-    """Sums over the steps: of the gradients of the ``wanted`` tensors, and of the local weights.
+    """Gradients summed over the steps: those of the ``wanted`` tensors, and of the local weights.
 
     Args:
         wanted: tensors that get a gradient.
         local: the local weights, (groups,) or (steps + 1, groups).
-        weigh: whether their gradient is wanted.
-        outside: tensors that must not get one: nobody would hand it on.
+        weigh: whether their gradient is needed.
+        outside: tensors whose gradient would be lost, so that it is an error if there is one.
     """
 
     def __init__(self, wanted: Sequence[Tensor], local: Tensor, weigh: bool, outside: Sequence[Tensor] = ()) -> None:
@@ -75,7 +75,7 @@ class Totals:
         self.local = torch.zeros_like(local) if weigh else None
 
     def add(self, tensors: Sequence[Tensor | None]) -> None:
-        """Add gradients of the wanted tensors, None where there is none."""
+        """Add gradients of the wanted tensors, or None for each."""
         if not tensors:
             return
         if self.outside:
@@ -84,7 +84,7 @@ class Totals:
                     raise captured_error(f"a tensor of shape {tuple(x.shape)}")
         try:
             add_each(self.tensors, tensors)  # type: ignore[arg-type]
-        except TypeError:  # there are gaps: the first step, or a tensor that this step did not use
+        except TypeError:  # some are None: in the first step, or a tensor that this step did not use
             for k, g in enumerate(tensors):
                 if g is not None:
                     known = self.tensors[k]
@@ -97,7 +97,7 @@ class Totals:
             target.add_(grad.reshape(target.shape))
 
     def add_locals(self, steps: range, grads: Tensor) -> None:
-        """Add those of these steps, which descend: one row each."""
+        """Add the gradients of these steps, which descend, one row each."""
         grads = grads.reshape(len(steps), -1)
         if self.local is not None and self.local.ndim == 1:
             self.local += grads.sum(0)
@@ -107,15 +107,15 @@ class Totals:
 
 @dataclass(frozen=True)
 class Pull:
-    """What a block of steps backward needs beside its task.
+    """What a block of a backward pass needs besides its task.
 
     Attributes:
-        read: row ``n`` as the forward pass left it, (sums, groups, width); asked for in descending order.
-        read_block: the rows of these steps at once, (steps, sums, groups, width), in their order.
-        grads: the gradient of each state from outside, (groups, width), or None; one for each step.
-        totals: where gradients of parameters and local weights add up.
-        weigh: whether slopes and gradients of local weights are wanted.
-        witness: slopes of the forward pass; a stepper that ``compares`` shows it those that it evaluates again.
+        read: returns row ``n`` of the forward pass, (sums, groups, width); called in descending order.
+        read_block: returns the rows of these steps at once, (steps, sums, groups, width), in their order.
+        grads: the incoming gradient of each state, (groups, width), or None; one for each step.
+        totals: where gradients of parameters and local weights are summed.
+        weigh: whether slopes and gradients of local weights are needed.
+        witness: slopes of the forward pass; a stepper with ``compares`` passes to it those that it evaluates again.
     """
 
     read: Callable[[int], Tensor]
@@ -131,7 +131,7 @@ class Pull:
 
 
 def why_single(field: Field) -> str | None:
-    """Why ``func`` has to be called once a step, in order; None if nothing speaks against other ways."""
+    """Why ``func`` has to be called once per step, in the order of time; None if there is no reason."""
     if field.noise.active:
         return "func draws random numbers, which belong to single steps"
     if field.impure is not None:
@@ -145,7 +145,7 @@ def same(found: Tensor, slopes: Tensor) -> bool:
     """Whether vectorised slopes are those of single steps, up to rounding that may have grown."""
     tol = 1e-4 if slopes.dtype == torch.float32 else 1e-9
     if slopes.is_cuda and slopes.dtype == torch.float32:
-        tol = 5e-3  # products may be rounded to ten bits, and otherwise for other sizes
+        tol = 5e-3  # matrix products may have ten bits, and their rounding depends on the shapes
     return found.shape == slopes.shape and largest(found - slopes) <= tol * largest(slopes)
 
 
@@ -155,13 +155,13 @@ def largest(x: Tensor) -> float:
 
 
 class Steps(ABC):
-    """A stepper at work in one pass: it takes the steps of a block.
+    """A stepper in one pass: it takes the steps of a block.
 
-    It never sees the history, the storage or autograd's bookkeeping. As a context it holds what it needs for the pass.
+    It never sees the history, the storage or autograd's bookkeeping. It is a context that lasts as long as the pass.
 
     Attributes:
-        compares: it shows the witness of a backward pass what it evaluates again; otherwise the loop evaluates those
-            steps once more.
+        compares: in a backward pass it passes the slopes that it evaluates again to the witness; otherwise the loop
+            evaluates those steps once more.
     """
 
     compares = False
@@ -174,11 +174,11 @@ class Steps(ABC):
         return None
 
     def room(self, count: int, backward: bool) -> Tensor | None:
-        """Where the loop should put the sums of a block of so many steps; None: anywhere."""
+        """Where the loop should write the sums of a block of so many steps; None if anywhere."""
         return None
 
     def prepare(self, steps: range, read: Callable[[int], Tensor]) -> None:
-        """A block of a backward pass comes next; its rows may be read now, before anything else is computed."""
+        """Called before each block of a backward pass; its rows may be read now, before anything else is computed."""
         return None
 
     @abstractmethod
@@ -187,25 +187,25 @@ class Steps(ABC):
 
     @abstractmethod
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
-        """The rows μ (count, sums, groups, width) of a block, and its slopes (count, groups, width) if they are wanted.
+        """The rows μ (count, sums, groups, width) of a block, and its slopes (count, groups, width) if they are needed.
 
         Both may be overwritten by the next block.
         """
 
     def finish(self, totals: Totals) -> None:
-        """All blocks of a backward pass are done: add what has been gathered apart from the totals."""
+        """Called after the last block of a backward pass: add gradients that were summed separately to the totals."""
         return None
 
 
 class Yielded(Exception):
-    """Raised by a stepper in a forward pass that finds out at its first block why it ``yields``: another one begins."""
+    """Raised by a stepper that finds out at the first block of a forward pass why it ``yields``; the pass restarts."""
 
 
 class Stepper(ABC):
     """A way to take steps: a frozen description that opens ``Steps``, given as ``stepper=``.
 
     Attributes:
-        watches: it knows ``func`` again by what that did in its first evaluation, which is then written down.
+        watches: it recognises ``func`` by the operations of its first evaluation, which are then recorded.
     """
 
     name: str
@@ -216,17 +216,17 @@ class Stepper(ABC):
         return 1
 
     def span(self, run: Run, like: Tensor, steps: int) -> int | None:
-        """Steps in a block where it sums exponentials inside its blocks by itself; None: it takes weights alone."""
+        """The length of a block if it sums exponentials inside its blocks itself; None if it needs weights."""
         return None
 
     @abstractmethod
     def refusal(self, plan: Plan, like: Tensor) -> str | None:
-        """Why it cannot take the steps of this solve, whose rows look like ``like`` (groups, width); None if it can."""
+        """Why it cannot take the steps of this solve, with rows like ``like`` (groups, width); None if it can."""
 
     def yields(self, plan: Plan, run: Run, like: Tensor) -> str | None:
-        """Why the automatic choice takes these steps, although this stepper was asked for; None: it takes them."""
+        """Why ``auto`` chooses another stepper although this one was requested; None if it takes the steps."""
         return None
 
     @abstractmethod
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
-        """The stepper at work in one pass over blocks of up to ``size`` steps."""
+        """The stepper for one pass over blocks of up to ``size`` steps."""

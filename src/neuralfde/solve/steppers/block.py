@@ -1,6 +1,6 @@
-"""A block of steps forward as one equation: what Picard's and Newton's iterations work on, and when they have settled.
+"""A block of a forward pass as one equation, for Picard's and Newton's iterations, and tests of their convergence.
 
-Rows of a block are (steps, width) here, or (groups, steps, width) where groups of numbers have orders of their own.
+The rows of a block are (steps, width) here, or (groups, steps, width) if groups of elements have different orders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .base import Filled, Task, largest
 
 
 class BlockOfSteps:
-    """The steps of a block forward: their slopes, states and rows as far as they are known."""
+    """The steps of a block in a forward pass: their slopes, states and rows, as far as they are known."""
 
     def __init__(self, task: Task, plan: Plan) -> None:
         count, self.outs, groups, width = task.sums.shape
@@ -43,7 +43,7 @@ class BlockOfSteps:
         self.latest = self.slopes.narrow(-2, 0, 1)
 
     def begin(self, initial: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """The initial row, whose state is given and returned; the slope there is the first guess of all slopes."""
+        """Set the initial row and return its state, which is given; its slope is the first guess for all slopes."""
         task = self.task
         first = self.sums.narrow(-2, 0, 1)  # (…, outputs, 1, width)
         state = self.states.narrow(-2, 0, 1).copy_(first.select(-3, 0))
@@ -58,18 +58,18 @@ class BlockOfSteps:
         return state
 
     def base(self, a: int, b: int) -> Tensor:
-        """The sums of steps a … b-1 with what the steps before ``a`` contribute, (…, outputs · steps, width)."""
+        """The sums of steps a … b-1 including the contributions of steps before ``a``, (…, outputs · steps, width)."""
         sums = self.sums[..., a:b, :].flatten(-3, -2)
         if a == 0:
             return sums
         return self.product(sums, self.inner[..., a:b, :a].flatten(-3, -2), self.slopes[..., :a, :])
 
     def weights(self, a: int, b: int) -> Tensor:
-        """What these steps weigh in each other, (…, outputs · steps, steps)."""
+        """The weights between these steps, (…, outputs · steps, steps)."""
         return self.inner[..., a:b, a:b].flatten(-3, -2)
 
     def times(self, a: int, b: int, stages: int) -> Tensor:
-        """Their times, once for each stage."""
+        """The times of these steps, repeated for each stage."""
         first = self.task.block.start
         times = self.field.times[first + a : first + b]
         return times.repeat(stages) if stages > 1 else times
@@ -80,18 +80,18 @@ class BlockOfSteps:
         return found if self.one else found.transpose(0, 1)
 
     def evaluate(self, times: Tensor, stages: Tensor) -> Tensor:
-        """The slopes at states (stages, …, steps, width), whose times are (stages · steps,)."""
+        """The slopes at states (stages, …, steps, width) and times (stages · steps,)."""
         if self.one:
             return self.field.batch(times, stages.view(-1, *self.field.shape)).reshape(stages.shape)
         rows = stages.transpose(1, 2)
         return self.field.batch(times, rows.reshape(-1, *self.field.shape)).view(rows.shape).transpose(1, 2)
 
     def row(self, rows: Tensor, k: int) -> Tensor:
-        """Row ``k`` as the right-hand side takes it."""
+        """Row ``k`` in the shape that the right-hand side takes."""
         return rows[..., k, :].reshape(self.field.shape)
 
     def keep(self, a: int, count: int, sums: Tensor, states: Tensor, slopes: Tensor) -> None:
-        """Steps a … a+count-1 are these."""
+        """Set the results of steps a … a+count-1."""
         self.slopes.narrow(-2, a, count).copy_(slopes.narrow(-2, 0, count))
         self.states.narrow(-2, a, count).copy_(states.narrow(-2, 0, count))
         if self.outs > 1:
@@ -99,7 +99,7 @@ class BlockOfSteps:
         self.latest = self.slopes.narrow(-2, a + count - 1, 1)
 
     def keep_filled(self, a: int, steps: Filled) -> None:
-        """The steps from ``a`` on are these."""
+        """Set the results of the steps from ``a`` on."""
         rows, states, slopes = steps.rows, steps.states, steps.slopes
         if self.one:
             parts = rows[:, :, 0].transpose(0, 1), states[:, 0], slopes[:, 0]
@@ -108,7 +108,7 @@ class BlockOfSteps:
         self.keep(a, states.shape[0], *parts)
 
     def part(self, a: int, b: int) -> Task:
-        """Steps a … b-1 as a task of their own."""
+        """Steps a … b-1 as a separate task."""
         task, count = self.task, b - a
         sums = self.base(a, b).view(*self.lead, self.outs, count, -1)
         sums = sums.transpose(0, 1).unsqueeze(2) if self.one else sums.permute(2, 1, 0, 3)
@@ -119,20 +119,20 @@ class BlockOfSteps:
         )  # fmt: skip
 
     def state(self, k: int) -> Tensor | None:
-        """The state of step ``k``, (groups, width); that before the block for -1, where it is known."""
+        """The state of step ``k``, (groups, width); for -1 the one before the block, or None if it is not known."""
         if k < 0:
             return self.task.before
         return self.states[k : k + 1] if self.one else self.states[:, k]
 
     def filled(self) -> Filled:
-        """All steps, as the loop wants them."""
+        """All steps, in the shapes that the loop takes."""
         if self.one:
             return Filled(self.rows.transpose(0, 1).unsqueeze(2), self.states.unsqueeze(1), self.slopes.unsqueeze(1))
         return Filled(self.rows.permute(2, 0, 1, 3), self.states.transpose(0, 1), self.slopes.transpose(0, 1))
 
 
 def precisely(product: Callable[..., Tensor], like: Tensor) -> Callable[..., Tensor]:
-    """A product of matrices in full precision, whatever is allowed to those of ``func``."""
+    """A matrix product in full precision, even if those of ``func`` may use TF32."""
     if not reduced(like):
         return product
 
@@ -144,28 +144,28 @@ def precisely(product: Callable[..., Tensor], like: Tensor) -> Callable[..., Ten
 
 
 class Pace:
-    """How many steps are taken together: up to ``most``; or, where these did not settle, ``alone`` singly first."""
+    """How many steps are taken together: up to ``most``; after a failure, ``alone`` steps are taken singly first."""
 
     def __init__(self, longest: int) -> None:
-        self.pause = 1  # steps to be taken singly after the next failure
+        self.pause = 1  # how many steps are taken singly after the next failure
         self.begin(longest)
 
     def begin(self, longest: int) -> None:
-        """Take up to so many together from now on."""
+        """Take up to ``longest`` steps together from now on."""
         self.longest = self.most = longest
         self.alone = 0
 
     def next(self, left: int) -> int:
-        """How many of the steps that are left are taken at once: as many as may be, in parts of nearly one size."""
+        """How many of the remaining steps are taken next: as many as allowed, in parts of nearly equal size."""
         return math.ceil(left / math.ceil(left / self.most)) if self.most else 0
 
     def rest(self) -> None:
-        """Try again after some steps that are taken singly, each time after four times as many."""
+        """Take some steps singly before trying again, each time four times as many."""
         self.most, self.alone, self.pause = self.longest, self.pause, 4 * self.pause
 
 
 class Samples:
-    """What is known of ``func`` when it is vectorised; kept from solve to solve, for each kind of state."""
+    """What is known about ``func`` when it is vectorised; kept from solve to solve, for each kind of state."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, field = plan, plan.field
@@ -173,7 +173,7 @@ class Samples:
         self.verdict = Verdicts.of(func, (type(field.func), field.structure, field.shape, field.known_by))
 
     def numbers(self, n: int, row: Tensor, most: int | None = None) -> int:
-        """The numbers of a sample, those of the whole state where it is not seen to fall apart into up to ``most``."""
+        """The elements of a sample, if samples of up to ``most`` elements do not interact; otherwise of the state."""
         most = row.numel() if most is None else most
         if most not in self.verdict.samples:
             self.verdict.samples[most] = Jacobian(partial(self.plan.field, n), row).part(most)
@@ -181,21 +181,21 @@ class Samples:
 
 
 class Settling:
-    """What one pass knows of the size of its states; ``scale`` are the largest so far."""
+    """Tests of convergence in one pass; ``scale`` are the largest absolute values of all states so far."""
 
     def __init__(self, plan: Plan, like: Tensor, tol: float) -> None:
         self.samples, self.tol, self.scale = Samples(plan), tol, like.new_zeros(())
 
     def grow(self, states: Tensor) -> None:
-        """These states count from now on."""
+        """Include these states in ``scale``."""
         self.scale = torch.maximum(self.scale, states.abs().amax(-2, keepdim=True))
 
     def settled(self, before: Tensor, now: Tensor) -> bool | None:
-        """Whether no state changes beyond rounding, relative to the largest one up to it; None: it never will.
+        """Whether all states have converged, relative to the largest state up to each; None if they are not finite.
 
-        Later states do not count: what happens at the end of a block must not end the iteration for its beginning.
+        Later states do not count: large states at the end of a block must not end the iteration for its beginning.
         """
-        late, last = before.narrow(-2, -1, 1), now.narrow(-2, -1, 1)  # which settles last, and is cheap to look at
+        late, last = before.narrow(-2, -1, 1), now.narrow(-2, -1, 1)  # the last step settles last: a cheap first test
         excess = float((last - late).abs_().sub_(torch.maximum(last.abs(), self.scale), alpha=self.tol).max())
         if excess > 0:
             return False if math.isfinite(excess) else None
@@ -206,9 +206,9 @@ class Settling:
     def rough(
         self, block: BlockOfSteps, steps: tuple[int, int], stages: Tensor, slopes: Tensor, moved: Tensor, still: bool
     ) -> bool:
-        """Whether no sample moves by more than rounding makes it: of states, or, if it stands ``still``, inside func.
+        """Whether all samples change only by rounding: of states, or, if changes are ``still`` as large, inside func.
 
-        On a GPU products of matrices and convolutions may have ten bits.
+        On a GPU, matrix products and convolutions may have ten bits.
         """
         a, b = steps
         if not largest(moved) <= STAGE_NEAR * largest(stages[-1]):
@@ -226,9 +226,9 @@ class Settling:
         return bool(rounded(torch.ones_like(size, dtype=torch.bool), size, noise, still).all())
 
     def continued(self, block: BlockOfSteps, a: int, states: Tensor, slopes: Tensor) -> bool:
-        """Whether each step has the solution that is continued from the step before, as single steps would have it.
+        """Whether each step has the solution that continues the previous state, as single steps would find it.
 
-        Two solutions of a stage have ``w_0 (f(b) - f(a)) = b - a``; a move along which the slope grows less met one.
+        Two solutions of a stage satisfy ``w_0 (f(b) - f(a)) = b - a``; if the slope grows by less, there is only one.
         """
         before = block.state(a - 1)
         if before is None:

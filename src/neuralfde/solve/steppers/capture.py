@@ -1,4 +1,4 @@
-"""Capturing a function as a CUDA graph: streams, warm-up, and leaves of a capture's own."""
+"""Capturing a function as a CUDA graph: streams, warm-up, and separate leaves for each capture."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ...rhs.first import graph_nodes
 from ..plan import Plan
 from .single import Lane
 
-#: How often a function is called for one capture.
+#: How often a function is called in one capture.
 CALLS = WARM_UP + 1
 _STREAMS: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
 def capture_stream(device: torch.device, lane: int = 0) -> torch.cuda.Stream:
-    """One stream per device for all captures: matrix products hold a workspace for every stream they were run on.
+    """One stream per device for all captures, since matrix products hold a workspace for every stream they ran on.
 
-    A capture whose parts run at once takes a second ``lane``.
+    A capture with parts that run at the same time uses a second ``lane``.
     """
     if (device, lane) not in _STREAMS:
         _STREAMS[device, lane] = torch.cuda.Stream(device)
@@ -36,7 +36,7 @@ def capture_stream(device: torch.device, lane: int = 0) -> torch.cuda.Stream:
 
 
 def capture(call: Callable[[], Any], func: Any, like: Tensor, pool: Any) -> torch.cuda.CUDAGraph:
-    """Warm up on a side stream, then capture there; the current stream is put back whatever happens."""
+    """Warm up on a side stream, then capture there; the current stream is restored in any case."""
     stream, current = capture_stream(like.device), torch.cuda.current_stream(like.device)
     buffers = list(func.buffers()) if isinstance(func, nn.Module) else []
     kept = [(b, b.clone(), version_of(b)) for b in buffers]
@@ -48,7 +48,7 @@ def capture(call: Callable[[], Any], func: Any, like: Tensor, pool: Any) -> torc
         current.wait_stream(stream)
         for b, before, version in kept:
             if version_of(b) != version:
-                b.copy_(before)  # running statistics: the warm-up was no step
+                b.copy_(before)  # running statistics, which the warm-up must not change
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
@@ -62,7 +62,7 @@ def capture(call: Callable[[], Any], func: Any, like: Tensor, pool: Any) -> torc
 
 
 def milliseconds(graph: torch.cuda.CUDAGraph) -> float:
-    """How long a graph takes to run: the shorter of two."""
+    """The time of a replay: the shorter of two."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
     marks[0].record()
     for mark in marks[1:]:
@@ -73,7 +73,7 @@ def milliseconds(graph: torch.cuda.CUDAGraph) -> float:
 
 
 def _reset(stream: torch.cuda.Stream, like: Tensor) -> None:
-    """After a capture that failed the random generator still waits for its end; one that succeeds brings that."""
+    """Run a successful capture: after one that failed, the random generator still waits for its end."""
     spare = torch.zeros_like(like)
     torch.cuda.synchronize(like.device)
     with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
@@ -82,10 +82,10 @@ def _reset(stream: torch.cuda.Stream, like: Tensor) -> None:
 
 @dataclass
 class Leaves:
-    """Leaves that share the memory of parameters (by name) and arguments; ``wanted`` are those that get a gradient.
+    """Leaves that share the memory of parameters (by name) and of arguments; ``wanted`` are those that get a gradient.
 
-    The nodes that gather a leaf's gradient live on the stream of whoever used it first, as long as any graph holds
-    them; a capture on another stream may not touch them. Leaves of its own have none yet.
+    Autograd's node that accumulates the gradient of a leaf belongs to the stream on which the leaf was first used, as
+    long as any graph holds it, and a capture on another stream may not use it. New leaves have no such node yet.
     """
 
     own: dict[str, Tensor]
@@ -94,7 +94,7 @@ class Leaves:
 
 
 def own_leaves(func: Any) -> tuple[dict[str, Tensor], dict[int, str]]:
-    """Leaves that share the memory of a module's parameters, by name, and the names by the parameters' identity."""
+    """Leaves that share the memory of a module's parameters, by name; and these names by the parameters' ids."""
     if not isinstance(func, nn.Module):
         return {}, {}
     named = dict(func.named_parameters())
@@ -103,7 +103,7 @@ def own_leaves(func: Any) -> tuple[dict[str, Tensor], dict[int, str]]:
 
 
 def new_leaves(plan: Plan, args: list[Tensor]) -> tuple[Leaves, dict[int, str]]:
-    """Leaves for one lane of a capture whose arguments are these static ones."""
+    """Leaves for one lane of a capture with these static arguments."""
     own, names = own_leaves(plan.field.func)
     mine = [a.detach().requires_grad_(a.requires_grad) for a in args]
     stands = dict(zip(map(id, tensors_in(plan.field.args)), mine, strict=True))
@@ -112,7 +112,7 @@ def new_leaves(plan: Plan, args: list[Tensor]) -> tuple[Leaves, dict[int, str]]:
 
 
 def refuse_second_holders(plan: Plan, args: list[Tensor], field: Field, x: Tensor) -> None:
-    """Refuse a ``func`` that would go on using its parameters in place of the leaves of a capture."""
+    """Raise if ``func`` would still use its parameters in place of the leaves of a capture."""
     made, names = new_leaves(plan, args)
     field = field.at(field.times, replace_tensors(field.args, made.args))
     with torch.enable_grad(), with_parameters(field.func, made.own, tie_weights=True):
@@ -122,16 +122,16 @@ def refuse_second_holders(plan: Plan, args: list[Tensor], field: Field, x: Tenso
 
 
 class StreamLane(Lane):
-    """A lane with a stream of its own: evaluating ``func`` at a known state need not wait for the step before.
+    """A lane on its own stream, so that evaluating ``func`` at a known state need not wait for the previous step.
 
-    A small network leaves most of a GPU idle, and so the evaluation costs little beside that step's product.
+    A small network leaves most of a GPU idle, so that the evaluation costs little next to that step's product.
     """
 
     def __init__(self, field: Field, leaves: Leaves, stream: torch.cuda.Stream, other: torch.cuda.Stream) -> None:
         self.stream, self.other = stream, other
         self.rhs = rhs = field.at(field.times, replace_tensors(field.args, leaves.args))
 
-        def call(n: int, row: Tensor) -> Tensor:  # holds no lane, or the two would keep func alive
+        def call(n: int, row: Tensor) -> Tensor:  # without a reference to the lane: the cycle would keep func alive
             with with_parameters(rhs.func, leaves.own, tie_weights=True):
                 return rhs(n, row)
 

@@ -1,7 +1,7 @@
 """Blocks of steps as CUDA graphs: the very functions of :mod:`.single`, captured once and replayed for every block.
 
-A step of a small network is bound by the launches of its kernels; a block with static inputs is one launch. Graphs
-belong to ``func``: they are found again by the next solve and go away with it.
+The time of a step of a small network is that of its kernel launches; a captured block is a single launch. Graphs
+belong to ``func``: later solves reuse them, and they are freed together with it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .static import Graph, Static
 
 @dataclass(frozen=True)
 class CudaGraph(Stepper):
-    """Blocks of steps replayed as CUDA graphs; Python code in ``func`` is then run once, not at every step.
+    """Blocks of steps replayed as CUDA graphs; Python code in ``func`` then runs once, not at every step.
 
     Args:
-        always: capture at once, and raise where ``func`` cannot be captured; otherwise only where it pays.
-        split: in the backward pass, evaluate ``func`` for many steps in one call, see :mod:`.split`. None: where that
-            is measured to take less time, in trainings of many solves.
+        always: capture at once, and raise if ``func`` cannot be captured; otherwise capture only where it pays.
+        split: in the backward pass, evaluate ``func`` for many steps in one call, see :mod:`.split`. None tries it in
+            trainings of many solves, and keeps it if it is measured to be faster.
     """
 
     always: bool = True
@@ -43,19 +43,19 @@ class CudaGraph(Stepper):
         if like.device.type != "cuda":
             return f"the state is on {like.device}: CUDA graphs need a CUDA device"
         if plan.scheme.implicit:
-            return "an implicit stage is solved to a tolerance, which the host has to look at"
+            return "an implicit stage is solved to a tolerance, which the host has to check"
         if self.split and not isinstance(plan.scheme, OneStage):
             return "split=True is for methods with one history sum"
         reason = why_single(field)
         if reason is not None:
             return reason
         if field.trace is None:
-            return "func is made anew for every solve, or the solve itself is being captured"
+            return "func is created anew for every solve, or the solve itself is being captured"
         inputs = {id(x) for x in tensors_in(field.args)} | set(own_leaves(field.func)[1])
         if field.outside:
-            return "func can reach a tensor that requires grad and is not among its inputs: each step is looked at"
+            return "func can reach a tensor that requires grad and is not among its inputs: each step has to be checked"
         if any(id(x) not in inputs for x in plan.leaves):
-            return "params= names tensors that are no parameters of func: a capture needs leaves of its own for them"
+            return "params= names tensors that are not parameters of func: a capture needs separate leaves for them"
         return None
 
     def open(self, plan: Plan, run: Run, like: Tensor, size: int, backward: bool) -> Steps:
@@ -75,12 +75,12 @@ class CudaGraph(Stepper):
 
 
 class CudaGraphSteps(Steps):
-    """Blocks of steps from their graphs; single steps where ``func`` cannot be captured."""
+    """Blocks of steps by replaying their graphs; single steps if ``func`` cannot be captured."""
 
     def __init__(self, plan: Plan, run: Run, static: Static, single: SingleSteps, always: bool) -> None:
         self.plan, self.run, self.static, self.single, self.always = plan, run, static, single, always
         self.on = True
-        # a step that is the initial row has no local weight: a block with a gradient of it is not captured
+        # the initial row has no local weight: if gradients of local weights are needed, its block is not captured
         self.weighs = plan.weigh and not isinstance(plan.scheme, OneStage)
 
     def __enter__(self) -> Steps:
@@ -95,7 +95,7 @@ class CudaGraphSteps(Steps):
         return self.static.room(count, backward) if self.on else None
 
     def prepare(self, steps: range, read: Callable[[int], Tensor]) -> None:
-        """See :class:`Steps`: rows are read before the sums arrive, since reading may replay the forward pass."""
+        """See :class:`Steps`; rows are read before the sums are computed, since reading may replay forward graphs."""
         if self.on:
             for k, n in enumerate(steps):
                 self.static.x[k].copy_(read(n))
@@ -136,7 +136,7 @@ class CudaGraphSteps(Steps):
             totals.add([None if g is None else g.clone() for g in self.static.totals.tensors])
 
     def _graph(self, task: Task, pull: Pull | None) -> Graph | None:
-        """The graph of blocks of this length; None, and single steps from now on, if there can be none."""
+        """The graph of blocks of this length; None if it cannot be captured, and steps are single from then on."""
         if not self.on:
             return None
         try:

@@ -1,7 +1,7 @@
-"""Captured graphs from one solve to the next: they belong to ``func``, are lent to one solve at a time, and go with it.
+"""The cache of captured graphs: they belong to ``func``, are used by one solve at a time, and are freed with ``func``.
 
-A capture holds for everything that its key names: the method, shapes, dtypes and device, the addresses of parameters
-and buffers, the mode of every submodule, the precision settings, and what ``func`` did when it was first evaluated.
+The key of a capture is everything that it depends on: the method, shapes, dtypes and device, addresses of parameters
+and buffers, modes of submodules, precision settings, and the operations of ``func`` in its first evaluation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("neuralfde")
 
-#: For each func: by key the static buffers with their graphs, how often a solve came so far, or why it has no graphs.
+#: For each func, by key: the static buffers with their graphs, or the number of solves so far, or why it has no graphs.
 _CACHE: weakref.WeakKeyDictionary[Any, OrderedDict[Hashable, Static | int | str]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
@@ -33,7 +33,7 @@ _LOCK = threading.Lock()
 def lease(
     plan: Plan, like: Tensor, size: Hashable, repeats: int, make: Callable[[], Static]
 ) -> tuple[Static | None, str]:
-    """The graphs of this solve, for it alone, made when it comes for the ``repeats``-th time; or None and why."""
+    """The graphs of this solve, reserved for it, made when it comes for the ``repeats``-th time; or None and why."""
     try:
         key = (size, key_of(plan, like))
         with _LOCK:
@@ -58,12 +58,12 @@ def lease(
 
 
 def release(static: Static) -> None:
-    """Let the next solve have it."""
+    """Let the next solve use these graphs."""
     static.busy = False
 
 
 def forget(plan: Plan, static: Static, reason: str) -> None:
-    """``func`` cannot be captured: run eagerly from now on, with one log line a func."""
+    """Remember that ``func`` cannot be captured, so that it runs eagerly from now on; logged once per func."""
     with _LOCK:
         found = _CACHE.get(_owner(plan.field.func), OrderedDict())
         told = any(isinstance(known, str) for known in found.values())
@@ -73,18 +73,18 @@ def forget(plan: Plan, static: Static, reason: str) -> None:
 
 
 def drop(func: Any) -> None:
-    """Drop the captured graphs of a func and give their memory back."""
+    """Drop the captured graphs of a func and free their memory."""
     with _LOCK:
         _CACHE.pop(_owner(func), None)
 
 
 def _owner(func: Any) -> Any:
-    """What the cache hangs on: a bound method is a new object at every call, the object it is bound to is not."""
+    """The object that the graphs belong to: for a bound method, which is a new object every time, its instance."""
     return getattr(func, "__self__", func)
 
 
 def key_of(plan: Plan, like: Tensor) -> Hashable:
-    """All that a captured step depends on, other than the contents of its static inputs."""
+    """Everything that a captured step depends on, other than the contents of its static inputs."""
     field, func = plan.field, plan.field.func
     leaves, spec = pytree.tree_flatten(field.args)
     fixed = tuple((tuple(x.shape), x.dtype, x.device, x.requires_grad) if isinstance(x, Tensor) else x for x in leaves)

@@ -1,4 +1,4 @@
-"""Newton's method for few implicit steps of a tiny state at once."""
+"""Newton's method for a few implicit steps of a tiny state at once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _UNITS: Cache[tuple[Tensor, Tensor]] = Cache("unit matrices of Newton's method",
 def newton(
     block: BlockOfSteps, base: Tensor, weights: Tensor, times: Tensor, scale: Tensor, tol: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """Newton's method for ``v = f(t, base + W v)``, all steps at once; states, slopes, and a pair (put, got); or None.
+    """Newton's method for ``v = f(t, base + W v)``, for all steps at once; None if it does not converge.
 
-    The call of ``func`` that gives the slopes gives the differences, too, from which the Jacobians are made. Changes
-    are relative to the largest value of each number so far, which was ``scale`` before these steps.
+    Returns states, slopes, and a pair (put, got): states at which ``func`` was evaluated, and its values. One call of
+    ``func`` gives the slopes and the finite differences for the Jacobians. Changes are relative to the largest value of
+    each element so far, which is ``scale`` before these steps.
     """
     count, width = base.shape
     key = (count, width, base.dtype, base.device)
@@ -44,7 +45,7 @@ def newton(
         last, size = size, largest(change)
         if not math.isfinite(size):
             return None
-        # the change that would follow is the smaller the more this one is smaller than the last
+        # the next change would be about this share of the last one: it converges superlinearly
         share = 0.0 if size == 0 else 1.0 if k == 0 else max((size / last) ** 1.5, rough)
         if size * share <= tol * max(largest(states), most) and share < 1:
             top = torch.maximum(states.abs().cummax(0).values, scale)
@@ -54,6 +55,6 @@ def newton(
 
 
 def _units(count: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The unit matrix of all numbers of so many steps, and the directions in which a state is moved, the first none."""
+    """The identity for all elements of so many steps, and the directions of finite differences, the first of them 0."""
     one = torch.eye(count * width, dtype=dtype, device=device).view(count, width, count, width)
     return one, torch.eye(width + 1, dtype=dtype, device=device)[:, 1:].unsqueeze(1)

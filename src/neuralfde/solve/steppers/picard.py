@@ -1,14 +1,15 @@
-"""Many steps at once: for small states, where a step costs as much as its calls.
+"""Many steps at once, for small states, where a step costs little more than its Python calls.
 
-The slopes of a block obey ``v = f(t, c + W v)``: W holds the weights inside the block and is strictly lower triangular,
-``c`` is all that was known before. Picard's iteration puts a guess of all slopes into the right-hand side, with
-``func`` vectorised over time. Each iteration makes at least one more step exact; on a short interval about a digit in
-all of them, so that some twenty iterations give a hundred steps as the scheme defines them, to rounding. Stages inside
-a step are iterated along with the rest: see :meth:`Scheme.relax`. Where the iteration does not settle soon, steps are
-taken singly.
+The slopes of a block satisfy ``v = f(t, c + W v)``: W are the weights inside the block, strictly lower triangular, and
+``c`` are the contributions of earlier blocks. Picard's iteration inserts a guess of all slopes into the right-hand
+side, with ``func`` vectorised over time. Each iteration makes at least one more step exact, and on a short interval
+adds about one digit to all of them: some twenty iterations give a hundred steps as the scheme defines them, to
+rounding. Stages inside a step are iterated along with the rest, see :meth:`Scheme.relax`. If the iteration does not
+converge soon, steps are taken singly.
 
-Backward, the states are known and one call of ``func`` gives the graph of all steps. What remains is linear,
-``v̄ = c + Wᵀ μ``, ``μ = Jᵀ (z̄, v̄)``, and is iterated in the same way; an implicit step adds ``w_0 μ`` to its own ``v̄``.
+In the backward pass the states are known, and one call of ``func`` gives the graph of all steps. What remains is
+linear, ``v̄ = c + Wᵀ μ``, ``μ = Jᵀ (z̄, v̄)``, and is iterated in the same way; an implicit step adds ``w_0 μ`` to its
+own ``v̄``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Picard(Stepper):
     """Many steps of a small state at once, with ``func`` vectorised over time.
 
     Args:
-        always: also few steps, and refused where ``func`` cannot be vectorised; otherwise steps are then single.
+        always: use it even for few steps, and raise if ``func`` cannot be vectorised; otherwise such steps are single.
     """
 
     always: bool = True
@@ -64,7 +65,7 @@ class Picard(Stepper):
         if plan.scheme.stages == 0:
             return f"{type(plan.scheme).__name__} does not say how its stages are iterated (relax)"
         if capturing():
-            return "the solve itself is being captured, and whether a block has settled is looked at"
+            return "the solve is being captured, and testing for convergence would read from the device"
         return why_single(plan.field)
 
     def longer(self, like: Tensor) -> int:
@@ -77,7 +78,7 @@ class Picard(Stepper):
 
 
 class PicardSteps(Steps):
-    """Blocks of steps by Picard's iteration, single steps where it does not settle."""
+    """Blocks of steps by Picard's iteration; single steps if it does not converge."""
 
     compares = True
 
@@ -89,9 +90,9 @@ class PicardSteps(Steps):
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)
         self.by_newton = plan.scheme.implicit and isinstance(solver, Newton) and like.shape[0] == 1
-        self.few = NEWTON_NUMBERS // like.shape[1]  # steps that Newton's method finds together
+        self.few = NEWTON_NUMBERS // like.shape[1]  # how many steps Newton's method solves together
         tiny = self.by_newton and not like.is_cuda and self.few * self.calls >= PICARD_FEWEST[0]
-        self.tried = not tiny  # or a tiny state is iterated plainly until that does not settle
+        self.tried = not tiny  # for a tiny state, False until Picard's iteration has failed to converge
         self.fewest = 1 if always or like.is_cuda or tiny else PICARD_FEWEST[plan.train]
         self.iterated = False
         self.large = like.is_cuda or like.numel() > PICARD_NUMBERS[1]
@@ -110,7 +111,7 @@ class PicardSteps(Steps):
             self.run.stepper, self.run.why = "single", "few steps, which are taken singly"
 
     def most_iterations(self, count: int) -> int:
-        """Iterations that so many steps may take: half of the calls that they replace, and some."""
+        """The most iterations for so many steps: half of the calls that they replace, plus a few."""
         return PICARD_EXTRA + count * self.calls // 2
 
     def forward(self, task: Task) -> Filled:
@@ -121,7 +122,7 @@ class PicardSteps(Steps):
             self.settling.scale = block.begin(self.plan.field.initial).abs()
             if not self.tried and bool((task.local[-1] > PICARD_UNEVEN * task.local[:2][-1]).any()):
                 self._by_newton()
-        else:  # or the first guess would be whatever lay in memory
+        else:  # the first guess
             block.latest = torch.zeros_like(block.latest) if self.latest is None else self.latest
         while k < count:
             size = self.pace.next(count - k)
@@ -144,12 +145,12 @@ class PicardSteps(Steps):
         return block.filled()
 
     def _by_newton(self) -> None:
-        """Take as many steps of a tiny state at once as Newton's method finds: they do not settle by themselves."""
+        """Switch to Newton's method for the steps of a tiny state, since Picard's iteration does not converge."""
         self.tried = True
         self.pace.begin(self.few if self.run.vectorised else 0)
 
     def _iterate(self, block: BlockOfSteps, a: int, b: int) -> int:
-        """Steps a … b-1 together; returns how many of them have settled: all, the first half, or none."""
+        """Take steps a … b-1 together; returns how many of them have converged: all, the first half, or none."""
         base, weights = block.base(a, b), block.weights(a, b)
         if self.by_newton and (b - a) * base.shape[-1] <= NEWTON_NUMBERS:
             return self._newton(block, a, b, base, weights)
@@ -185,7 +186,7 @@ class PicardSteps(Steps):
         return 0
 
     def _newton(self, block: BlockOfSteps, a: int, b: int, base: Tensor, weights: Tensor) -> int:
-        """Few implicit steps of a tiny state by Newton's method for the same equation: it does not mind stiffness."""
+        """Take a few implicit steps of a tiny state by Newton's method, which also converges if they are stiff."""
         try:
             times = block.times(a, b, base.shape[-1] + 1)
             found = newton(block, base, weights + torch.diag(block.w0[a:b, 0]), times, self.settling.scale, self.tol)
@@ -194,10 +195,10 @@ class PicardSteps(Steps):
         return 0 if found is None else self._take(block, a, b - a, base, *found)
 
     def _take(self, block: BlockOfSteps, a: int, count: int, sums: Tensor, *found: Tensor) -> int:
-        """Keep the first ``count`` steps from ``a`` on: their states and slopes are ``found``.
+        """Keep the first ``count`` steps from ``a`` on; ``found`` are their states and slopes, and a pair (put, got).
 
-        The first time for this ``func`` only if it, which was ``put`` states and gave the slopes ``got`` when it was
-        vectorised, says the same of the last of them when it is not.
+        The first time for this ``func``, it must return the same slope for the last of the states ``put`` as it did
+        when vectorised, which is in ``got``.
         """
         states, slopes, put, got = found
         if not self.settling.samples.verdict.vectorised:
@@ -214,7 +215,7 @@ class PicardSteps(Steps):
         return count
 
     def _stiff(self, growth: float) -> int:
-        """Take further steps one by one: a stage by itself does not contract; later ones may, where it nearly does."""
+        """Take further steps singly, since a stage does not contract; if it nearly does, try again later."""
         if growth < PICARD_STIFF or not self.tried:
             self.pace.rest()
         else:
@@ -225,17 +226,17 @@ class PicardSteps(Steps):
     def _give_up(self, error: Exception | None) -> int:
         """Take all further steps one by one."""
         self.run.vectorised, self.pace.most = False, 0
-        reason = "it gives other values" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = "it returns other values" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
         self.run.stepper, self.run.why = "single", f"func cannot be vectorised over time: {reason}"
         if self.always:
             raise InputError(
                 f"stepper='picard' cannot take these steps: {self.run.why}. Use stepper='auto'."
             ) from error
-        logging.getLogger("neuralfde").debug("steps one by one, since %s", self.run.why)
+        logging.getLogger("neuralfde").debug("steps are taken one by one, since %s", self.run.why)
         return 0
 
     def backward(self, task: Task, pull: Pull) -> tuple[Tensor, Tensor | None]:
-        """See :class:`Steps`; where the block does not settle, or func has a checkpoint inside, steps are single."""
+        """See :class:`Steps`; if the block does not converge, or func has a checkpoint inside, steps are single."""
         rows = pull.read_block(task.steps)
         if self.pace.most > 0 and self.run.vectorised:
             try:

@@ -1,10 +1,10 @@
-"""The backward pass of a block with ``func`` evaluated at all its states in one call.
+"""The backward pass of a block with ``func`` evaluated for many steps in one call.
 
-Going back, the states of a block are known, and only ``μ_n = ḡ_n + Jᵀ v̄_n`` has to wait for the step after it. So
-``func`` is read once, as a graph of operations with its product ``Jᵀ v̄``. What that product needs of the forward part
-is computed for all steps at once, the product is taken step by step, and the parameters get their gradients at once
-again: from the operations that they enter, ``y = op(x, θ)``, whose gradients ``ȳ`` the products give as well. A large
-``func`` that leaves much of a GPU idle has fewer and larger kernels then.
+In the backward pass the states of a block are known, and only ``μ_n = ḡ_n + Jᵀ v̄_n`` has to wait for the step after
+it. So ``func`` is traced once into a graph of operations, together with its product ``Jᵀ v̄``. What the product needs
+from the forward part is computed for many steps at once, the product is computed step by step, and the gradients of
+the parameters again at once: from the operations in which they occur, ``y = op(x, θ)``, and the gradients ``ȳ``, which
+the products return as well. For a large ``func`` that leaves much of a GPU idle, this gives fewer and larger kernels.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .work import Work
 class Split:
     """``func`` in parts; ``rhs(t, z, *given)`` calls it with these tensors in place of those that it depends on.
 
-    Where ``func`` was ``compiled``, the parts are, in its place.
+    If ``func`` was ``compiled``, its parts are compiled instead.
 
     Raises:
-        UnsupportedError: where the parts together are not ``func``, as one with a backward pass of its own.
+        UnsupportedError: if the parts do not have the gradients of ``func``, for example with a custom backward pass.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Split:
     def evaluate(
         self, times: Tensor, states: Tensor, given: Sequence[Tensor]
     ) -> tuple[Tensor, list[GradientEdge | None], list[Tensor]]:
-        """The slopes of all steps, where the graphs of their ``y`` to ``given`` begin, and what the products need."""
+        """The slopes of all steps, where the graphs from their ``y`` to ``given`` begin, and what the products need."""
         with torch.enable_grad():
             slopes, *found = self.stacked(times, states, *given)
         edges = [get_gradient_edge(y) if y.requires_grad else None for y in found[: self.kept]]
@@ -61,7 +61,7 @@ class Split:
     def gather(
         self, ys: Sequence[GradientEdge | None], bars: Sequence[Sequence[Tensor]], wanted: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
-        """The gradients of ``wanted``, from those of the ``y`` of each step."""
+        """The gradients of ``wanted``, from the gradients ``bars`` of the ``y`` of each step."""
         pairs = [(y, torch.stack(own)) for y, own in zip(ys, zip(*bars, strict=True), strict=True) if y is not None]
         if not pairs:
             return (None,) * len(wanted)
@@ -69,7 +69,7 @@ class Split:
         return vjp(edges, grads, tuple(wanted))
 
     def _prove(self, rhs: Callable[..., Tensor], t: Tensor, z: Tensor, given: Sequence[Tensor]) -> None:
-        """Compare one step with autograd's: the slope, and the gradients of all."""
+        """Compare one step with autograd: its slope, and all gradients."""
         wanted = [x for x in given if x.requires_grad]
         bar = torch.sin(torch.arange(1, z.numel() + 1, device=z.device)).view(z.shape).to(z)
         with torch.enable_grad(), uncompiled():
@@ -80,7 +80,7 @@ class Split:
         found = grad, *self.gather(ys, [bars], wanted)
         for a, b, like in zip((slopes[0], *found), (v.detach(), *expected), (z, z, *wanted), strict=True):
             if not same(*(torch.zeros_like(like) if x is None else x for x in (a, b))):
-                raise UnsupportedError("func has other gradients than its operations, taken one by one")
+                raise UnsupportedError("the gradients of func are not those of its operations")
 
 
 def pull_back_split(
@@ -110,14 +110,14 @@ def pull_back_split(
                 grad, *own = split.product(work.x[k][0], *(x[k - a] for x in rest))
             put(slot, grad, None if outside is None else outside.view(slot.shape))
             bars.append(own)
-        del rest  # not needed beside what gathering takes
+        del rest  # free it before the gradients are gathered
         pull.totals.add(split.gather(ys, bars, wanted))
         if slopes is not None:
             slopes[a:b].view(v.shape).copy_(v)
 
 
 class _Watched(fx.Interpreter):
-    """Runs a graph and keeps what certain nodes give, where that is a tensor with a gradient: the ``y``."""
+    """Runs a graph and keeps the results ``y`` of certain nodes, if they are tensors that require grad."""
 
     def __init__(self, module: fx.GraphModule, nodes: set[fx.Node]) -> None:
         super().__init__(module)
@@ -131,11 +131,11 @@ class _Watched(fx.Interpreter):
         return out
 
     def with_gradients(self, t: Tensor, z: Tensor, bar: Tensor, *given: Tensor) -> list[Tensor]:
-        """The slope, those ``y`` that have a gradient, the gradient of ``z`` and those of the ``y``."""
+        """The slope, those ``y`` that have a gradient, the gradient of ``z``, and the gradients of the ``y``."""
         with torch.enable_grad():
             v = self.run(t, z, *given)
             if not v.requires_grad:
-                raise UnsupportedError("func depends on nothing that gets a gradient")
+                raise UnsupportedError("func does not depend on anything that gets a gradient")
             grad, *bars = torch.autograd.grad(v, [z, *self.found], bar, allow_unused=True)
         pairs = [(y, b) for y, b in zip(self.found, bars, strict=True) if b is not None]
         self.kept = len(pairs)
@@ -143,7 +143,7 @@ class _Watched(fx.Interpreter):
 
 
 def _after(graph: fx.Graph, first: Sequence[fx.Node]) -> set[fx.Node]:
-    """The nodes that depend on these, and these."""
+    """These nodes and all that depend on them."""
     found = set(first)
     for node in graph.nodes:
         if found.intersection(node.all_input_nodes):
@@ -152,7 +152,7 @@ def _after(graph: fx.Graph, first: Sequence[fx.Node]) -> set[fx.Node]:
 
 
 def _meeting(graph: fx.Graph, wanted: Sequence[bool]) -> set[fx.Node]:
-    """The nodes at which something that was computed from tensors with gradients alone meets time or state."""
+    """The nodes that combine time or state with something that depends on tensors with gradients, but on neither."""
     time, state, *given = graph.find_nodes(op="placeholder")
     moving = _after(graph, [time, state])
     still = _after(graph, [x for x, own in zip(given, wanted, strict=True) if own]) - moving
@@ -161,7 +161,7 @@ def _meeting(graph: fx.Graph, wanted: Sequence[bool]) -> set[fx.Node]:
 
 
 def _parts(joint: fx.GraphModule, kept: int) -> tuple[fx.GraphModule, Callable[..., Any]]:
-    """The forward part, with graphs of one operation each, and the product; ``kept`` counts the ``y``."""
+    """The forward part, whose autograd graphs are single operations, and the product; ``kept`` counts the ``y``."""
     graph = joint.graph
     time, state, bar, *given = graph.find_nodes(op="placeholder")
     backward, moving = _after(graph, [bar]), _after(graph, [time, state])
@@ -174,7 +174,7 @@ def _parts(joint: fx.GraphModule, kept: int) -> tuple[fx.GraphModule, Callable[.
 
 
 def _extract(joint: fx.GraphModule, inputs: list[fx.Node], outputs: list[fx.Node], cut: set[fx.Node]) -> fx.GraphModule:
-    """The part of a graph from these nodes to those; what uses a node of ``cut`` sees it without its autograd graph."""
+    """The part of a graph from ``inputs`` to ``outputs``; the results of nodes in ``cut`` are detached before use."""
     graph, made, seen = fx.Graph(), dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
     for node in inputs:
         made[node] = seen[node] = graph.placeholder(node.name)

@@ -1,4 +1,4 @@
-"""The static tensors of captured blocks, and the graphs that read and write them."""
+"""The static tensors that captured blocks read and write, and their graphs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .work import Work, local_weights
 
 @dataclass
 class Graph:
-    """One captured block: its weights inside, and how often it evaluates ``func``."""
+    """One captured block: the weights inside it, and how often it evaluates ``func``."""
 
     inner: Tensor
     given: Tensor | None = None
@@ -50,20 +50,20 @@ class Graph:
 
 
 class Static:
-    """The static inputs and outputs of the graphs of one solve, and the graphs, by direction and length of the block.
+    """The static inputs and outputs of the graphs of one solve, and the graphs by direction and length of the block.
 
     Forward, ``rows`` are the sums of a block and become its rows, and ``past`` becomes its slopes. Backward, ``x`` are
-    the rows of the forward pass, ``rows`` the gradients of the slopes; ``past`` holds the gradients of the states from
-    outside and becomes the rows μ. Gradients of parameters add up in ``totals``. All graphs share one pool of memory;
-    they never run at once. ``split`` is None until a split backward pass was tried.
+    the rows of the forward pass and ``rows`` the gradients of the slopes; ``past`` holds the incoming gradients of the
+    states and becomes the rows μ. Gradients of parameters are summed in ``totals``. All graphs share one memory pool;
+    they never run at the same time. ``split`` is None until a split backward pass has been tried.
     """
 
     def __init__(self, plan: Plan, like: Tensor, size: int, split: bool | None = False) -> None:
         sums = plan.scheme.sums
         self.size, self.shape, self.split, self.busy = size, like.shape, split, True
-        self.passes = 0  # backward ones so far
+        self.passes = 0  # how many backward passes there were
         self.rows = like.new_empty(size, sums, *like.shape)
-        self.rows.copy_(like)  # warming up at a state that exists
+        self.rows.copy_(like)  # so that the warm-up evaluates func at a valid state
         self.flat = self.rows.new_zeros(self.rows.numel())
         self.states = torch.empty_like(self.rows[:, 0]) if sums > 1 else self.rows[:, 0]
         self.times, self.local = plan.field.times[:1].repeat(size), like.new_zeros(size, like.shape[0])
@@ -84,18 +84,18 @@ class Static:
         return torch.zeros_like(self.rows[:, 0])
 
     def past(self, inputs: int) -> Tensor:
-        """The rows that a block gives, (groups, size, inputs, width)."""
+        """The resulting rows of a block, (groups, size, inputs, width)."""
         groups, width = self.shape
         return self.flat[: self.size * inputs * groups * width].view(groups, self.size, inputs, width)
 
     def room(self, count: int, backward: bool) -> Tensor:
-        """Where the sums of a block of so many steps go."""
+        """Where the sums of a block of so many steps are written."""
         if not backward:
             return self.rows[:count]
         return self.rows.view(-1)[: count * self.shape.numel()].view(count, 1, *self.shape)
 
     def begin(self, plan: Plan) -> None:
-        """Take in what is new in this solve."""
+        """Copy the inputs of this solve: the arguments of ``func``. Totals start from zero."""
         with torch.no_grad():
             for mine, given in zip(self.args, tensors_in(plan.field.args), strict=True):
                 mine.copy_(given)
@@ -104,7 +104,7 @@ class Static:
                 total.zero_()
 
     def take(self, plan: Plan, task: Task, graph: Graph) -> None:
-        """Take in what is new in this block."""
+        """Copy the inputs of this block: times, local weights, weights inside."""
         count, steps = task.block.count, task.steps
         low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1]) + 1
         times = plan.field.times[low:high]
@@ -112,7 +112,7 @@ class Static:
         if not isinstance(plan.scheme, OneStage):
             self.local[:count].copy_(task.local)
             if task.origin is not None:
-                self.local[task.origin] = 0.0  # its state is given: c + 0 · f
+                self.local[task.origin] = 0.0  # the initial state is given: c + 0 · f
         if task.inner is not graph.given:
             graph.inner.copy_(task.inner)
             graph.given = task.inner
@@ -130,7 +130,7 @@ class Static:
         return self.graphs[key]
 
     def _captured(self, plan: Plan, task: Task, pull: Pull | None, split: bool) -> Graph:
-        """The steps of a block as a new graph; sums of the block and totals of the pass are as they were."""
+        """Capture the steps of a block; the sums of the block and the totals of the pass are restored afterwards."""
         graph, count = Graph(task.inner.clone(memory_format=torch.contiguous_format)), task.block.count
         still = Task(Block(0, count), range(count), self.room(count, pull is not None), graph.inner, self.local[:count],
                      None, frozenset())  # fmt: skip
@@ -144,7 +144,7 @@ class Static:
 
     @contextlib.contextmanager
     def _unchanged(self, sums: Tensor) -> Iterator[None]:
-        """Within, graphs may run on sums and add to totals, which are then as they were."""
+        """Context in which graphs may overwrite sums and add to totals; both are restored afterwards."""
         kept, totals = sums.clone(), [] if self.totals is None else self.totals.tensors
         before = {k: g.clone() for k, g in enumerate(totals) if g is not None}
         try:
@@ -156,7 +156,7 @@ class Static:
                     total.copy_(before[k]) if k in before else total.zero_()
 
     def _try_split(self, plan: Plan, task: Task, pull: Pull) -> None:
-        """Split the backward pass if a block takes less time so."""
+        """Split the backward pass if that makes a block faster."""
         key, self.split = (True, task.block.count), False
         if plan.steps < SPLIT_STEPS or not isinstance(plan.scheme, OneStage) or is_compiled(plan.field.func):
             return
@@ -164,7 +164,7 @@ class Static:
             split = self._captured(plan, task, pull, True)
             with self._unchanged(task.sums):
                 own, other = (milliseconds(graph.captured) for graph in (split, self.graphs[key]))  # type: ignore[arg-type]
-        except Exception as error:  # parts that cannot be told apart or mapped, or take too much memory
+        except Exception as error:  # func cannot be split or vectorised, or takes too much memory
             logging.getLogger("neuralfde").debug("the backward pass is not split: %s", error)
             self.parts = None
             return

@@ -1,4 +1,4 @@
-"""What a stepper works with: the rows of the block being filled, and single steps with their autograd graphs."""
+"""Tools of steppers: the rows of a block that is being filled, and single steps with their autograd graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...schemes.base import Scheme
 
 
 def local_weights(local: Tensor, groups: int, weigh: bool) -> list[Tensor]:
-    """(count, groups) as one tensor for each step that broadcasts to the state; leaves where they get a gradient."""
+    """(count, groups) as one tensor per step that broadcasts to the state; leaves that require grad if ``weigh``."""
     rows = local.detach()
     if rows.stride(0) == 0:  # one weight for all steps
         one = rows[0, 0] if groups == 1 else rows[0].unsqueeze(1)
@@ -24,11 +24,10 @@ def local_weights(local: Tensor, groups: int, weigh: bool) -> list[Tensor]:
 
 
 class Work:
-    """The rows of the block being filled, and the product inside it: what its earlier steps contribute to the next.
+    """The rows of a block that is being filled, and the contributions of its earlier steps to the next one.
 
-    ``past`` (groups, count, inputs, width) holds the rows that the steps give; ``slots[k]`` are those of step ``k``,
-    one for each input, and ``x[k]`` its sums, one for each output, all in the shape of the state. Views are made once,
-    or as each step is reached.
+    ``past`` (groups, count, inputs, width) holds the resulting rows. ``slots[k]`` are those of step ``k``, one for each
+    input, and ``x[k]`` are its sums, one for each output, all in the shape of the state. Views are made only once.
     """
 
     def __init__(self, inner: Tensor, sums: Tensor, shape: torch.Size, past: Tensor | None = None) -> None:
@@ -36,7 +35,7 @@ class Work:
         self.inner, self.shape, self.groups, self.ins = inner, shape, groups, ins
         self.past = sums.new_empty(groups, count, ins, sums.shape[-1]) if past is None else past
         self.slots = per_step(self.past[0].view(-1, ins, *shape) if groups == 1 else self.past.permute(1, 2, 0, 3))
-        # contiguous, as the kernel reads it; where inner is, this is a view of it
+        # contiguous, as the kernel in history/kernels.py needs it; no copy if inner is contiguous
         table, flat = inner.contiguous().view(groups, count, outs, count * ins), self.past.flatten(1, 2)
         self.weights = (table[0] if groups == 1 else table.transpose(0, 1)).unbind(0)
         self.flat = flat[0] if groups == 1 else flat
@@ -54,11 +53,11 @@ class Work:
             self.lines, self.x = sums.transpose(1, 2).unbind(0), per_step(sums)
 
     def release(self) -> None:
-        """Let go of the sums: the next block makes its own."""
+        """Drop the references to the sums: the next block has its own."""
         self.lines, self.x = (), ()
 
     def add(self, k: int) -> None:
-        """Add what the first ``k`` steps of the block contribute to the sums of step ``k``."""
+        """Add the contributions of the first ``k`` steps of the block to the sums of step ``k``."""
         if k == 0:
             return
         while len(self.terms) < k:
@@ -105,7 +104,7 @@ def leaves(row: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
 def traced(
     scheme: Scheme, f: Any, x: Sequence[Tensor], w0: Tensor, slope: bool, start: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """State and slope of a step with their autograd graph; the initial row is its own state."""
+    """State and slope of a step with their autograd graph; at the ``start`` the row itself is the state."""
     if start:
         return x[0], f(x[0]) if slope else None
     return scheme.evaluate(f, x, w0, slope)
@@ -114,13 +113,13 @@ def traced(
 def kept(
     traces: list[Trace], scheme: Scheme, f: Any, x: Sequence[Tensor], w0: Tensor, slope: bool, start: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """State and slope of a step whose graph is kept; it holds no more than the graph needs."""
-    own = tuple(part.detach().clone().requires_grad_() for part in x)  # a view would hold the sums of a whole block
+    """State and slope of a step whose graph is appended to ``traces``; it holds only what the graph needs."""
+    own = tuple(part.detach().clone().requires_grad_() for part in x)  # a view would keep the sums of a whole block
     known = take_first_graph(f) if start and slope else None
     with torch.enable_grad():
         if known is None:
             z, v = traced(scheme, f, own, w0, slope, start)
-        else:  # func is not evaluated a second time where it may keep something
+        else:  # reuse the first evaluation: func may keep state, and must not be called twice
             own, z, v = known[:1], *known
         alone = v is not None and not w0.requires_grad
         traces.append(Trace(own, w0, z, _Graph.apply(v) if alone else v))  # type: ignore[no-untyped-call]
@@ -128,7 +127,7 @@ def kept(
 
 
 def take_first_graph(f: Any) -> tuple[Tensor, Tensor] | None:
-    """The initial state and its slope with the graph of the check at the door, once, where there is one."""
+    """The initial state and its slope with the graph of the first evaluation, if it was kept; only once."""
     field = f.func if isinstance(f, partial) else None
     known = field.first_graph if isinstance(field, Field) else None
     if isinstance(field, Field):
@@ -137,7 +136,7 @@ def take_first_graph(f: Any) -> tuple[Tensor, Tensor] | None:
 
 
 class _Graph(torch.autograd.Function):
-    """The graph of a value without the value, which the history keeps."""
+    """The graph of a value without the value itself, which the history keeps."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor) -> Tensor:
