@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from neuralfde import (
     FDEBlock,
     InputError,
     MultiTerm,
+    Trapezoid,
     VariableOrder,
     Window,
     fdeint,
@@ -102,6 +105,26 @@ def test_the_embedded_pair_in_structures_between_nodes_and_in_training():
         given = {"order": 0.5, "estimate_error": "embedded", **options}
         with pytest.raises(InputError, match=words):
             solve(lambda t, z: -z, torch.ones(2), 1.0, **given)
+
+
+@pytest.mark.parametrize("estimate", [True, "embedded"])
+def test_weights_of_one_step_size_have_no_estimate(estimate):
+    fixed = CustomKernel([0.0, *[0.1] * 16])
+    with pytest.raises(InputError, match="for one step size"):
+        solve(lambda t, z: -z, torch.ones(2), 1.0, fixed, steps=16, estimate_error=estimate)
+    by_step = CustomKernel(lambda order, h, n: torch.cat([torch.zeros(1), h * torch.ones(n)]))
+    found = solve(lambda t, z: -z, torch.ones(2), 1.0, by_step, steps=16, estimate_error=True)
+    assert 0 < float(found.error.max()) < 0.1
+
+
+def test_weights_that_are_not_finite_are_refused_wherever_they_are():
+    class Broken(Trapezoid):
+        def kernel(self, order, step, steps):
+            found = super().kernel(order, step, steps)
+            return replace(found, local=found.local * torch.nan)
+
+    with pytest.raises(InputError, match="weights are not finite from step 0 on"):
+        solve(lambda t, z: -z, torch.ones(2), 1.0, 0.5, steps=16, method=Broken())
 
 
 def test_estimates_at_many_times_and_in_structures():

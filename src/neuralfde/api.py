@@ -273,7 +273,7 @@ def solve(
     if wanted.terminal:
         ys = structure.unpack(structure.pack(ys)[None])
     if pair is True:
-        refuse_estimate(wanted.grid.steps)
+        refuse_estimate(solved.problem)
         longer = {"steps": wanted.grid.steps // 2} if given.grid is None else {"grid": given.grid[::2]}
         with torch.no_grad():
             half = run(func, z0, t, order, given._replace(step=None, **longer)).ys

@@ -115,7 +115,7 @@ def _solve_once(
     if semilinear:
         refuse_orders(problem)
     if embedded:
-        refuse_estimate(wanted.grid.steps)
+        refuse_estimate(problem)
     row0 = structure.pack(z0) if before is None else before.last
     if not (torch.compiler.is_exporting() or capturing()) and not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")

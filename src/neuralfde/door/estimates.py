@@ -18,8 +18,14 @@ from ..weights.kernel import Kernel
 from .validation import Options, Problem
 
 
-def refuse_estimate(count: int) -> None:
-    """Raise if the number of steps is odd, so that there is no solve with steps of twice the size."""
+def refuse_estimate(problem: Problem) -> None:
+    """Raise if no solve has steps of twice the size: their number is odd, or the weights are for one size."""
+    operator, count = problem.operator, problem.request.grid.steps
+    if isinstance(operator, CustomKernel) and not callable(operator.weights):
+        raise InputError(
+            "estimate_error= compares with steps of twice the size, but the weights of this CustomKernel are for one "
+            "step size. Pass a function weights(order, h, n), or drop estimate_error=."
+        )
     if count % 2:
         raise InputError(
             f"estimate_error= compares with steps of twice the size, but there are {count}, an odd number. Use an "

@@ -130,10 +130,10 @@ def _placed(problem: Problem, mesh: Mesh, alone: bool) -> tuple[dict[str, Tensor
 def _coefficients(kernel: Kernel, problem: Problem, every: bool) -> tuple[tuple[int, ...], Coefficients]:
     """The grid points whose states are returned, and the weights of the scheme."""
     wanted, scheme, past, grid = problem.request, problem.scheme, problem.history, problem.request.grid
-    for part in (kernel.weights, kernel.local):
-        if not all_finite(part):
-            bad = int((~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0).nonzero()[0])
-            raise InputError(f"the weights are not finite from step {bad} on (h={grid.step:g}); check the order.")
+    if not all_finite(kernel.weights, kernel.local):
+        bad = (~torch.isfinite(kernel.weights)).flatten(2).any(-1).any(0) | (~torch.isfinite(kernel.local)).any(-1)
+        first = int(bad.nonzero()[0])
+        raise InputError(f"the weights are not finite from step {first} on (h={grid.step:g}); check the order.")
     if every or len(wanted.between):
         out = output(wanted, problem.structure, scheme, kernel, past, every)
     else:

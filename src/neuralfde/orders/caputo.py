@@ -140,8 +140,7 @@ def _on_uniform(order: Tensor, mesh: Mesh, scheme: Scheme) -> Kernel:
     fixed = is_constant(order) and is_constant(step) and type(scheme) in KNOWN
     if not fixed or order.numel() * (steps + 1) > WEIGHTS_NUMBERS:
         return scheme.kernel(order, step, steps)
-    # a tensor made in inference mode cannot be used in a later backward pass
-    key = (scheme, tuple(order.tolist()), tuple(step.tolist()), steps, torch.is_inference_mode_enabled())
+    key = (scheme, tuple(order.tolist()), tuple(step.tolist()), steps)
     return _WEIGHTS.get(key, lambda: scheme.kernel(order.clone(), step.clone(), steps))
 
 

@@ -41,7 +41,7 @@ class Multistep(OneStage):
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""
         w = coefficients(order, steps + 1, self.rule)
-        start = starting_weights(w, order)[:, :, :]
+        start = starting_weights(w, order)
         gain = torch.exp(order * uniform.log(step))
         n = torch.arange(steps + 1)
         own = torch.zeros_like(w)

@@ -68,7 +68,7 @@ class Plan:
     first: int
     train: bool
     weigh: bool
-    stepper: Any = "auto"
+    stepper: Any = None
     callback: Callable[[int, int], None] | None = None
     check_finite: bool = True
     backward_weights: Tensor | None = None

@@ -21,7 +21,7 @@ from ...base.torch_private import pytree
 from ..plan import Plan
 
 if TYPE_CHECKING:
-    from .cuda_graph import Static
+    from .static import Static
 
 log = logging.getLogger("neuralfde")
 

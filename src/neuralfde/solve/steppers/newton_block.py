@@ -26,7 +26,7 @@ def newton(
     """
     count, width = base.shape
     key = (count, width, base.dtype, base.device)
-    one, unit = _UNITS.get((*key, torch.is_inference_mode_enabled()), lambda: _units(*key))
+    one, unit = _UNITS.get(key, lambda: _units(*key))
     slopes = block.evaluate(times[:count], torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
     states = torch.addmm(base, weights, slopes)
     top, size, most = states.abs().amax(0), 0.0, largest(scale)
