@@ -27,7 +27,7 @@ FINALISTS = 3
 LARGE = ("computers", "coauthor-physics")
 """Graphs that begin with half as many settings side by side."""
 ON_A_CPU = {"t": 16.0, "hidden": 128}
-"""What settings have at most where there is no GPU."""
+"""What settings of variant nl have at most where there is no GPU; variant l has no steps there."""
 JOB_SECONDS = 25.0
 """How long a job of the first stage should take: the number of settings in it follows."""
 TIMES = {
@@ -51,7 +51,9 @@ SHAPE: dict[str, tuple[Any, ...]] = {
     "source": (True, True, False),
     "optimiser": ("adam", "adamax", "rmsprop"),
     "rows": (False, True),
+    "idf": (False, False, True),
     "batch_norm": (False, False, True),
+    "average": (0.0, 0.9, 0.97, 0.99),
 }
 NUMBERS = ("hidden", "t", "lr", "weight_decay", "input_dropout", "dropout")
 """What the paper's table has beside the step, which is made a whole one here."""
@@ -79,6 +81,7 @@ class Case:
     tracks: tuple[str, ...] = TRACKS
     explored: tuple[str, ...] = TRACKS
     stages: tuple[str, ...] = STAGES
+    changes: tuple[dict[str, Any], ...] = ()
     apart: bool = False
     stage: str = "explore"
     found: dict[Settings, dict[int, float]] = field(default_factory=dict)
@@ -201,20 +204,32 @@ class Case:
         return row | {"seeds": job.seeds, "tried": tried}
 
     def explore(self) -> Job:
-        """Some settings of one shape: known ones and the other variant's best first, then neighbours of the best."""
-        turn, draw = self.jobs // len(self.explored), self.random
-        track = self.explored[self.jobs % len(self.explored)]
-        mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
-        new = self.seeds_of(track)
-        first = [*new[:2], *mine[:1], *new[2:], *others]
-        start = first[turn] if turn < len(first) else draw.choice((mine[:3] + others) or new)
-        start = replace(self.fit(start), epochs=0, patience=0)
-        shape = start if turn < len(first) else self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
+        """Some settings of one shape, drawn near where the search stands."""
+        turn, track = self.jobs // len(self.explored), self.explored[self.jobs % len(self.explored)]
+        (start, shape), draw = self.next_shape(turn, track), self.random
         each = [self.own(start, shape, track, 2 if shape == start and start in self.found else 0)]
         while len(each) < self.width:
             each.append(self.own(start, shape, track, draw.choice((1, 2, 3, 4))))
         unique = [replace(s, epochs=0, patience=0) for s in dict.fromkeys(each)]
         return self.job("explore", track, unique, EXPLORE)
+
+    def next_shape(self, turn: int, track: str) -> tuple[Settings, Settings]:
+        """Settings and a shape near them: known settings, the best with each of the changes asked for, then others."""
+        mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
+        new = self.seeds_of(track)
+        first = [*new[:2], *mine[:1], *new[2:], *others]
+        if turn < len(first):
+            start = self.begin(first[turn])
+            return start, start
+        if mine and turn - len(first) < len(self.changes):
+            start = self.begin(mine[0])
+            return start, replace(start, **self.changes[turn - len(first)])
+        start = self.begin(self.random.choice((mine[:3] + others) or new))
+        return start, self.drawn(start, self.random.choice((0, 1, 2, len(SHAPE))))
+
+    def begin(self, s: Settings) -> Settings:
+        """Settings as a search takes them up: what this variant can afford of them, for as long as the stage says."""
+        return replace(self.fit(s), epochs=0, patience=0)
 
     def seeds_of(self, track: str) -> list[Settings]:
         """FROND's settings, ours, and FROND's with the paper's numbers: those that no earlier search had."""
@@ -223,13 +238,13 @@ class Case:
             both = ("l", "nl") if self.variant == "l" else ("nl", "l")
             ours = [settings_for(self.dataset, "tuned", v) for v in both]
             numbers = replace(frond, **{k: getattr(paper, k) for k in NUMBERS}, step=max(1.0, paper.step))
-            plain = (replace(self.fit(s), epochs=0, patience=0) for s in (frond, *ours, numbers))
+            plain = (self.begin(s) for s in (frond, *ours, numbers))
             self.seeded[track] = [s for s in plain if self.own(s, s, track, 0) not in self.found]
         return self.seeded[track]
 
     def fit(self, s: Settings) -> Settings:
         """Settings that this variant can afford: few heads where attention is computed at every step."""
-        if self.apart:
+        if self.apart and self.variant == "nl":
             s = replace(s, **{k: min(v, getattr(s, k)) for k, v in ON_A_CPU.items()})  # type: ignore[arg-type]
         if self.dataset in ("cora", "citeseer"):  # small enough for all of FROND's
             return replace(s, attention_width=s.attention_width or 64)

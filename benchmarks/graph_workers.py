@@ -24,7 +24,7 @@ def train(job: Job, data: str, device: str, workers: int) -> list[Row]:
 
     each = [s for s in job.settings for _ in job.seeds]
     seeds = list(job.seeds) * len(job.settings)
-    graph = graph_of(job.dataset, data, device, each[0].rows, each[0].waves)
+    graph = graph_of(job.dataset, data, device, each[0].rows, each[0].waves, each[0].idf)
     size = 1 if device == "cpu" else max(1, side_by_side(graph, each[0], job.variant, device) * 2 // workers)
     found: list[Row] = []
     for k in range(0, len(each), size):

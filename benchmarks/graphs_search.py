@@ -26,6 +26,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from graph_jobs import Row
 from graph_orders import OrderCase
@@ -69,6 +70,7 @@ def cases_of(args: argparse.Namespace, began: float) -> list[Case | OrderCase]:
         "tracks": tuple(args.tracks.split(",")),
         "apart": args.device == "cpu",
     }
+    how["changes"] = tuple(dict(map(one_change, change.split(","))) for change in args.changes)
     how |= {"explored": tuple(args.explored.split(",")), "stages": tuple(args.stages.split(","))}
     orders = {f"{d}:order": OrderCase(d, ends, apart=args.device == "cpu") for d in ORDER_GRAPHS}
     every = {f"{d}:{v}": Case(d, v, ends, **how) for d in DATASETS for v in ("l", "nl")}
@@ -81,6 +83,12 @@ def cases_of(args: argparse.Namespace, began: float) -> list[Case | OrderCase]:
         every[name].stage = "final"  # with nothing left to do in it
     both: dict[str, Case | OrderCase] = {**every, **orders}
     return [both[name] for name in args.cases.split(",") if name] or list(both.values())
+
+
+def one_change(text: str) -> tuple[str, Any]:
+    """A name and a value of what ``--changes`` says."""
+    name, value = text.split("=")
+    return name, json.loads(value)
 
 
 def search(args: argparse.Namespace, workers: Workers, out: Results, began: float) -> None:
@@ -146,6 +154,7 @@ def main() -> None:
     parser.add_argument("--stages", default=",".join(STAGES), help="stages to go through")
     parser.add_argument("--explore", type=float, default=ENDS["explore"], help="share of the time for the first stage")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="results of earlier searches to start from")
+    parser.add_argument("--changes", nargs="*", default=[], help="to try with the best, such as average=0.9,rows=true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--mps", action=argparse.BooleanOptionalAction, default=True, help="try NVIDIA's MPS")
     args = parser.parse_args()

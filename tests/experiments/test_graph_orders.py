@@ -181,6 +181,7 @@ def test_a_search_goes_through_its_stages_and_chooses_by_validation(tmp_path):
         "known": [],
         "settled": "",
         "explore": 0.05,
+        "changes": ["average=0.9,idf=true"],
     }
     args |= {"tracks": "plain,agree", "explored": "plain,agree", "stages": "explore,final,other,done"}
     workers, out = Instant(), graphs_search.Results(tmp_path / "search.json", {})

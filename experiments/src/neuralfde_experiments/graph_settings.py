@@ -40,10 +40,12 @@ class Settings:
     epochs: int = 400
     patience: int = 100
     order: float = 0.9
+    idf: bool = False  # whether rare words count more, see data.graphs.rare_words
     rows: bool = False  # whether each node's features add up to 1
     waves: float = 0.0  # frequency of the random waves that features which are numbers are turned into; 0: none
     node_dropout: float = 0.0  # share of nodes that lose all their features
     batch_norm: bool = False  # behind the encoder
+    average: float = 0.0  # decay of the mean of the weights that is evaluated in their place; 0: none
     consistency: float = 0.0  # weight of agreement between two draws of dropout, see graph_training; full batches only
 
 

@@ -102,6 +102,8 @@ class Config(Options):
     waves: float | None = option(
         None, "frequency of the random waves that numbers among the features become; 0: none", least=0, most=1e6
     )
+    idf: bool | None = option(None, "weigh words that few nodes have more")
+    average: float | None = option(None, "decay of the mean of weights that is evaluated; 0: none", least=0, below=1)
     batch_norm: bool | None = option(None, "a batch norm behind the encoder")
     t: float | None = option(None, "integration time", above=0, most=1e6)
     step: float | None = option(None, "step size", least=1e-6)
@@ -215,7 +217,7 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
     fixed |= {"device": device, "root": config.data}
 
     def together(settings: Settings) -> int:
-        graph = graph_of(dataset, config.data, device, settings.rows, settings.waves)
+        graph = graph_of(dataset, config.data, device, settings.rows, settings.waves, settings.idf)
         fits = side_by_side(graph, settings, config.variant, device)
         return min(config.together, fits) if config.together else fits
 

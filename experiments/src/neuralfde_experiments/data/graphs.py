@@ -95,6 +95,17 @@ def normalise_rows(x: Tensor) -> Tensor:
     return x / x.sum(1, keepdim=True).clamp(min=1.0)
 
 
+def rare_words(x: Tensor) -> Tensor:
+    """Weigh each word by the logarithm of nodes per node that has it, and all so that the mean square stays.
+
+    Words that few nodes have say more of them (Spärck Jones, "A statistical interpretation of term specificity and its
+    application in retrieval", 1972). Labels have no part in it.
+    """
+    has = (x != 0).sum(0)
+    weighed = x * (len(x) / has.clamp(min=1)).log()
+    return weighed * (x.square().sum() / weighed.square().sum()).sqrt()
+
+
 def random_waves(x: Tensor, frequency: float) -> Tensor:
     """Turn features that are numbers, not marks, into waves, so that a linear map can tell close numbers apart.
 
