@@ -48,7 +48,8 @@ SHAPE: dict[str, tuple[Any, ...]] = {
     "normalise": ("softmax", "squareplus"),
     "over": ("target", "source", "both"),
     "start": ("random", "average"),
-    "source": (True, True, False),
+    "loops": (True, True, False),
+    "source": (True, "held", False),
     "optimiser": ("adam", "adamax", "rmsprop"),
     "rows": (False, True),
     "idf": (False, False, True),
@@ -81,7 +82,7 @@ class Case:
     tracks: tuple[str, ...] = TRACKS
     explored: tuple[str, ...] = TRACKS
     stages: tuple[str, ...] = STAGES
-    changes: tuple[dict[str, Any], ...] = ()
+    changes: list[dict[str, Any]] = field(default_factory=list)
     apart: bool = False
     stage: str = "explore"
     found: dict[Settings, dict[int, float]] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Case:
         self.name = f"{self.dataset} {self.variant}"
         self.random = random.Random(self.name)
         self.seeds = reported_seeds(self.dataset)
+        self.asked = len(self.changes)
         self.width = self.width // 2 if self.dataset in LARGE else self.width
 
     def next(self) -> Job | None:
@@ -214,16 +216,16 @@ class Case:
         return self.job("explore", track, unique, EXPLORE)
 
     def next_shape(self, turn: int, track: str) -> tuple[Settings, Settings]:
-        """Settings and a shape near them: known settings, the best with each of the changes asked for, then others."""
+        """Settings and a shape near them: the best with each of the changes asked for, known settings, then others."""
         mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
         new = self.seeds_of(track)
-        first = [*new[:2], *mine[:1], *new[2:], *others]
-        if turn < len(first):
-            start = self.begin(first[turn])
-            return start, start
-        if mine and turn - len(first) < len(self.changes):
+        if mine and self.changes:
             start = self.begin(mine[0])
-            return start, replace(start, **self.changes[turn - len(first)])
+            return start, replace(start, **self.changes.pop(0))
+        first = [*new[:2], *mine[:1], *new[2:], *others][turn - self.asked + len(self.changes) :]
+        if first:
+            start = self.begin(first[0])
+            return start, start
         start = self.begin(self.random.choice((mine[:3] + others) or new))
         return start, self.drawn(start, self.random.choice((0, 1, 2, len(SHAPE))))
 

@@ -70,10 +70,10 @@ def cases_of(args: argparse.Namespace, began: float) -> list[Case | OrderCase]:
         "tracks": tuple(args.tracks.split(",")),
         "apart": args.device == "cpu",
     }
-    how["changes"] = tuple(dict(map(one_change, change.split(","))) for change in args.changes)
     how |= {"explored": tuple(args.explored.split(",")), "stages": tuple(args.stages.split(","))}
     orders = {f"{d}:order": OrderCase(d, ends, apart=args.device == "cpu") for d in ORDER_GRAPHS}
-    every = {f"{d}:{v}": Case(d, v, ends, **how) for d in DATASETS for v in ("l", "nl")}
+    changes = [dict(map(one_change, change.split(","))) for change in args.changes]
+    every = {f"{d}:{v}": Case(d, v, ends, changes=[*changes], **how) for d in DATASETS for v in ("l", "nl")}
     for name, one in every.items():
         one.rival = next(c for c in every.values() if c.dataset == one.dataset and c is not one)
         for row in known:

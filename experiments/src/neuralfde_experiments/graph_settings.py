@@ -34,8 +34,9 @@ class Settings:
     normalise: str = "softmax"
     over: str = "target"
     start: str = "random"
+    loops: bool = True
     attention_decay: float | None = None  # None: as weight_decay
-    source: bool = True
+    source: bool | str = True
     optimiser: str = "adam"
     epochs: int = 400
     patience: int = 100

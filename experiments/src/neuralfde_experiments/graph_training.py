@@ -75,6 +75,7 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
         normalise=s.normalise,
         over=s.over,
         start=s.start,
+        loops=s.loops,
         order=min(s.order, 0.99) if learn_order else s.order,
         learn_order=learn_order,
         t=s.t,
