@@ -50,9 +50,11 @@ SHAPE: dict[str, tuple[Any, ...]] = {
     "start": ("random", "average"),
     "loops": (True, True, False),
     "source": (True, "held", False),
+    "steady": (False, True),
     "optimiser": ("adam", "adamax", "rmsprop"),
     "rows": (False, True),
     "idf": (False, False, True),
+    "components": (0, 128, 256),
     "batch_norm": (False, False, True),
     "average": (0.0, 0.9, 0.97, 0.99),
 }
@@ -220,8 +222,9 @@ class Case:
         mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
         new = self.seeds_of(track)
         if mine and self.changes:
-            start = self.begin(mine[0])
-            return start, replace(start, **self.changes.pop(0))
+            start, change = self.begin(mine[0]), self.changes.pop(0)
+            shape = replace(start, **change)
+            return shape if "weight_decay" in change else start, shape
         first = [*new[:2], *mine[:1], *new[2:], *others][turn - self.asked + len(self.changes) :]
         if first:
             start = self.begin(first[0])

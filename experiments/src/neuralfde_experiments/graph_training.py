@@ -27,7 +27,7 @@ from torch.optim.swa_utils import AveragedModel
 from neuralfde.errors import InputError, nearest
 from neuralfde.models.graph import FGrand
 
-from .data.graphs import normalise_rows, random_waves, rare_words, set_random_split
+from .data.graphs import normalise_rows, principal, random_waves, rare_words, set_random_split
 from .data.order_graphs import ORDER_GRAPHS
 from .graph_ensemble import FGrandEnsemble
 from .graph_settings import Settings, has_random_splits
@@ -147,7 +147,7 @@ class Training:
         root: str | None = None,
     ) -> None:
         self.dataset, self.s, self.seeds, self.variant = dataset, s, seeds, variant
-        self.data = graph_of(dataset, root, device, s.rows, s.waves, s.idf)
+        self.data = graph_of(dataset, root, device, **features_of(s))
         self.cuda = self.data.y.is_cuda
         # the weights of an order that is learned are computed on the host, which no graph can do
         self.captures = self.cuda and not learn_order
@@ -159,6 +159,8 @@ class Training:
             options = {"powers": True}  # the same numbers in a fraction of the time, with a check that no digits cancel
         self.masks = _joined([split_of(self.data, seed) for seed in seeds], len(self.data.y))
         self.model = _model(self.data, each, seeds, variant, adjoint, learn_order, options).to(device)
+        if s.steady:
+            self.model.block.func.a.requires_grad_(False)
         self.optimiser: Any = optimiser_for(self.model, s)
         if len({(own.lr, own.weight_decay, own.attention_decay) for own in each}) > 1:
             from .graph_rates import OwnRates  # imports this module
@@ -348,19 +350,35 @@ def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
 
 @functools.lru_cache(maxsize=16)
 def graph_of(
-    dataset: str, root: str | None, device: str, rows: bool = False, waves: float = 0.0, idf: bool = False
+    dataset: str,
+    root: str | None,
+    device: str,
+    rows: bool = False,
+    waves: float = 0.0,
+    idf: bool = False,
+    components: int = 0,
 ) -> Data:
     """The graph on the device, kept for the next split; features that are mostly zeros are made sparse."""
-    if rows or waves or idf:
+    if rows or waves or idf or components:
         data = copy.copy(graph_of(dataset, root, device))
         x = rare_words(data.x.to_dense()) if idf else data.x.to_dense()
         x = normalise_rows(x) if rows else x
+        x = principal(sparse_or_not(x), components) if components else x
         data.x = random_waves(x, waves) if waves else x
     else:
         data = named_graph(dataset, root).to(device)
-    if torch.count_nonzero(data.x) < SPARSE_BELOW * data.x.numel():
-        data.x = data.x.to_sparse()
+    data.x = sparse_or_not(data.x)
     return data
+
+
+def sparse_or_not(x: Tensor) -> Tensor:
+    """Features that are mostly zeros as a sparse tensor."""
+    return x.to_sparse() if torch.count_nonzero(x) < SPARSE_BELOW * x.numel() else x
+
+
+def features_of(s: Settings) -> dict[str, Any]:
+    """What :func:`graph_of` makes of the features with these settings."""
+    return {name: getattr(s, name) for name in ("rows", "waves", "idf", "components")}
 
 
 def split_of(data: Data, seed: int) -> Masks:

@@ -25,7 +25,7 @@ from neuralfde.models.message_passing import SCORES
 
 from .data.files import existing_root
 from .graph_settings import TABLES, Settings, candidates, canonical, reported_seeds, settings_for
-from .graph_training import OPTIMISERS, graph_of, side_by_side, train_splits
+from .graph_training import OPTIMISERS, features_of, graph_of, side_by_side, train_splits
 from .processes import Processes
 
 PROCESSES = True
@@ -217,7 +217,7 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
     fixed |= {"device": device, "root": config.data}
 
     def together(settings: Settings) -> int:
-        graph = graph_of(dataset, config.data, device, settings.rows, settings.waves, settings.idf)
+        graph = graph_of(dataset, config.data, device, **features_of(settings))
         fits = side_by_side(graph, settings, config.variant, device)
         return min(config.together, fits) if config.together else fits
 
