@@ -47,6 +47,7 @@ class Results:
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
+        self.head["minutes"] = round((time.time() - self.began) / 60, 2)
         write_json(self.path, {**self.head, "rows": self.rows}, indent=1)
         brief = {k: v for k, v in row.items() if k not in ("settings", "splits", "tried", "dataset", "variant")}
         print(f"[{time.time() - self.began:5.0f} s]", json.dumps(brief), flush=True)
@@ -163,7 +164,7 @@ def main() -> None:
     given = "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # by whoever starts several of these side by side
     shared = args.device != "cpu" and args.mps and (given or share_the_gpu())
     print(f"MPS: {shared}", flush=True)
-    head = {"workers": args.workers, "mps": shared, "minutes": args.minutes}
+    head = {"workers": args.workers, "mps": shared}
     out = Results(args.out, head)
     workers = Workers(args)
     try:
