@@ -160,7 +160,7 @@ class Training:
         self.masks = _joined([split_of(self.data, seed) for seed in seeds], len(self.data.y))
         self.model = _model(self.data, each, seeds, variant, adjoint, learn_order, options).to(device)
         if s.steady:
-            self.model.block.func.a.requires_grad_(False)
+            self.model.block.func.a.requires_grad_(False)  # type: ignore[attr-defined]
         self.optimiser: Any = optimiser_for(self.model, s)
         if len({(own.lr, own.weight_decay, own.attention_decay) for own in each}) > 1:
             from .graph_rates import OwnRates  # imports this module
@@ -230,7 +230,7 @@ class Training:
 
     def look(self) -> None:
         """Validation accuracy and loss, test accuracy and order of each member, without waiting for the device."""
-        model = self.model if self.mean is None else self.mean.module
+        model: Any = self.model if self.mean is None else self.mean.module
         self.mark.copy_(evaluate(model, self.data, self.masks))
 
 

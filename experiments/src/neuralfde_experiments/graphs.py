@@ -103,6 +103,8 @@ class Config(Options):
         None, "frequency of the random waves that numbers among the features become; 0: none", least=0, most=1e6
     )
     idf: bool | None = option(None, "weigh words that few nodes have more")
+    components: int | None = option(None, "principal components in place of the features; 0: none", least=0, most=4096)
+    steady: bool | None = option(None, "a rate of diffusion that is not learned")
     average: float | None = option(None, "decay of the mean of weights that is evaluated; 0: none", least=0, below=1)
     batch_norm: bool | None = option(None, "a batch norm behind the encoder")
     t: float | None = option(None, "integration time", above=0, most=1e6)
