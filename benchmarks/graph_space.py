@@ -27,7 +27,7 @@ FINALISTS = 3
 LARGE = ("computers", "coauthor-physics")
 """Graphs that begin with half as many settings side by side."""
 ON_A_CPU = {"t": 16.0, "hidden": 128}
-"""What settings have at most where there is no GPU."""
+"""What settings of variant nl have at most where there is no GPU; variant l has no steps there."""
 JOB_SECONDS = 25.0
 """How long a job of the first stage should take: the number of settings in it follows."""
 TIMES = {
@@ -48,10 +48,15 @@ SHAPE: dict[str, tuple[Any, ...]] = {
     "normalise": ("softmax", "squareplus"),
     "over": ("target", "source", "both"),
     "start": ("random", "average"),
-    "source": (True, True, False),
+    "loops": (True, True, False),
+    "source": (True, "held", False),
+    "steady": (False, True),
     "optimiser": ("adam", "adamax", "rmsprop"),
     "rows": (False, True),
+    "idf": (False, False, True),
+    "components": (0, 128, 256),
     "batch_norm": (False, False, True),
+    "average": (0.0, 0.9, 0.97, 0.99),
 }
 NUMBERS = ("hidden", "t", "lr", "weight_decay", "input_dropout", "dropout")
 """What the paper's table has beside the step, which is made a whole one here."""
@@ -79,6 +84,7 @@ class Case:
     tracks: tuple[str, ...] = TRACKS
     explored: tuple[str, ...] = TRACKS
     stages: tuple[str, ...] = STAGES
+    changes: list[dict[str, Any]] = field(default_factory=list)
     apart: bool = False
     stage: str = "explore"
     found: dict[Settings, dict[int, float]] = field(default_factory=dict)
@@ -98,6 +104,7 @@ class Case:
         self.name = f"{self.dataset} {self.variant}"
         self.random = random.Random(self.name)
         self.seeds = reported_seeds(self.dataset)
+        self.asked = len(self.changes)
         self.width = self.width // 2 if self.dataset in LARGE else self.width
 
     def next(self) -> Job | None:
@@ -201,20 +208,33 @@ class Case:
         return row | {"seeds": job.seeds, "tried": tried}
 
     def explore(self) -> Job:
-        """Some settings of one shape: known ones and the other variant's best first, then neighbours of the best."""
-        turn, draw = self.jobs // len(self.explored), self.random
-        track = self.explored[self.jobs % len(self.explored)]
-        mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
-        new = self.seeds_of(track)
-        first = [*new[:2], *mine[:1], *new[2:], *others]
-        start = first[turn] if turn < len(first) else draw.choice((mine[:3] + others) or new)
-        start = replace(self.fit(start), epochs=0, patience=0)
-        shape = start if turn < len(first) else self.drawn(start, draw.choice((0, 1, 2, len(SHAPE))))
+        """Some settings of one shape, drawn near where the search stands."""
+        turn, track = self.jobs // len(self.explored), self.explored[self.jobs % len(self.explored)]
+        (start, shape), draw = self.next_shape(turn, track), self.random
         each = [self.own(start, shape, track, 2 if shape == start and start in self.found else 0)]
         while len(each) < self.width:
             each.append(self.own(start, shape, track, draw.choice((1, 2, 3, 4))))
         unique = [replace(s, epochs=0, patience=0) for s in dict.fromkeys(each)]
         return self.job("explore", track, unique, EXPLORE)
+
+    def next_shape(self, turn: int, track: str) -> tuple[Settings, Settings]:
+        """Settings and a shape near them: the best with each of the changes asked for, known settings, then others."""
+        mine, others = self.of(track), self.rival.of(track)[:1] if self.rival is not None else []
+        new = self.seeds_of(track)
+        if mine and self.changes:
+            start, change = self.begin(mine[0]), self.changes.pop(0)
+            shape = replace(start, **change)
+            return shape if "weight_decay" in change else start, shape
+        first = [*new[:2], *mine[:1], *new[2:], *others][turn - self.asked + len(self.changes) :]
+        if first:
+            start = self.begin(first[0])
+            return start, start
+        start = self.begin(self.random.choice((mine[:3] + others) or new))
+        return start, self.drawn(start, self.random.choice((0, 1, 2, len(SHAPE))))
+
+    def begin(self, s: Settings) -> Settings:
+        """Settings as a search takes them up: what this variant can afford of them, for as long as the stage says."""
+        return replace(self.fit(s), epochs=0, patience=0)
 
     def seeds_of(self, track: str) -> list[Settings]:
         """FROND's settings, ours, and FROND's with the paper's numbers: those that no earlier search had."""
@@ -223,13 +243,13 @@ class Case:
             both = ("l", "nl") if self.variant == "l" else ("nl", "l")
             ours = [settings_for(self.dataset, "tuned", v) for v in both]
             numbers = replace(frond, **{k: getattr(paper, k) for k in NUMBERS}, step=max(1.0, paper.step))
-            plain = (replace(self.fit(s), epochs=0, patience=0) for s in (frond, *ours, numbers))
+            plain = (self.begin(s) for s in (frond, *ours, numbers))
             self.seeded[track] = [s for s in plain if self.own(s, s, track, 0) not in self.found]
         return self.seeded[track]
 
     def fit(self, s: Settings) -> Settings:
         """Settings that this variant can afford: few heads where attention is computed at every step."""
-        if self.apart:
+        if self.apart and self.variant == "nl":
             s = replace(s, **{k: min(v, getattr(s, k)) for k, v in ON_A_CPU.items()})  # type: ignore[arg-type]
         if self.dataset in ("cora", "citeseer"):  # small enough for all of FROND's
             return replace(s, attention_width=s.attention_width or 64)

@@ -20,11 +20,11 @@ from graph_jobs import Job, Row
 
 def train(job: Job, data: str, device: str, workers: int) -> list[Row]:
     """Do a job: one row for each of the settings and each split."""
-    from neuralfde_experiments.graph_training import graph_of, side_by_side, train_splits
+    from neuralfde_experiments.graph_training import features_of, graph_of, side_by_side, train_splits
 
     each = [s for s in job.settings for _ in job.seeds]
     seeds = list(job.seeds) * len(job.settings)
-    graph = graph_of(job.dataset, data, device, each[0].rows, each[0].waves)
+    graph = graph_of(job.dataset, data, device, **features_of(each[0]))
     size = 1 if device == "cpu" else max(1, side_by_side(graph, each[0], job.variant, device) * 2 // workers)
     found: list[Row] = []
     for k in range(0, len(each), size):

@@ -26,6 +26,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from graph_jobs import Row
 from graph_orders import OrderCase
@@ -46,6 +47,7 @@ class Results:
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
+        self.head["minutes"] = round((time.time() - self.began) / 60, 2)
         write_json(self.path, {**self.head, "rows": self.rows}, indent=1)
         brief = {k: v for k, v in row.items() if k not in ("settings", "splits", "tried", "dataset", "variant")}
         print(f"[{time.time() - self.began:5.0f} s]", json.dumps(brief), flush=True)
@@ -71,7 +73,8 @@ def cases_of(args: argparse.Namespace, began: float) -> list[Case | OrderCase]:
     }
     how |= {"explored": tuple(args.explored.split(",")), "stages": tuple(args.stages.split(","))}
     orders = {f"{d}:order": OrderCase(d, ends, apart=args.device == "cpu") for d in ORDER_GRAPHS}
-    every = {f"{d}:{v}": Case(d, v, ends, **how) for d in DATASETS for v in ("l", "nl")}
+    changes = [dict(map(one_change, change.split(","))) for change in args.changes]
+    every = {f"{d}:{v}": Case(d, v, ends, changes=[*changes], **how) for d in DATASETS for v in ("l", "nl")}
     for name, one in every.items():
         one.rival = next(c for c in every.values() if c.dataset == one.dataset and c is not one)
         for row in known:
@@ -81,6 +84,12 @@ def cases_of(args: argparse.Namespace, began: float) -> list[Case | OrderCase]:
         every[name].stage = "final"  # with nothing left to do in it
     both: dict[str, Case | OrderCase] = {**every, **orders}
     return [both[name] for name in args.cases.split(",") if name] or list(both.values())
+
+
+def one_change(text: str) -> tuple[str, Any]:
+    """A name and a value of what ``--changes`` says."""
+    name, value = text.split("=")
+    return name, json.loads(value)
 
 
 def search(args: argparse.Namespace, workers: Workers, out: Results, began: float) -> None:
@@ -146,6 +155,7 @@ def main() -> None:
     parser.add_argument("--stages", default=",".join(STAGES), help="stages to go through")
     parser.add_argument("--explore", type=float, default=ENDS["explore"], help="share of the time for the first stage")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="results of earlier searches to start from")
+    parser.add_argument("--changes", nargs="*", default=[], help="to try with the best, such as average=0.9,rows=true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--mps", action=argparse.BooleanOptionalAction, default=True, help="try NVIDIA's MPS")
     args = parser.parse_args()
@@ -154,7 +164,7 @@ def main() -> None:
     given = "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # by whoever starts several of these side by side
     shared = args.device != "cpu" and args.mps and (given or share_the_gpu())
     print(f"MPS: {shared}", flush=True)
-    head = {"workers": args.workers, "mps": shared, "minutes": args.minutes}
+    head = {"workers": args.workers, "mps": shared}
     out = Results(args.out, head)
     workers = Workers(args)
     try:

@@ -23,6 +23,7 @@ from . import (
     forecasting,
     graphs_accuracy,
     graphs_cost,
+    graphs_filter,
     graphs_order,
     horizons,
     image_stages,
@@ -43,8 +44,8 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "figures"
 PLACE = re.compile(r"<!-- (?P<name>[\w-]+):start -->(?P<old>.*?)<!-- (?P=name):end -->", re.S)
 MODULES = (adaptive, bias, campaign, discovery, engine, faults, forecasting, graphs_accuracy, graphs_cost,
-           graphs_order, horizons, image_stages, images_accuracy, images_cost, kernel, markdown, pde, peers, peers_gpu,
-           solver, summary, work_precision)  # fmt: skip
+           graphs_filter, graphs_order, horizons, image_stages, images_accuracy, images_cost, kernel, markdown, pde,
+           peers, peers_gpu, solver, summary, work_precision)  # fmt: skip
 PLACES: dict[str, Callable[[], str]] = {k: v for m in MODULES for k, v in m.PLACES.items()}
 #: by the name of the picture: the question it shows, and what draws it
 FIGURES: dict[str, tuple[str, Callable[[], Any]]] = {

@@ -126,6 +126,11 @@ QUESTIONS = {
         f"`python benchmarks/graphs_search.py --data DIR --out OUT/search.json`{TAKE}",
         "reproduce.md#accuracy-on-graphs",
     ),
+    "graphs-filter": Question(
+        "What does a training make of the filter of F-GRAND-l, and what helps?",
+        f"`python benchmarks/graph_filter.py --data DIR --out OUT`{TAKE}",
+        "reproduce.md#what-the-plain-loss-lacks",
+    ),
     "forecasting": Question(
         "Does a learned order help to forecast, beside order 1, an LSTM and a naive forecast?",
         f"`python benchmarks/forecasting.py --data DIR --out OUT`{TAKE}",

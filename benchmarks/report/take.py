@@ -234,6 +234,7 @@ def implicit_steps(found: Row, path: Path, name: str) -> Iterator[Run]:
 TAKERS: dict[str, Callable[[Row, Path, str], Iterator[Run]]] = {
     "graphs-cost": graph_cost,
     "graph-kernels": graph_kernels,
+    "graph-filter": as_they_are("graphs-filter", "cora"),
     "search": search,
     "image-stages": image_stages,
     "images": image_trainings,

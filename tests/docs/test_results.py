@@ -139,6 +139,8 @@ LEFT = {
                          ("graphs-cost", "arxiv")),
     "graph-kernels.json": ({**MACHINE, "rows": [{"operation": "diffuse"}, {"profile": "l"}]},
                            ("graphs-kernels", "arxiv")),
+    "graph-filter.json": ({"machine": MACHINE, "settings": {}, "rows": [{"training": "as it is"}]},
+                          ("graphs-filter", "cora")),
     "search.json": ({**MACHINE, "minutes": 1.0, "workers": 2, "rows": [TRIED, FINAL]}, ("graphs-accuracy", "search")),
     "search-order.json": ({**MACHINE, "minutes": 1.0, "rows": [FINAL | {"case": "airport order final 1"}]},
                           ("graphs-order", "search-order")),

@@ -6,12 +6,13 @@ import io
 import time
 from dataclasses import replace
 
+import graph_filter
 import graphs_search
 import numpy as np
 import pytest
 import torch
 from graph_orders import CHOOSE, KINDS, OrderCase, drawn
-from graph_space import FINALISTS
+from graph_space import FINALISTS, Case
 
 from neuralfde.errors import InputError
 from neuralfde_experiments import graph_training
@@ -150,6 +151,31 @@ def test_the_first_settings_may_take_longer_and_where_none_ended_the_published_o
     assert all(j.settings[0].hidden == FROND["airport"].hidden for j in final)
 
 
+def test_changes_asked_for_are_tried_first_with_the_best_known():
+    known = [replace(FROND["photo"], lr=lr, epochs=0, patience=0) for lr in (0.01, 0.02)]
+    changes = [{"average": 0.9}, {"weight_decay": 0.5, "rows": True}, {"rows": True}]
+    case = Case("photo", "l", {"explore": time.time() + 100}, explored=("plain",), width=1, changes=changes, apart=True)
+    case.found = {s: {100: s.lr} for s in known}
+    first, second, third, fourth = (case.explore().settings[0] for _ in range(4))
+    best = replace(known[1], epochs=first.epochs, patience=first.patience)
+    assert first == replace(best, average=0.9)
+    assert second == replace(best, weight_decay=0.5, rows=True), "a decay that is asked for is taken as it is"
+    assert third == replace(best, weight_decay=third.weight_decay, rows=True)
+    assert third.weight_decay == pytest.approx(best.weight_decay / 10), "others go with the size of the features"
+    assert (fourth.rows, fourth.average) == (False, 0.0), "then what is always tried"
+
+
+def test_half_of_the_validation_nodes_judges_what_the_other_half_chose():
+    lucky = torch.zeros(2, 400, dtype=torch.bool)
+    lucky[0, ::2] = True
+    lucky[1] = lucky[0].roll(1)  # as good, on other nodes
+    found = graph_filter.judged(lucky, 0)
+    assert (found["best"], found["after"], found["epoch"]) == (50.0, 50.0, 1)
+    assert found["other"] <= 50.0, "the luck of one half is not that of the other"
+    lucky[1] = True
+    assert graph_filter.judged(lucky, 0) == {"best": 100.0, "other": 100.0, "after": 100.0, "epoch": 2}
+
+
 class Instant:
     """Workers that answer at once: the validation accuracy is the learning rate's, the test accuracy says nothing."""
 
@@ -181,6 +207,7 @@ def test_a_search_goes_through_its_stages_and_chooses_by_validation(tmp_path):
         "known": [],
         "settled": "",
         "explore": 0.05,
+        "changes": ["average=0.9,idf=true"],
     }
     args |= {"tracks": "plain,agree", "explored": "plain,agree", "stages": "explore,final,other,done"}
     workers, out = Instant(), graphs_search.Results(tmp_path / "search.json", {})

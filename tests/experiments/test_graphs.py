@@ -1,5 +1,6 @@
 """The graph experiments on a tiny synthetic graph; on Cora where its files are; on two processes."""
 
+import math
 import os
 import time
 import weakref
@@ -15,6 +16,7 @@ from neuralfde.errors import InputError
 from neuralfde.models.graph import FGrand
 from neuralfde.models.message_passing import Graph
 from neuralfde_experiments import graph_cost, graph_training, graphs
+from neuralfde_experiments.data.graphs import principal, rare_words
 from neuralfde_experiments.data.samplers import NodeSampler
 from neuralfde_experiments.graph_ensemble import drop
 from neuralfde_experiments.graph_sampled import accuracies, train_epoch
@@ -138,6 +140,69 @@ def test_training_ends_when_time_is_over(tiny):
 def test_features_may_add_up_to_one(tiny):
     x = graph_training.graph_of("cora", None, "cpu", True).x
     assert not torch.equal(x.to_dense(), graph_training.graph_of("cora", None, "cpu").x.to_dense())
+
+
+def test_rare_words_count_more_and_the_mean_square_stays():
+    x = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    found = rare_words(x)
+    assert torch.equal(found == 0, x == 0)
+    assert float(found[0, 1] / found[0, 0]) == pytest.approx(math.log(4) / math.log(4 / 3))
+    assert float(found.square().mean()) == pytest.approx(float(x.square().mean()))
+
+
+def test_principal_components_are_those_of_the_singular_values():
+    x = torch.randn(60, 30, generator=torch.Generator().manual_seed(0)) * torch.logspace(0, -3, 30)
+    state = torch.random.get_rng_state()
+    found = principal(x, 4)
+    assert torch.equal(torch.random.get_rng_state(), state), "drawn aside"
+    u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    torch.testing.assert_close(found @ found.mT, (u * s)[:, :4] @ (u * s)[:, :4].mT, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(principal(x.to_sparse(), 4), found, rtol=1e-3, atol=1e-3)
+
+
+def test_a_training_takes_components_in_place_of_the_features(tiny):
+    s = settings_for("cora", **{k: v for k, v in QUICK.items() if k != "evaluate_every"}, components=3, idf=True)
+    training = graph_training.Training("cora", s, [0], [s])
+    assert training.data.x.shape == (len(training.data.y), 3)
+    assert training.model.encoder.in_features == 3
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_a_steady_rate_is_not_learned(tiny, seeds):
+    s = settings_for("cora", **{k: v for k, v in QUICK.items() if k != "evaluate_every"}, steady=True)
+    for steady in (True, False):
+        own = replace(s, steady=steady)
+        training = graph_training.Training("cora", own, seeds, [own] * len(seeds))
+        training.update()
+        assert bool((training.model.block.func.a == 0).all()) == steady
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_the_mean_of_the_weights_is_evaluated_and_training_stays_the_same(tiny, seeds):
+    quick = {k: v for k, v in QUICK.items() if k != "evaluate_every"}
+    s = settings_for("cora", **quick, input_dropout=0.0, dropout=0.0, batch_norm=True)
+    found = {}
+    for average in (0.0, 0.5, 0.9):
+        own = replace(s, average=average)
+        training = graph_training.Training("cora", own, seeds, [own] * len(seeds))
+        weights = []
+        training.update = lambda update=training.update, t=training, w=weights: (
+            update(),
+            w.append(t.model.decoder_bias.clone() if len(seeds) > 1 else t.model.decoder.bias.clone()),
+        )
+        training.fit(1, math.inf)
+        found[average] = weights, training
+    for average in (0.5, 0.9):
+        weights, training = found[average]
+        torch.testing.assert_close(weights, found[0.0][0], rtol=1e-4, atol=1e-5)
+        mean = weights[0]
+        for k, new in enumerate(weights[1:], 1):
+            mean = torch.lerp(mean, new, max(1 - average, graph_training.RECENT / (k + graph_training.RECENT)))
+        own = training.mean.module
+        torch.testing.assert_close(own.decoder_bias if len(seeds) > 1 else own.decoder.bias, mean)
+        torch.testing.assert_close(
+            training.mark, graph_training.evaluate(own, training.data, training.masks), rtol=0, atol=0
+        )
 
 
 def test_dropout_with_a_probability_for_each_member():

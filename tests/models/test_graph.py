@@ -53,18 +53,19 @@ def dense_attention(m, adjacency, z):
     return (p / p.sum(along, keepdim=True)).mean(2)
 
 
-def dense_model(m, data):
+def dense_model(m, data, held=False):
     """The predictor written as a sum over the whole past, with matrices of nodes × nodes."""
     n = len(data.x)
-    adjacency = torch.eye(n, dtype=torch.bool)
+    adjacency = torch.eye(n, dtype=torch.bool) & m.loops
     adjacency[data.edge_index[1], data.edge_index[0]] = True
     f, beta, h = m.block.func, m.order, m.block.options["step"]
     z0 = m.encoder(data.x) if m.norm is None else m.norm(m.encoder(data.x))
+    source = z0.detach() if held else z0
     fixed = dense_attention(m, adjacency, z0) if m.variant == "l" else None
     z, slopes = z0, []
     for k in range(1, round(m.block.t / h) + 1):
         a = dense_attention(m, adjacency, z) if fixed is None else fixed
-        slopes.append(torch.sigmoid(f.a) * (a @ z - z) + (0.0 if f.b is None else f.b * z0))
+        slopes.append(torch.sigmoid(f.a) * (a @ z - z) + (0.0 if f.b is None else f.b * source))
         w = [h**beta / torch.exp(torch.lgamma(beta + 1)) * ((k - j) ** beta - (k - j - 1) ** beta) for j in range(k)]
         z = z0 + sum(wj * v for wj, v in zip(w, slopes, strict=True))
     return m.decoder(torch.relu(z))
@@ -90,6 +91,23 @@ def test_forward_and_gradients_are_those_of_the_dense_model(variant, kind, norma
     got, want = gradients(m, out), gradients(m, expected)
     for name in want:
         torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-10, msg=lambda s, n=name: f"{n}: {s}")
+
+
+@pytest.mark.parametrize("adjoint", ["exact", "direct"])
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_a_source_may_be_held_fixed_and_attention_be_without_loops(variant, adjoint):
+    data = small()
+    ring = torch.arange(len(data.x))
+    data.edge_index = torch.cat([data.edge_index[:, :10], torch.stack([ring, ring.roll(1)])], 1)
+    m = model(variant, source="held", loops=False, adjoint=adjoint)
+    out, expected = m(data), dense_model(m, data, held=True)
+    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(FGrandEnsemble([m, m])(data)[1], out, rtol=1e-11, atol=1e-11)
+    got, want = gradients(m, out), gradients(m, expected)
+    for name in want:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-10, msg=lambda s, n=name: f"{n}: {s}")
+    with pytest.raises(InputError, match="loops=False needs an edge in and an edge out"):
+        m(data.x, data.edge_index[:, :10])
 
 
 @pytest.mark.parametrize("variant", ["l", "nl"])
@@ -242,6 +260,8 @@ def test_what_is_computed_again_is_dropped_again():
 def test_refusals_say_what_to_do():
     with pytest.raises(InputError, match="keep_attention='some'"):
         FGrand(5, 3, variant="nl", keep_attention="some")
+    with pytest.raises(InputError, match="source='fixed'"):
+        FGrand(5, 3, source="fixed")
     with pytest.raises(InputError, match="variant='nll'"):
         FGrand(5, 3, variant="nll")
     with pytest.raises(InputError, match="attention='dot'"):

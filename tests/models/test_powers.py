@@ -24,7 +24,8 @@ def model(**options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"source": False, "learn_order": True, "t": 0.5}, {"over": "source", "t": 8.0}]
+    "options",
+    [{}, {"source": False, "learn_order": True, "t": 0.5}, {"over": "source", "t": 8.0}, {"source": "held"}],
 )
 def test_powers_are_the_same_solution_with_the_same_gradients(options):
     (x, edges), found = graph(), []

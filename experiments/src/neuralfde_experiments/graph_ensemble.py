@@ -150,7 +150,7 @@ class FGrandEnsemble(nn.Module):
             raise InputError(
                 "members of an ensemble have the same settings but for order and dropout, and whole columns."
             )
-        self.size, self.variant, self.source = len(members), first.variant, first.source
+        self.size, self.variant, self.source, self.loops = len(members), first.variant, first.source, first.loops
         self.shared: dict[str, float | None] = {}
         for name in ("input_dropout", "node_dropout", "dropout"):
             each = [float(getattr(m, name)) for m in members]
@@ -190,7 +190,7 @@ class FGrandEnsemble(nn.Module):
         graph = self.prepare(data.edge_index, data.x.shape[0])
         z = self.encode(data.x)
         weight = None if self.attention is None else self.attention(graph, z)
-        z = self.block(z, graph, weight, z if self.source else None)
+        z = self.block(z, graph, weight, (z.detach() if self.source == "held" else z) if self.source else None)
         z = drop(F.relu(z), self.rate("dropout"), self.training)
         return torch.baddbmm(self.decoder_bias[:, None], z, self.decoder.mT)
 
@@ -224,5 +224,5 @@ class FGrandEnsemble(nn.Module):
         if self._prepared is None or self._prepared[0] is not edge_index:
             shift = nodes * torch.arange(self.size, device=edge_index.device)[:, None]
             copies = torch.stack([(edge_index[k] + shift).view(-1) for k in range(2)])
-            self._prepared = (edge_index, Graph.from_edge_index(copies, self.size * nodes))
+            self._prepared = (edge_index, Graph.from_edge_index(copies, self.size * nodes, self.loops))
         return self._prepared[1]

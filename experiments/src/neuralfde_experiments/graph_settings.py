@@ -34,16 +34,21 @@ class Settings:
     normalise: str = "softmax"
     over: str = "target"
     start: str = "random"
+    loops: bool = True
     attention_decay: float | None = None  # None: as weight_decay
-    source: bool = True
+    source: bool | str = True
+    steady: bool = False  # whether the rate of diffusion stays what it is at first, 1/2
     optimiser: str = "adam"
     epochs: int = 400
     patience: int = 100
     order: float = 0.9
+    idf: bool = False  # whether rare words count more, see data.graphs.rare_words
+    components: int = 0  # principal components that stand for the features; 0: the features themselves
     rows: bool = False  # whether each node's features add up to 1
     waves: float = 0.0  # frequency of the random waves that features which are numbers are turned into; 0: none
     node_dropout: float = 0.0  # share of nodes that lose all their features
     batch_norm: bool = False  # behind the encoder
+    average: float = 0.0  # decay of the mean of the weights that is evaluated in their place; 0: none
     consistency: float = 0.0  # weight of agreement between two draws of dropout, see graph_training; full batches only
 
 

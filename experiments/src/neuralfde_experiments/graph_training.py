@@ -3,6 +3,9 @@
 With ``consistency=c`` two draws of dropout are asked to agree on all nodes (Feng et al., "Graph random neural networks
 for semi-supervised learning on graphs", NeurIPS 2020): the loss has ``c ramp |p_k - q|²`` beside the cross entropies,
 averaged over the draws, with ``p_k`` their classes' probabilities and ``q ∝ (p_1 + p_2)²``, which has no gradient.
+
+With ``average=d`` the mean of the weights over epochs is evaluated in their place, on validation and test nodes alike
+(Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992); what is trained stays the same.
 """
 
 from __future__ import annotations
@@ -12,18 +15,19 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.optim.swa_utils import AveragedModel
 
 from neuralfde.errors import InputError, nearest
 from neuralfde.models.graph import FGrand
 
-from .data.graphs import normalise_rows, random_waves, set_random_split
+from .data.graphs import normalise_rows, principal, random_waves, rare_words, set_random_split
 from .data.order_graphs import ORDER_GRAPHS
 from .graph_ensemble import FGrandEnsemble
 from .graph_settings import Settings, has_random_splits
@@ -48,6 +52,8 @@ NONE = -100
 """The label where a split has fewer nodes than another beside it."""
 RAMP = 50
 """Epochs until consistency has its full weight."""
+RECENT = 4
+"""Of so many parts of the epochs, the mean of the weights is over the last, until that is as long as its decay says."""
 LONGEST_STEP = 1.0
 """Up to this step explicit steps of diffusion are stable: one model on a CPU is then solved by powers of attention."""
 CHECK_EVERY = {"cpu": 2, "cuda": 10}
@@ -69,6 +75,7 @@ def build(data: Data, s: Settings, variant: str, adjoint: str, learn_order: bool
         normalise=s.normalise,
         over=s.over,
         start=s.start,
+        loops=s.loops,
         order=min(s.order, 0.99) if learn_order else s.order,
         learn_order=learn_order,
         t=s.t,
@@ -140,7 +147,7 @@ class Training:
         root: str | None = None,
     ) -> None:
         self.dataset, self.s, self.seeds, self.variant = dataset, s, seeds, variant
-        self.data = graph_of(dataset, root, device, s.rows, s.waves)
+        self.data = graph_of(dataset, root, device, **features_of(s))
         self.cuda = self.data.y.is_cuda
         # the weights of an order that is learned are computed on the host, which no graph can do
         self.captures = self.cuda and not learn_order
@@ -152,11 +159,14 @@ class Training:
             options = {"powers": True}  # the same numbers in a fraction of the time, with a check that no digits cancel
         self.masks = _joined([split_of(self.data, seed) for seed in seeds], len(self.data.y))
         self.model = _model(self.data, each, seeds, variant, adjoint, learn_order, options).to(device)
+        if s.steady:
+            self.model.block.func.a.requires_grad_(False)  # type: ignore[attr-defined]
         self.optimiser: Any = optimiser_for(self.model, s)
         if len({(own.lr, own.weight_decay, own.attention_decay) for own in each}) > 1:
             from .graph_rates import OwnRates  # imports this module
 
             self.optimiser = OwnRates(self.model, each)
+        self.mean = AveragedModel(self.model, avg_fn=mean_over_epochs(s.average)) if s.average else None
         self.agree = torch.tensor([own.consistency for own in each], device=self.data.y.device)
         self.draws = 2 if any(own.consistency for own in each) else 1
         self.ramp = torch.zeros((), device=self.data.y.device)
@@ -181,6 +191,8 @@ class Training:
         for epoch in range(1, s.epochs + 1):
             self.ramp.fill_(min(1.0, epoch / RAMP))
             update()
+            if self.mean is not None:
+                self.mean.update_parameters(self.model)
             if epoch % evaluate_every and epoch < s.epochs:
                 continue
             look()
@@ -218,7 +230,18 @@ class Training:
 
     def look(self) -> None:
         """Validation accuracy and loss, test accuracy and order of each member, without waiting for the device."""
-        self.mark.copy_(evaluate(self.model, self.data, self.masks))
+        model: Any = self.model if self.mean is None else self.mean.module
+        self.mark.copy_(evaluate(model, self.data, self.masks))
+
+
+def mean_over_epochs(decay: float) -> Callable[[Tensor, Tensor, Tensor | int], Tensor]:
+    """How an exponential mean takes in new weights; a shorter one early on, since the first weights are no good."""
+
+    def take(mean: Tensor, new: Tensor, taken: Tensor | int) -> Tensor:
+        share = (RECENT / (torch.as_tensor(taken) + RECENT)).clamp(min=1 - decay)
+        return mean + share * (new - mean)
+
+    return take
 
 
 def _joined(masks: Sequence[Masks], nodes: int) -> Masks:
@@ -326,17 +349,36 @@ def side_by_side(data: Data, s: Settings, variant: str, device: str) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def graph_of(dataset: str, root: str | None, device: str, rows: bool = False, waves: float = 0.0) -> Data:
+def graph_of(
+    dataset: str,
+    root: str | None,
+    device: str,
+    rows: bool = False,
+    waves: float = 0.0,
+    idf: bool = False,
+    components: int = 0,
+) -> Data:
     """The graph on the device, kept for the next split; features that are mostly zeros are made sparse."""
-    if rows or waves:
+    if rows or waves or idf or components:
         data = copy.copy(graph_of(dataset, root, device))
-        x = normalise_rows(data.x.to_dense()) if rows else data.x.to_dense()
+        x = rare_words(data.x.to_dense()) if idf else data.x.to_dense()
+        x = normalise_rows(x) if rows else x
+        x = principal(sparse_or_not(x), components) if components else x
         data.x = random_waves(x, waves) if waves else x
     else:
         data = named_graph(dataset, root).to(device)
-    if torch.count_nonzero(data.x) < SPARSE_BELOW * data.x.numel():
-        data.x = data.x.to_sparse()
+    data.x = sparse_or_not(data.x)
     return data
+
+
+def sparse_or_not(x: Tensor) -> Tensor:
+    """Features that are mostly zeros as a sparse tensor."""
+    return x.to_sparse() if torch.count_nonzero(x) < SPARSE_BELOW * x.numel() else x
+
+
+def features_of(s: Settings) -> dict[str, Any]:
+    """What :func:`graph_of` makes of the features with these settings."""
+    return {name: getattr(s, name) for name in ("rows", "waves", "idf", "components")}
 
 
 def split_of(data: Data, seed: int) -> Masks:

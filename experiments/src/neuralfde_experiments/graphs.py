@@ -24,7 +24,7 @@ from neuralfde.models.message_passing import SCORES
 
 from .data.files import existing_root
 from .graph_settings import TABLES, Settings, candidates, canonical, reported_seeds, settings_for
-from .graph_training import OPTIMISERS, graph_of, side_by_side, train_splits
+from .graph_training import OPTIMISERS, features_of, graph_of, side_by_side, train_splits
 from .processes import Processes
 
 PROCESSES = True
@@ -101,6 +101,10 @@ class Config(Options):
     waves: float | None = option(
         None, "frequency of the random waves that numbers among the features become; 0: none", least=0, most=1e6
     )
+    idf: bool | None = option(None, "weigh words that few nodes have more")
+    components: int | None = option(None, "principal components in place of the features; 0: none", least=0, most=4096)
+    steady: bool | None = option(None, "a rate of diffusion that is not learned")
+    average: float | None = option(None, "decay of the mean of weights that is evaluated; 0: none", least=0, below=1)
     batch_norm: bool | None = option(None, "a batch norm behind the encoder")
     t: float | None = option(None, "integration time", above=0, most=1e6)
     step: float | None = option(None, "step size", least=1e-6)
@@ -214,7 +218,7 @@ def _trainer(config: Config, report: Report, processes: Processes) -> _Train:
     fixed |= {"device": device, "root": config.data}
 
     def together(settings: Settings) -> int:
-        graph = graph_of(dataset, config.data, device, settings.rows, settings.waves)
+        graph = graph_of(dataset, config.data, device, **features_of(settings))
         fits = side_by_side(graph, settings, config.variant, device)
         return min(config.together, fits) if config.together else fits
 

@@ -29,7 +29,7 @@ CROWDED = 512
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A directed graph with one self loop at every node, by target and by source.
+    """A directed graph, usually with one self loop at every node, by target and by source.
 
     Edges are sorted by target, then by source; a tensor "per edge" anywhere in this package follows that order, which
     :attr:`edge_index` spells out. Indices are int32 whenever they fit: half the memory, and the faster path of MKL.
@@ -52,16 +52,20 @@ class Graph:
     perm: Tensor
 
     @staticmethod
-    def from_edge_index(edge_index: Tensor, num_nodes: int) -> Graph:
+    def from_edge_index(edge_index: Tensor, num_nodes: int, loops: bool = True) -> Graph:
         """Prepare a graph from torch_geometric's ``edge_index`` ``(2, edges)``: row 0 the sources, row 1 the targets.
 
         A self loop is added at every node that has none, and **repeated edges are merged into one**: the attention of
-        a pair of nodes does not depend on how often the pair is listed.
+        a pair of nodes does not depend on how often the pair is listed. With ``loops=False`` no self loop is added, and
+        every node needs an edge in and an edge out.
         """
         _check_edge_index(edge_index, num_nodes)
-        loops = torch.arange(num_nodes, device=edge_index.device)
-        source = torch.cat([edge_index[0].long(), loops])
-        target = torch.cat([edge_index[1].long(), loops])
+        source, target = edge_index.long()
+        if loops:
+            every = torch.arange(num_nodes, device=edge_index.device)
+            source, target = torch.cat([source, every]), torch.cat([target, every])
+        elif min(len(source.unique()), len(target.unique())) < num_nodes:
+            raise InputError("loops=False needs an edge in and an edge out at every node. Leave it out.")
         key = torch.unique(target * num_nodes + source)
         return Graph.from_sorted(key // num_nodes, key % num_nodes, num_nodes)
 
@@ -174,7 +178,7 @@ def row_sum(graph: Graph, values: Tensor) -> Tensor:
 
 
 def row_max(graph: Graph, values: Tensor) -> Tensor:
-    """Maxima of ``values`` ``(E, H)`` over each target's edges, ``(N, H)``; the self loop keeps every row non-empty."""
+    """Maxima of ``values`` ``(E, H)`` over each target's edges, ``(N, H)``; every target has one."""
     return torch.segment_reduce(values, "max", offsets=graph.rowptr, axis=0, unsafe=True)
 
 

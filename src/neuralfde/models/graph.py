@@ -163,6 +163,7 @@ class FGrand(nn.Module):
         normalise: ``"softmax"`` or ``"squareplus"``.
         over: whose weights add to 1: ``"target"`` (rows of A), ``"source"`` (columns), or ``"both"`` in between.
         start: how attention starts, see ``EdgeAttention``.
+        loops: whether attention has an edge from each node to itself.
         order: β in (0, 1]; with ``learn_order`` its initial value.
         learn_order: train the order too.
         t: the time T.
@@ -171,7 +172,8 @@ class FGrand(nn.Module):
         dropout: in front of the decoder.
         node_dropout: share of the nodes that lose all their features at once in training (Feng et al., "Graph random
             neural networks for semi-supervised learning on graphs", NeurIPS 2020).
-        source: whether the equation has the term ``b Z_0``.
+        source: whether the equation has the term ``b Z_0``; ``"held"``: it has, but is held fixed in the gradient, as
+            FROND's code has it, so that the encoder learns from what was diffused alone.
         batch_norm: normalise ``Z_0`` over the nodes, feature by feature, as ``torch.nn.BatchNorm1d`` does.
         columns: with variant ``"l"`` the columns of Z do not depend on each other; solve for so many of them at a time.
             What a step needs beside its history then takes less memory. Default: all at once.
@@ -202,6 +204,7 @@ class FGrand(nn.Module):
         normalise: str = "softmax",
         over: str = "target",
         start: str = "random",
+        loops: bool = True,
         order: float = 0.9,
         learn_order: bool = False,
         t: float = 4.0,
@@ -209,7 +212,7 @@ class FGrand(nn.Module):
         input_dropout: float = 0.0,
         dropout: float = 0.0,
         node_dropout: float = 0.0,
-        source: bool = True,
+        source: bool | str = True,
         batch_norm: bool = False,
         columns: int | None = None,
         recompute: bool = False,
@@ -227,10 +230,12 @@ class FGrand(nn.Module):
             raise InputError(f"powers=True takes no steps, and {', '.join(unused)} would have no say: leave it out.")
         if batch_norm and (columns is not None or (recompute and variant == "l")):
             raise InputError("batch_norm counts every pass over the nodes, and columns or recompute make several.")
+        if source not in (False, True, "held"):
+            raise InputError(f"source={source!r} is neither True, False nor 'held'.")
         if variant not in VARIANTS:
             raise InputError(f"variant={variant!r} is unknown. {nearest(variant, VARIANTS)}")
         self.variant, self.source, self.input_dropout, self.dropout = variant, source, input_dropout, dropout
-        self.node_dropout = node_dropout
+        self.node_dropout, self.loops = node_dropout, loops
         self.columns, self.recompute, self.keep_attention, self.powers = columns, recompute, keep_attention, powers
         if keep_attention not in (False, True, "all"):
             raise InputError(f"keep_attention={keep_attention!r} is neither True, False nor 'all'.")
@@ -241,7 +246,7 @@ class FGrand(nn.Module):
         self.norm = nn.BatchNorm1d(hidden) if batch_norm else None
         edges = EdgeAttention(hidden, attention_width or hidden, heads, attention, normalise, over, start)
         self.attention = edges if variant == "l" else None
-        func = Diffusion(None if variant == "l" else edges, source, recompute)
+        func = Diffusion(None if variant == "l" else edges, bool(source), recompute)
         self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)
         self._prepared: tuple[Tensor, int, Graph] | None = None
         self._bags: tuple[Tensor, Graph, Tensor] | None = None
@@ -295,14 +300,18 @@ class FGrand(nn.Module):
 
     def evolve(self, z: Tensor, graph: Graph, weight: Tensor | None, known: Known | None = None) -> Tensor:
         """``Z(T)`` from ``Z_0``; columns do not depend on each other where attention is given."""
+        held = z.detach() if self.source == "held" else z
         if not self.powers:
-            return self.block(z, graph, weight, z if self.source else None, known)  # type: ignore[no-any-return]
+            return self.block(z, graph, weight, held if self.source else None, known)  # type: ignore[no-any-return]
         assert weight is not None
         func, options = self.block.func, self.block.options
         shares = (torch.sigmoid(func.a), func.b)  # type: ignore[attr-defined]
         check = options.get("check_finite", True)
         c = coefficients(*shares, self.block.t, options["step"], self.order, check)  # type: ignore[arg-type]
-        return sum_of_powers(graph, weight, z, c)
+        if held is z:
+            return sum_of_powers(graph, weight, z, c)
+        own = coefficients(shares[0], None, self.block.t, options["step"], self.order, check)  # type: ignore[arg-type]
+        return sum_of_powers(graph, weight, z, own) + sum_of_powers(graph, weight, held, c - own)
 
     def drop(self, x: Tensor) -> Features:
         """The features that are left of ``x`` in training; of sparse ones the values, since zeros stay as they are."""
@@ -336,7 +345,7 @@ class FGrand(nn.Module):
             last, version, graph = self._prepared
             if last is edges and version == edges._version and graph.num_nodes == nodes:
                 return graph
-        graph = Graph.from_edge_index(edges, nodes)
+        graph = Graph.from_edge_index(edges, nodes, self.loops)
         if not edges.is_inference():
             self._prepared = (edges, edges._version, graph)
         return graph

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 OGB_GRAPHS = ("ogbn-arxiv", "ogbn-products")
 GRAPH_NAMES = (*GRAPHS, *OGB_GRAPHS, *ORDER_GRAPHS)
 """Every name :func:`load_graph` takes; case, ``-`` and ``_`` do not matter in it."""
+SPARE = 16
+"""Further directions that are found beside the principal ones and dropped: their own digits depend on them."""
 WAVES = 32
 """Frequencies of each feature that is turned into random waves."""
 
@@ -93,6 +95,29 @@ def normalise_rows(x: Tensor) -> Tensor:
     """Shift by the smallest entry, then divide each row by its sum (at least 1), as torch_geometric does."""
     x = x - x.min()
     return x / x.sum(1, keepdim=True).clamp(min=1.0)
+
+
+def rare_words(x: Tensor) -> Tensor:
+    """Weigh each word by the logarithm of nodes per node that has it, and all so that the mean square stays.
+
+    Words that few nodes have say more of them (Spärck Jones, "A statistical interpretation of term specificity and its
+    application in retrieval", 1972). Labels have no part in it.
+    """
+    has = (x != 0).sum(0)
+    weighed = x * (len(x) / has.clamp(min=1)).log()
+    return weighed * (x.square().sum() / weighed.square().sum()).sqrt()
+
+
+def principal(x: Tensor, count: int) -> Tensor:
+    """Each node's features along the ``count`` directions in which those of all nodes are largest, most of them first.
+
+    Words that stand together become one direction, and the noise of single words stays behind: latent semantic analysis
+    (Deerwester et al., "Indexing by latent semantic analysis", 1990). Labels have no part in it.
+    """
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        torch.manual_seed(0)
+        directions = torch.svd_lowrank(x, q=count + SPARE, niter=4)[2]
+    return x @ directions[:, :count]
 
 
 def random_waves(x: Tensor, frequency: float) -> Tensor:
