@@ -32,8 +32,8 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from neuralfde.cli import execution
+from neuralfde.cli.experiment import available, load
 from neuralfde.cli.folder import FolderReport
-from neuralfde.cli.installed import available, load
 from neuralfde_command import app
 from neuralfde_experiments import forecasting, graph_training
 from neuralfde_experiments.data.series import Panel

@@ -19,7 +19,7 @@ import torch
 
 from neuralfde.cli.experiment import write_json
 from neuralfde.cli.measuring import machine
-from neuralfde.cli.workers import leave_with_parent
+from neuralfde.cli.processes import leave_with_parent
 from neuralfde_experiments.forecasting import Config, Job, Row, do, jobs, markdown
 
 

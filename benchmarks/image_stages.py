@@ -107,8 +107,8 @@ def train(given: argparse.Namespace, deadline: float) -> None:
     states = torch.load(given.resume, map_location=processes.device, weights_only=True) if given.resume else {}
     found: dict[str, Any] = {"machine": machine(), "rows": [], "curves": {}}
     found["command"] = (
-        f"python benchmarks/image_stages.py --data DIR --out OUT --epochs {given.epochs} --seed {given.seed} "
-        f"--seeds {given.seeds} --adjoints {given.adjoints}"
+        f"python benchmarks/image_stages.py --data DIR --out OUT --dataset {given.dataset} --order {given.order:g} "
+        f"--epochs {given.epochs} --seed {given.seed} --seeds {given.seeds} --adjoints {given.adjoints}"
     )
     trainers = {}
     for seed in range(given.seed, given.seed + given.seeds):

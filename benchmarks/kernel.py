@@ -67,6 +67,7 @@ class Case:
     tf32: bool = False
     storage: str = "device"
     own: bool = False
+    history: str = "exponentials"
 
     def inputs(self, dtype: torch.dtype) -> tuple[nn.Module, Tensor, Tensor, tuple[Tensor, ...]]:
         """The function, states, orders and arguments, the same whatever the precision."""
@@ -80,7 +81,7 @@ class Case:
     def solve(self, stepper: str, inputs: tuple[Any, ...], steps: int) -> nf.Solution:
         """The forward pass of a training step."""
         func, z0, order, args = inputs
-        options = {"history": "exponentials", "storage": self.storage, "stepper": stepper, "method": "predictor"}
+        options = {"history": self.history, "storage": self.storage, "stepper": stepper, "method": "predictor"}
         return nf.solve(func, z0, 0.01 * steps, order, steps=steps, args=args, **options)
 
     def train(self, stepper: str, inputs: tuple[Any, ...], steps: int) -> list[Tensor]:
@@ -103,6 +104,7 @@ def cases(quick: bool) -> list[Case]:
         Case("4-64-4 with time", partial(Network, 4, 64, True), 256, 4, n),
         Case("Lotka–Volterra, own rates and orders", LotkaVolterra, many, 2, n // 2, own=True),
         Case("32-64-32, T = 1", small, 64, 32, 10),
+        Case("32-64-32, full history", small, 64, 32, n, history="full"),
         Case("8-64-8", partial(Network, 8, 64), 64, 8, million, storage="host"),
         Case("256-256-256", partial(Network, 256, 256), 64, 256, n),
     ]

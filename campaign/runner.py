@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 import torch
 
-from neuralfde.cli.workers import leave_with_parent
+from neuralfde.cli.processes import leave_with_parent
 
 from .case import Part, judged
 from .parts import PARTS

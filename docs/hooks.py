@@ -29,7 +29,11 @@ sys.path.append(str(Path(__file__).parent / "figures"))
 import style
 
 ROOT = Path(__file__).parents[1]
-RUN = ("recipes/", "notebooks/", "start.md", "orders.md", "pde.md", "index.md")
+RUN = (
+    *("index.md", "start.md", "choose.md", "orders.md", "pde.md", "composing.md"),
+    *("recipes/", "notebooks/", "migrate/"),
+    *("math/volterra.md", "math/adjoint.md", "math/bias.md", "math/history.md"),
+)
 BLOCK = re.compile(r"^```python(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.M | re.S)
 SPAN = re.compile(r'<span class="figure" data-of="([^"#]+)#?([^"]*)"></span>')
 OF_THE_DAY = re.compile(  # left out, so that two builds are the same

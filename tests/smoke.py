@@ -17,7 +17,7 @@ import torch
 
 import neuralfde
 from neuralfde.cli import pelts
-from neuralfde.cli.installed import available
+from neuralfde.cli.experiment import available
 from neuralfde.compat.torchfde import fdeint_adjoint
 
 for name in ("numpy", "scipy", "matplotlib", "pytest"):

@@ -165,3 +165,64 @@ def test_what_needs_the_steps_beforehand_is_refused():
     for call, options in ((nf.plan, {}), (nf.solve, {"resume": True}), (nf.solve, {"estimate_error": True})):
         with pytest.raises(nf.InputError, match="step"):
             call(decay, ONE, 1.0, 0.5, **options)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-40, 1e100])
+def test_steps_do_not_depend_on_the_scale_of_the_state(scale):
+    def solved(scale):
+        jumps = ([0.3], torch.full((1, 1), 0.4 * scale, dtype=F64))
+        start = torch.full((1,), scale, dtype=F64)
+        return nf.solve(lambda t, z: -z, start, 2.0, 0.7, rtol=1e-3, atol=1e-3 * scale, jumps=jumps)
+
+    found, expected = solved(scale), solved(1.0)
+    torch.testing.assert_close(found.grid, expected.grid)
+    torch.testing.assert_close(found.ys / scale, expected.ys)
+
+
+@pytest.mark.parametrize("kind", ["args", "order", "jumps", "lags"])
+def test_forward_mode_over_forward_mode_is_that_on_the_mesh(kind):
+    """The march needs values alone; PyTorch's zero tangents cannot be written to."""
+    z0 = torch.tensor([0.5, -0.3], dtype=F64)
+
+    def func(t, z, *given):
+        return -given[-1] * z + (-0.3 * given[0] if kind == "lags" else z**2)
+
+    def solution(x, **steps):
+        order = torch.sigmoid(x) if kind == "order" else 0.6
+        more = {"jumps": {"jumps": ([0.3], x * z0[None])}, "lags": {"lags": 0.21}}.get(kind, {})
+        return nf.solve(func, z0, 1.0, order, args=(x,), **more, **steps)
+
+    def second(**steps):
+        twice = torch.func.jacfwd(torch.func.jacfwd(lambda x: solution(x, **steps).ys.square().sum()))
+        return twice(torch.tensor(0.8, dtype=F64))
+
+    grid = solution(torch.tensor(0.8, dtype=F64)).grid
+    assert relative(second(), second(grid=grid, method="trapezoid")) < 1e-12
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["times", "times of samples"])
+@pytest.mark.parametrize("rate", [1e2, 1e4, 1e6])
+def test_states_between_steps_meet_the_tolerance_where_the_equation_is_stiff(rate, rows):
+    """An implicit stage damps the error of a stiff slope at the end of a step; in between nothing does."""
+
+    def pulled(t, z):
+        return -rate * (z - torch.cos(t))
+
+    times, z0 = torch.linspace(0, 3, 31, dtype=F64), torch.tensor([[1.0], [0.5]], dtype=F64)
+    asked = torch.stack([times, times.clamp(max=2)]) if rows else times
+    exact = nf.fdeint(pulled, z0, asked, 0.6, steps=4000, grading=3.0, method="trapezoid")
+    found = nf.solve(pulled, z0, asked, 0.6, rtol=1e-4)
+    assert (found.ys - exact).abs().max() < 2e-4
+    assert found.stats.steps < 250
+
+
+def test_output_times_cost_no_steps_where_the_equation_is_not_stiff():
+    few, many = (nf.solve(decay, ONE, torch.linspace(0, 1, n, dtype=F64), 0.6, rtol=1e-4).stats for n in (2, 1001))
+    assert many.steps < 1.5 * few.steps
+
+
+def test_a_tolerance_that_larger_ones_foresee_is_refused_by_its_own_name():
+    with pytest.raises(
+        nf.ConvergenceError, match=r"rtol=1e-11, atol=1e-11 cannot be met, since larger .* to rtol=1e-05"
+    ):
+        nf.solve(lambda t, z: torch.cos(1e3 * t) * z, ONE, 1e3, 0.5, rtol=1e-11, max_steps=10_000)

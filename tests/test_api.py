@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import neuralfde
-from neuralfde import ABM, FDEBlock, Full, Predictor, Window, fdeint, solve
+from neuralfde import ABM, FDEBlock, FDECell, Full, InputTypeError, Predictor, Window, fdeint, solve
 from tests.stubs import F64, Net, flat, relative
 
 E_HALF = 0.427583576156  # E_{1/2}(-1)
@@ -75,6 +75,48 @@ def test_output_between_nodes_is_the_schemes_own():
     for method in ("predictor", "predictor-implicit", "abm", "trapezoid"):
         ys = fdeint(f, z0, times, beta, steps=7, method=method)
         assert torch.allclose(ys, times**beta, atol=1e-14), method  # constant slopes are integrated exactly
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["times", "times of samples"])
+@pytest.mark.parametrize("steps", [30, 31, 100])
+@pytest.mark.parametrize("order", [0.3, 0.6, 0.9, 1.0])
+def test_output_between_nodes_of_a_stiff_equation_is_as_near_as_its_nodes(order, steps, rows):
+    """Where the start is rough, slopes are off by the rate times what a stage damps; output integrates them."""
+
+    def pulled(t, z):
+        return -1e4 * (z - torch.cos(t))
+
+    times, z0 = torch.linspace(0, 3, 38, dtype=F64), torch.tensor([[0.5], [1.2]], dtype=F64)
+    asked = torch.stack([times, times.clamp(max=2.0)]) if rows else times
+    ys = fdeint(pulled, z0, asked, order, steps=steps, method="trapezoid")
+    nodes = fdeint(pulled, z0, torch.linspace(0, 3, steps + 1, dtype=F64), order, steps=steps, method="trapezoid")
+    grid, asked = torch.linspace(0, 3, steps + 1, dtype=F64)[:, None], asked.mT if rows else times[:, None]
+    worst = float((nodes[..., 0] - grid.cos()).abs().max())
+    assert float((ys[..., 0] - asked.cos()).abs().max()) < 3 * worst
+
+
+@pytest.mark.parametrize("order", [0.4, 0.8, 1.0])
+def test_output_between_nodes_of_a_smooth_solution_is_of_order_two(order, monkeypatch):
+    """What holds it where an equation is stiff is out of reach, at turning points and points of inflection too."""
+    powers = {2: 2.0, 3: -5.0, 4: 3.0}  # it turns twice
+
+    def exact(t):
+        return sum(c * t**k for k, c in powers.items())
+
+    def func(t, z):
+        gains = {k: math.gamma(k + 1) / math.gamma(k + 1 - order) for k in powers}
+        return exact(t) - z + sum(c * gains[k] * t ** (k - order) for k, c in powers.items())
+
+    times = torch.linspace(0, 1, 98, dtype=F64)
+
+    def states(steps):
+        return fdeint(func, torch.zeros((), dtype=F64), times, order, steps=steps, method="trapezoid")
+
+    found = [states(steps) for steps in (20, 80)]
+    errors = [float((x - exact(times)).abs().max()) for x in found]
+    assert errors[1] < errors[0] / 11
+    monkeypatch.setattr(neuralfde.Trapezoid, "dense_is_limited", False)
+    assert torch.equal(found[1], states(80))
 
 
 @pytest.mark.parametrize("method", list(neuralfde.door.names.METHODS))
@@ -160,6 +202,33 @@ def test_no_grad_calls_build_no_graph():
         assert torch.equal(fdeint(net, z0, 1.0, 0.5, steps=5), y)
 
 
+@pytest.mark.parametrize("given", [{}, {"method": "trapezoid"}, {"adjoint": "direct"}, {"rtol": 1e-3}], ids=str)
+def test_states_from_inference_mode_begin_a_training(given):
+    """As features of a frozen network, as an observed window, or as a solve that is continued."""
+    net, given = Net(), given if "rtol" in given else {"steps": 6, **given}
+
+    def gradient(z0, **more):
+        return torch.autograd.grad(fdeint(net, z0, 1.0, 0.5, **given, **more).sum(), [*net.parameters()])
+
+    def window(z0):
+        return {"past": ([-1.0, -0.5, 0.0], torch.stack([0 * z0, z0 / 2, z0]))}
+
+    plain = torch.linspace(0.5, 1, 3, dtype=F64)
+    with torch.inference_mode():
+        made = plain.clone()
+        past = window(made)
+    for found, expected in (
+        (gradient(made), gradient(plain)),
+        (gradient(None, **past), gradient(None, **window(plain))),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    if "rtol" not in given:
+        with torch.inference_mode():
+            begun = neuralfde.solve(net, plain, 1.0, 0.5, resume=True, **given)
+        on = fdeint(net, None, 2.0, 0.5, past=begun.state, **{k: x for k, x in given.items() if k != "steps"})
+        assert all(x.isfinite().all() for x in torch.autograd.grad(on.sum(), [*net.parameters()]))
+
+
 def test_a_constant_field_has_a_gradient_for_z0_alone():
     z0 = torch.ones(2, requires_grad=True)
     y = fdeint(lambda t, z: torch.ones(2), z0, 1.0, 0.5, steps=5)
@@ -211,6 +280,40 @@ def test_autocast_runs_func_in_low_precision_and_the_history_in_full():
     assert set(seen) == {torch.bfloat16}  # also when the backward pass evaluates again
     want = torch.autograd.grad(fdeint(net, z0, 1.0, 0.5, steps=20).sum(), [z0, *net.parameters()])
     assert relative(flat(g), flat(want)) < 0.05
+
+
+@pytest.mark.parametrize("history", ["full", "exponentials", Window(9)], ids=str)
+def test_what_is_resumed_or_jumps_under_autocast_goes_on_in_full(history):
+    z0, layer = torch.rand(4, 3), torch.nn.Linear(3, 3)
+    first = solve(lambda t, z: -z, z0, 1.0, 0.6, steps=80, resume=True, history=history)
+    want = fdeint(lambda t, z: -z, None, 2.0, 0.6, past=first.state, history=history)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        found = fdeint(lambda t, z: -z, None, 2.0, 0.6, past=first.state, history=history)
+        for value in (layer(z0)[None], layer):  # of lower precision, as z0 may be
+            jumped = fdeint(lambda t, z: -z, z0, 1.0, 0.6, steps=5, jumps=([0.3], value))
+            assert jumped.dtype == torch.float32
+    assert relative(found, want) < 1e-6
+
+
+@pytest.mark.parametrize("order", [0.7, 1.5])
+def test_a_state_from_a_layer_under_autocast_goes_on_in_full(order):
+    torch.manual_seed(0)
+    before, z0 = torch.nn.Linear(3, 3), torch.randn(4, 3)
+    block = FDEBlock(Net(dtype=torch.float32), order, t=1.0, step=0.1, velocity=None if order < 1 else z0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert before(z0).dtype == torch.bfloat16
+        velocity = None if order < 1 else before(z0)
+        y = block(before(z0), velocity=velocity)
+        found = solve(block.func, before(z0), 1.0, 0.7, steps=5)
+        cell = FDECell(lambda t, z: before(z), step=0.1, steps=3)
+        assert cell(cell.begin(before(z0)))[0].dtype == torch.float32
+    assert y.dtype == found.ys.dtype == torch.float32
+    y.sum().backward()
+    assert before.weight.grad.dtype == torch.float32
+    want = block(before(z0), velocity=None if order < 1 else before(z0))
+    assert relative(y, want) < 0.02
+    with pytest.raises(InputTypeError, match="autocast"):
+        block(before(z0).bfloat16())
 
 
 def test_solve_says_what_it_cost():
@@ -276,3 +379,16 @@ def test_block_passes_arguments_and_times_on():
     assert y.shape == (3, 2, 3)
     assert torch.autograd.grad(y.sum(), u)[0].abs().sum() > 0
     assert block.state_dict()["t"].shape == (3,)
+
+
+def test_a_state_from_inference_mode_is_one_like_any_other():
+    """As in a loop over all steps, where a constant of inference mode is of use too."""
+    with torch.inference_mode():
+        z0 = {"a": torch.rand(3), "b": torch.rand(2)}
+    rate = torch.tensor(0.5, requires_grad=True)
+    solved = fdeint(lambda t, z, k: {n: -k * x for n, x in z.items()}, z0, 1.0, 0.5, steps=8, args=(rate,))
+    solved["a"].sum().backward()
+    plain = fdeint(lambda t, z: -0.5 * z, z0["a"].clone(), 1.0, 0.5, steps=8)
+    assert rate.grad
+    torch.testing.assert_close(solved["a"].detach(), plain)
+    torch.testing.assert_close(fdeint(lambda t, z: -0.5 * z, z0["a"], 1.0, 0.5, steps=8), plain)

@@ -48,6 +48,20 @@ def test_values_and_gradients_are_those_of_pairs(way):
     torch.testing.assert_close(order.grad, same.grad, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("way", [{"steps": 8}, {"steps": 8, "method": "trapezoid"}, {"rtol": 1e-2}], ids=str)
+def test_conjugates_are_numbers_like_others(way):
+    """PyTorch only marks a conjugate, and the imaginary part of one, which is negative."""
+
+    def conjugate(t, z):
+        return z.conj()
+
+    jumps = ([0.5], Z[None])
+    found = nf.fdeint(conjugate, Z.conj(), 1.0, 0.7, jumps=([0.5], Z[None].conj()), **way)
+    torch.testing.assert_close(found, nf.fdeint(conjugate, Z, 1.0, 0.7, jumps=jumps, **way).conj().resolve_conj())
+    imaginary = nf.fdeint(lambda t, z: -z, Z.conj().imag, 1.0, 0.7, **way)
+    torch.testing.assert_close(imaginary, nf.fdeint(lambda t, z: -z, -Z.imag, 1.0, 0.7, **way))
+
+
 def test_gradcheck_in_the_convention_of_pytorch():
     inputs = (Z.clone().requires_grad_(), RATE.clone().requires_grad_())
     assert torch.autograd.gradcheck(lambda z, r: nf.fdeint(turning, z, 1.0, 0.7, steps=6, args=(r,)), inputs)
@@ -90,3 +104,23 @@ def test_trajectories_structures_modules_and_solutions(dtype):
 def test_what_is_complex_in_part_is_refused():
     with pytest.raises(nf.InputTypeError, match="mixes real and complex"):
         nf.fdeint(lambda t, z: z, (Z, Z.real), 1.0, 0.5, steps=4)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        lambda a, b: nf.Tempered(a, b),
+        lambda a, b: nf.MultiTerm((a, 0.3), (1.0, b)),
+        lambda a, b: nf.CustomKernel(lambda order, h, n: (order[None] + torch.arange(n + 1.0)[:, None]).rsqrt(), a),
+    ],
+    ids=["tempered", "multiterm", "custom"],
+)
+def test_numbers_of_an_operator_belong_to_elements_of_the_state(operator):
+    """Not to the real and the imaginary parts, with which two channels would be confused in silence."""
+    a, b = torch.tensor([0.4, 0.9], dtype=F64), torch.tensor([0.3, 2.0], dtype=F64)
+    rates = torch.tensor([-1 + 2j, -0.5 - 1j], dtype=C128)
+    whole = nf.fdeint(lambda t, z: rates * z, Z, 1.0, operator(a, b), steps=20, method="gl")
+    for k in range(2):
+        own = operator(a[k : k + 1], b[k : k + 1])
+        one = nf.fdeint(lambda t, z, k=k: rates[k] * z, Z[k : k + 1], 1.0, own, steps=20, method="gl")
+        assert (whole[k] - one[0]).abs() < 1e-13

@@ -1,6 +1,7 @@
 """Every public door: a wrong value is an InputError, a wrong kind an InputTypeError, and both say what to do."""
 
 import math
+from collections import OrderedDict
 from functools import partial
 
 import pytest
@@ -23,6 +24,7 @@ from neuralfde import (
     InputTypeError,
     MultiTerm,
     Newton,
+    Single,
     Tempered,
     Trapezoid,
     VariableOrder,
@@ -32,7 +34,9 @@ from neuralfde import (
     solve,
     suggest_step,
 )
-from neuralfde.schemes import Dense, Given, Krylov
+from neuralfde.fitting import fit, load, save
+from neuralfde.nn import SequenceModel
+from neuralfde.schemes import Dense, Given, Krylov, OneStage
 from neuralfde.special import (
     binomial_series,
     mittag_leffler,
@@ -40,6 +44,8 @@ from neuralfde.special import (
     reciprocal_gamma,
     series_product,
 )
+from neuralfde.weights.kernel import Kernel
+from neuralfde.weights.uniform import grunwald_letnikov
 from tests.stubs import OPERATORS, Net
 
 Z = torch.ones(2)
@@ -141,7 +147,7 @@ KINDS = [
     (door, {"grading": "2"}, "grading='2' must be a finite number"),
     (door, {"options": {}}, "Pass each option"),
     (door, {"order": Caputo("x")}, "use torch.tensor"),
-    (door, {"order": CustomKernel(lambda order, h, n: None)}, "must be a tensor of real numbers"),
+    (door, {"order": CustomKernel(lambda order, h, n: None)}, "must be numbers"),
     (door, {"order": CustomKernel(lambda order, h, n: 1j * torch.ones(n + 1))}, "complex"),
     (door, {"order": VariableOrder(lambda t: None)}, "must be a real number"),
     (partial(door, plan), {"callback": "x"}, "must be callable"),
@@ -170,13 +176,13 @@ KINDS = [
     (ABM, {"corrections": True}, "must be a whole number"),
     (Host, {"path": 3}, "path of a folder"),
     (VariableOrder, {"fn": 3}, r"fn\(times\)"),
-    *((CustomKernel, {"weights": bad}, "must be a tensor of real numbers") for bad in ("x", None, [1j], [None])),
+    *((CustomKernel, {"weights": bad}, "must be numbers") for bad in ("x", None, [1j], [None])),
     (DistributedOrder, {"nodes": "x", "density": torch.exp}, "number of Gauss-Legendre nodes"),
     (DistributedOrder, {"density": 3}, r"density\(orders\)"),
     (DistributedOrder, {"density": torch.exp, "interval": 3}, r"such as \(0, 1\)"),
     (DistributedOrder, {"density": torch.exp, "interval": ("a", 1)}, "finite number"),
     (SUM, {"order": MultiTerm([0.5], ["x"])}, "must be a real number"),
-    (SUM, {"order": DistributedOrder(lambda b: None)}, "must be a tensor of real numbers"),
+    (SUM, {"order": DistributedOrder(lambda b: None)}, "must be numbers"),
     *((kind, {"tol": "x"}, "must be a positive") for kind in (Newton, FixedPoint)),
     *((kind, {"max_iter": bad}, "must be a whole number") for kind in (Newton, FixedPoint) for bad in (1.5, "x", [])),
     (Newton, {"linear": Dense}, r"such as Dense\(\)"),
@@ -209,6 +215,12 @@ def test_what_cannot_be_is_refused_at_the_door(error, call, given, words):
         call(**given)
 
 
+def test_a_plan_refuses_the_lags_that_a_solve_refuses():
+    assert plan(lambda t, z, lagged: -lagged, Z, 1.0, 0.5, steps=50, lags=0.1).steps == 50
+    with pytest.raises(InputError, match="shorter than the longest step"):
+        plan(lambda t, z, lagged: -lagged, Z, 1.0, 0.5, steps=50, lags=0.001)
+
+
 def test_a_plan_asks_for_the_weights_of_no_step():
     short = plan(relax, Z, 1.0, VariableOrder(lambda t: 0.5 + 0 * t), steps=1 << 20)  # 2^40 weights
     assert short.steps == 1 << 20
@@ -220,3 +232,82 @@ def test_parameters_from_a_generator_are_there_at_every_call():
     z0 = torch.ones(2, 3, dtype=torch.float64)
     first, second = (torch.autograd.grad(layer(z0).sum(), tuple(net.parameters())) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+class Made(OneStage):
+    """A scheme from elsewhere, whose weights are made of those of Grünwald and Letnikov."""
+
+    implicit = False
+
+    def __init__(self, change):
+        self.change = change
+
+    def kernel(self, order, step, steps):
+        return self.change(grunwald_letnikov(order, step, steps))
+
+    def expected_order(self, order, smooth):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda w: Kernel(w, w[0]), InputError, r"shape \(5, 1\); .* here \(1, 5, groups\)"),
+        (lambda w: Kernel(w[None, :-1], w[0]), InputError, r"shape \(1, 4, 1\)"),
+        (lambda w: Kernel(w.expand(2, -1, -1), w[0]), InputError, r"shape \(2, 5, 1\)"),
+        (lambda w: w, InputTypeError, "must return a neuralfde.weights.kernel.Kernel, got Tensor"),
+        (lambda w: Kernel(w[None].detach(), w[0].detach()), InputError, "but order requires one"),
+    ],
+)
+def test_weights_of_a_scheme_from_elsewhere_that_cannot_be_used(change, error, words):
+    order = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(error, match=rf"kernel\(\) of Made, with order Caputo, .*{words}"):
+        fdeint(relax, Z, 1.0, order, steps=4, method=Made(change))
+    right = fdeint(relax, Z, 1.0, order, steps=4, method=Made(lambda w: Kernel(w[None], w[0])))
+    assert right.requires_grad
+    with torch.no_grad():  # nothing asks for a gradient
+        fdeint(relax, Z, 1.0, order, steps=4, method=Made(lambda w: Kernel(w[None].detach(), w[0].detach())))
+
+
+@pytest.mark.parametrize("given", [{"method": ABM}, {"history": Full}, {"storage": Host}, {"stepper": Single}])
+def test_a_class_in_the_place_of_an_object_is_told(given):
+    ((kind, found),) = given.items()
+    with pytest.raises(InputTypeError, match=rf"{kind} is the class {found.__name__} .* {found.__name__}\(\.\.\.\)"):
+        fdeint(relax, Z, 1.0, 0.5, steps=4, **given)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    n, h, beta = numpy.int64(8), numpy.float32(0.125), numpy.float64(0.5)
+    wanted = fdeint(relax, Z, 1.0, 0.5, steps=8)
+    for given in ({"steps": n}, {"step": h}, {"steps": numpy.int32(8), "history": Window(numpy.int64(8))}):
+        assert torch.equal(fdeint(relax, Z, numpy.float32(1), beta, **given), wanted)
+    assert torch.equal(FDEBlock(relax, numpy.float32(0.5), steps=n)(Z), wanted)
+    series = [(numpy.arange(4.0), numpy.ones(4))] * 2
+    model = SequenceModel.of(series, latent=numpy.int64(4), order=numpy.float32(0.5), window=beta)
+    model.save(tmp_path / "model.pt")  # a file of Python's numbers
+    assert SequenceModel.load(tmp_path / "model.pt").config == model.config
+    decay = lambda t, z, k: -k * z
+    given = {"params": {"k": numpy.float32(0.5)}, "order": beta, "steps": n, "intervals": "bootstrap"}
+    found = fit(decay, *series[0], resamples=numpy.int64(2), seed=numpy.int64(1), check_order=False, **given)
+    save(found, tmp_path / "fit.pt")
+    assert load(tmp_path / "fit.pt", decay).estimates == found.estimates
+    for bad in (numpy.bool_(True), numpy.float64(8), numpy.array([8])):
+        with pytest.raises(InputTypeError, match="must be a whole number"):
+            fdeint(relax, Z, 1.0, 0.5, steps=bad)
+
+
+def test_a_dictionary_of_another_kind_is_named():
+    with pytest.raises(InputTypeError, match=r"\{'a': .*\} in place of OrderedDict\(\{'a'"):
+        fdeint(lambda t, z: {"a": -z["a"]}, OrderedDict(a=Z), 1.0, 0.5, steps=8)
+
+
+@pytest.mark.parametrize("method", ["bdf2", "flmm-trapezoid"])
+def test_orders_whose_starting_weights_are_lost_in_rounding_are_refused(method):
+    def solution(order):
+        return fdeint(lambda t, z: torch.cos(5 * t) - z, torch.ones(1), 1.0, order, steps=20, method=method)
+
+    solution(1e-3)
+    for order in (9e-4, torch.tensor([1e-12])):
+        with pytest.raises(InputError, match="the smallest order of Multistep"):
+            solution(order)

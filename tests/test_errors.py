@@ -1,5 +1,7 @@
 """Bad input gets a typed error at the door: what, why, what to do."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -7,9 +9,11 @@ from torch import nn
 from neuralfde import (
     ABM,
     CapturedTensorError,
+    Caputo,
     ChangedFunctionError,
     ConvergenceError,
     FDEBlock,
+    FDECell,
     FixedPoint,
     InputError,
     InputTypeError,
@@ -155,6 +159,20 @@ def test_a_block_is_refused_when_it_is_made(options, words):
         FDEBlock(Net(), order=0.5, **options)
 
 
+@pytest.mark.parametrize("kind", [partial(FDEBlock, t=1.0, steps=4), partial(FDECell, step=0.25, steps=4)])
+def test_an_order_that_requires_grad_is_not_made_a_constant_in_silence(kind):
+    order = torch.nn.Parameter(torch.tensor(0.5))
+    with pytest.raises(InputError, match="Pass learn_order=True"):
+        kind(relax, order)
+    assert kind(relax, order, learn_order=True).raw_order.requires_grad
+    assert kind(relax, order.detach()).order == 0.5
+    if kind.func is FDEBlock:
+        with pytest.raises(InputError, match=r"order=Caputo\(parameter\)"):
+            kind(relax, order)
+        kind(relax, Caputo(order))(Z).sum().backward()
+        assert order.grad
+
+
 def test_a_func_that_fails_says_what_it_was_given():
     with pytest.raises(RuntimeError, match="dtype") as caught:
         call(Net(), torch.ones(2, 3))
@@ -222,7 +240,7 @@ def test_a_func_that_changes_its_mind_is_caught_in_the_loop():
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"), [("euler", "predictor"), ("dopri5", "abm"), ("implicit_adams", "trapezoid")]
+    ("name", "nearest"), [("euler", "predictor"), ("dopri5", "abm"), ("implicit_adams", "trapezoid"), ("RK45", "abm")]
 )
 def test_methods_of_ordinary_solvers_name_their_counterpart(name, nearest):
     with pytest.raises(InputError, match=f"nearest is method='{nearest}'"):
@@ -230,9 +248,44 @@ def test_methods_of_ordinary_solvers_name_their_counterpart(name, nearest):
 
 
 def test_a_func_that_fails_at_once_is_told_how_it_was_called():
-    for func in (torch.nn.Linear(2, 2), lambda t, z: z @ torch.ones(2, 2, dtype=torch.float64)):
-        with pytest.raises((TypeError, RuntimeError)) as caught:
-            fdeint(func, torch.ones(3, 2), 1.0, 0.5, steps=4)
-        assert "func(t, z)" in caught.value.__notes__[0]
-        assert "(3, 2)" in caught.value.__notes__[0]
-        assert "float32" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError) as caught:
+        fdeint(lambda t, z: z @ torch.ones(2, 2, dtype=torch.float64), torch.ones(3, 2), 1.0, 0.5, steps=4)
+    for word in ("func(t, z)", "(3, 2)", "float32"):
+        assert word in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("func", "options", "words"),
+    [
+        (nn.Linear(2, 2), {}, ["func(t, z)", "(input: ", "too many", "lambda t, z: net(z)"]),
+        (lambda z: -z, {}, ["it takes (z)", "the time first"]),
+        (lambda t, z, rate: -rate * z, {}, ["missing a required argument: 'rate'", "args="]),
+        (lambda t, z: -z, {"args": (2.0,)}, ["func(t, z, …)", "too many"]),
+        (lambda t, z: -z, {"lags": 0.5}, ["func(t, z, …)", "lags="]),
+        (Net, {}, ["func is the class Net", "Net(...)"]),
+        (Z, {}, ["func is a tensor", "func, z0, t, order"]),
+        (lambda t, z: None, {}, ["NoneType", "return?"]),
+        (lambda t, z: -1.0, {}, ["float", "torch.full_like"]),
+        (lambda z, t: -z, {}, ["func(t, z) returned shape ()"]),
+        (lambda t, z: -z, {"order": lambda t: 0.5}, ["VariableOrder(fn)"]),
+        (lambda t, z: -z, {"order": Caputo}, ["order is the class Caputo"]),
+        (lambda t, z: -z, {"z0": torch.ones(2, device="meta")}, ["device meta", "no values"]),
+        (lambda t, z: -z, {"callback": lambda step: None}, ["callback(step, total)", "it takes (step)"]),
+        (lambda t, z: -z, {"linear": lambda z: -z, "method": "imex"}, ["without arguments", "matvec"]),
+        (lambda t, z: -z, {"method": "ABM"}, ["Did you mean 'abm'"]),
+        (lambda t, z: -z, {"event": lambda z: z.sum()}, ["event(t, z)", "it takes (z)"]),
+        (lambda t, z: -z, {"z0": None}, ["z0 is None", "resume=True"]),
+        (lambda t, z: -z, {"check_finite": "no"}, ["check_finite must be True or False"]),
+    ],
+)
+def test_mistakes_of_a_first_call_say_what_to_write(func, options, words):
+    with pytest.raises((InputError, InputTypeError)) as caught:
+        call(func, **options)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_a_func_in_another_dtype_says_what_to_convert():
+    with pytest.raises(RuntimeError) as caught:
+        call(Net(), torch.ones(2, 3))
+    assert "Convert the state or func" in caught.value.__notes__[0]

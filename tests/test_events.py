@@ -1,6 +1,7 @@
 """Events: solves that end, or jump, where a function of the state crosses zero."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -203,6 +204,16 @@ def test_times_that_are_only_noted():
     torch.testing.assert_close(found.ys["x"][0], plain["x"], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("rtol", "level"), [(1e-1, 0.659), (1e-2, 0.7088), (1e-2, 0.5236), (1e-3, 0.601)])
+def test_an_event_that_comes_later_than_in_the_march_is_found(rtol, level):
+    """The march ends with the step in which it finds the event; that of the solve may be behind it."""
+    z0, rates = torch.tensor([0.8, 0.2], dtype=F64), torch.tensor([0.9, 0.4], dtype=F64)
+    event = lambda t, z: t + 0.2 * z.mean() - level
+    func = lambda t, z: torch.cos(2 * t) - rates * z
+    found = nf.solve(func, z0, 1.0, 0.9, rtol=rtol, method="predictor", event=event)
+    assert abs(event(found.event_times, found.ys)) < 1e-9
+
+
 def test_a_solve_that_ends_need_not_be_possible_beyond():
     """It explodes at about 1.1; the event is before."""
     for options in ({"steps": 400}, {"rtol": 1e-4}):
@@ -285,3 +296,62 @@ def test_what_cannot_go_with_an_event_is_refused():
         torch.func.grad(lambda x: nf.fdeint(decay, x, 1.0, 0.5, args=(1.0,), event=below, steps=10).sum())(
             torch.ones(1, 1)
         )
+
+
+@pytest.mark.parametrize("kind", ["ends", "noted", "reset"])
+@pytest.mark.parametrize("by", ["value", "function"])
+@pytest.mark.parametrize("steps", [{"steps": 10}, {"steps": 23}, {"rtol": 1e-4}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+def test_a_jump_leads_across_zero_wherever_grid_points_are(dtype, steps, by, kind):
+    """At a grid point, next to one by the rounding of its time, and with a grid point just before it."""
+    more = {"ends": {}, "noted": {"terminal": False}, "reset": {"reset": lambda z: 0.5 * z}}[kind]
+    for at in (0.1, 0.3, 0.7):
+        value = torch.ones(1, 1, dtype=F64) if by == "value" else lambda z: 0 * z + 1
+        found = nf.solve(
+            lambda t, z: -z, torch.ones(1, dtype=F64), 1.0, 0.8, jumps=(torch.tensor([at], dtype=dtype), value),
+            event=nf.Event(lambda t, z: z.sum() - 1.2, **more), **steps,
+        )  # fmt: skip
+        assert abs(float(found.event_times.reshape(-1)[0]) - at) < 1e-7
+
+
+def falls_to_zero(height, order, **steps):
+    """When D^β z = -1 from this height is zero, its exact value, and the derivative of both by the height."""
+    begin, exact = (
+        torch.tensor([height], dtype=F64, requires_grad=True),
+        (height * math.gamma(order + 1)) ** (1 / order),
+    )
+    found = nf.solve(lambda t, z: 0 * z - 1, begin, 1.0, order, event=lambda t, z: z.sum(), **steps).event_times
+    (slope,) = torch.autograd.grad(found, begin)
+    return float(found.detach()), exact, float(slope), exact / order / height
+
+
+@pytest.mark.parametrize(("height", "order"), [(0.1, 0.3), (0.1, 0.6), (0.01, 0.6), (0.01, 0.9), (0.001, 0.9)])
+@pytest.mark.parametrize("steps", [{"steps": 10}, {"steps": 100, "method": "trapezoid"}, {"rtol": 1e-6}], ids=str)
+def test_an_event_soon_after_the_start_is_not_before_it(steps, height, order):
+    """A solution begins like a power there, and a polynomial through a whole step was zero before the start."""
+    found, exact, slope, steep = falls_to_zero(height, order, **steps)
+    assert abs(found / exact - 1) < 1e-2
+    assert abs(slope / steep - 1) < 5e-2
+
+
+def test_an_event_too_soon_for_the_steps_is_refused():
+    with pytest.raises(nf.ConvergenceError, match=r"too soon for steps of this length.*grading"):
+        falls_to_zero(1e-4, 0.3, steps=10)
+    found, exact, *_ = falls_to_zero(1e-4, 0.3, rtol=1e-6)
+    assert abs(found / exact - 1) < 1e-2
+
+
+@pytest.mark.parametrize("reset", [None, lambda z: z + 0.5])
+def test_autocast_is_for_the_functions_of_the_user(reset):
+    """The time of an event and the state at it are not rounded to bfloat16."""
+    rate = torch.tensor(1.1, requires_grad=True)
+
+    def found(autocast):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            event = nf.Event(lambda t, z, rate: z[:, 0] - 0.4, reset=reset)
+            end = nf.solve(decay, torch.tensor([[1.0], [0.7]]), T.float(), 0.7, steps=30, event=event, args=(rate,))
+        times = end.event_times[end.event_times.isfinite()]
+        return [end.ys, times, *torch.autograd.grad(end.ys.sum() + times.sum(), rate)]
+
+    for low, full in zip(found(True), found(False), strict=True):
+        assert (low - full).abs().max() < 1e-5

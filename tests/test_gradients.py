@@ -114,6 +114,26 @@ def test_gradients_at_times_between_nodes(case, method):
     assert abs(grads[0][index] - slope) < 1e-6 * (1 + slope.abs())
 
 
+@pytest.mark.parametrize("grading", [1.0, 2.0])
+def test_gradients_between_nodes_of_a_stiff_equation_are_those_of_the_limited_output(grading):
+    times = torch.linspace(0, 3, 16, dtype=F64)
+
+    def states(rate, order, z0):
+        def func(t, z, rate):
+            return -1e3 * rate * (z - torch.cos(t))
+
+        return fdeint(func, z0, times, order, steps=11, grading=grading, method="trapezoid", args=(rate,)).flatten()
+
+    at = torch.tensor(1.0, dtype=F64), torch.tensor(0.8, dtype=F64), torch.tensor([0.2, 3.0], dtype=F64)
+    found = torch.autograd.functional.jacobian(states, at)
+    forward = torch.func.jacfwd(states, argnums=(0, 1, 2))(*at)
+    for k, (own, along) in enumerate(zip(found, forward, strict=True)):
+        moved = [[x + d * (i == k) for i, x in enumerate(at)] for d in (1e-6, -1e-6)]
+        slope = (states(*moved[0]) - states(*moved[1])) / 2e-6
+        assert relative(own, along) < 1e-10
+        assert relative(own if own.ndim == 1 else own.sum(1), slope) < 1e-6
+
+
 def test_float32_agrees_with_float64(case):
     net, z0, u, beta, _ = case
     grads = []
@@ -125,6 +145,19 @@ def test_float32_agrees_with_float64(case):
         assert y.dtype == dtype
         grads.append(flat(torch.autograd.grad(loss_of(y), [*leaves, *field.parameters()])).double())
     assert relative(grads[1], grads[0]) < 1e-5
+
+
+@pytest.mark.parametrize("times", [TIMES, torch.stack([TIMES, TIMES + 0.03 * (TIMES > T0)])], ids=["shared", "own"])
+@pytest.mark.parametrize("storage", ["device", "checkpoint", "host"])
+@pytest.mark.parametrize("method", ["predictor", "trapezoid", "abm"])
+def test_a_backward_pass_leaves_the_result_as_it_is(case, method, storage, times):
+    net, z0, u, beta, leaves = case
+    more = {"method": method, "storage": storage, "history": "exponentials", "args": (u,)}
+    ys = fdeint(net, z0, times, beta, steps=STEPS, **more)
+    before = ys.detach().clone()
+    first = torch.autograd.grad(loss_of(ys), leaves, create_graph=True)
+    assert torch.equal(ys, before)
+    torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves)  # PyTorch itself looks for changes here
 
 
 def test_gradcheck(case):

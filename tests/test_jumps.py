@@ -167,6 +167,13 @@ def test_what_is_no_jump_is_refused(jumps, options, match):
         solve(**{"method": "abm", "jumps": jumps, "steps": 20, **options})
 
 
+@pytest.mark.parametrize("values", [torch.ones(1, 2, dtype=F64), lambda z: -z])
+def test_a_resumed_solve_takes_no_jumps(values):
+    first = nf.solve(lambda t, z: -z, torch.ones(2, dtype=F64), 1.0, 0.6, steps=10, resume=True)
+    with pytest.raises(nf.InputError, match="short step before each jump"):
+        nf.solve(lambda t, z: -z, None, 2.0, 0.6, past=first.state, jumps=([1.5], values))
+
+
 @pytest.mark.parametrize("method", ["predictor", "trapezoid", None])
 @pytest.mark.parametrize("event", [nf.Event(lambda t, z: z[0] - 0.5, terminal=False), lambda t, z: t - 0.83])
 def test_jumps_by_a_function_beside_an_event_are_taken_on_the_mesh_of_a_tolerance(method, event):
@@ -184,3 +191,46 @@ def test_jumps_by_a_function_beside_an_event_are_taken_on_the_mesh_of_a_toleranc
     assert relative(found.event_times, again.event_times) < 1e-12
     grads = [torch.autograd.grad(ys.square().sum(), z0)[0] for ys in (found.ys, again.ys)]
     assert relative(*grads) < 1e-11
+
+
+@pytest.mark.parametrize("value", [torch.ones(1, 1, dtype=F64), lambda z: z + 1], ids=["value", "function"])
+@pytest.mark.parametrize("steps", [{"steps": 30}, {}], ids=["given", "tolerance"])
+@pytest.mark.parametrize(
+    ("start", "end", "at"), [(1.7e9, 300.0, 150.0), (-1.7e9, 300.0, 150.0), (0.0, 1e7, 3600.0)], ids=str
+)
+def test_the_state_shortly_before_a_jump_is_that_before_it(start, end, at, value, steps):
+    """Seconds of a calendar, and short times in a long horizon: rounding is that of the times which are given."""
+    times = start + torch.tensor([0.0, at - 50, at - 0.1, at, at + 0.1, end], dtype=F64)
+    z0 = torch.zeros(1, dtype=F64)
+    found = nf.fdeint(lambda t, z: 0 * z, z0, times, 0.8, method="trapezoid", jumps=([start + at], value), **steps)
+    assert found.flatten().tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "event", [None, lambda t, z: z[0] - 5, nf.Event(lambda t, z: z[0] - 1.2, reset=lambda z: z / 2)]
+)
+@pytest.mark.parametrize("value", [torch.ones(2, 1, dtype=F64), lambda z: 0 * z + 1], ids=["value", "function"])
+@pytest.mark.parametrize("steps", [{"steps": 20}, {"rtol": 1e-4}], ids=["given", "tolerance"])
+def test_a_solve_with_jumps_may_begin_late(steps, value, event):
+    """Steps that end in jumps are shorter than what times so late tell apart."""
+
+    def found(start):
+        times, at = start + torch.tensor([0, 0.25, 0.5, 1.0], dtype=F64), [start + 0.3, start + 0.62]
+        z0 = torch.ones(1, dtype=F64)
+        return nf.fdeint(lambda t, z: -z, z0, times, 0.7, jumps=(at, value), event=event, **steps)
+
+    assert (found(2.0**30) - found(0.0)).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize("options", [{"steps": 40}, {"rtol": 1e-3}, {"steps": 40, "event": lambda t, z: z.sum() - 0.3}])
+def test_every_call_of_func_counts_where_jumps_depend_on_the_state(options):
+    class Counted(torch.nn.Module):
+        calls = 0
+
+        def forward(self, t, z):
+            self.calls += 1
+            return -RATE * z
+
+    counted = Counted()
+    found = nf.solve(counted, torch.ones(1, dtype=F64), 2.0, BETA, jumps=(TIMES, lambda z: 0.5 * z), **options)
+    assert found.stats.evaluations == counted.calls

@@ -164,6 +164,19 @@ def test_importing_the_package_loads_torch_and_nothing_else_heavy():
     assert found.stdout.strip() == "[]", found.stdout
 
 
+def test_first_trainings_load_nothing_heavy():
+    """Some calls of PyTorch import sympy or its compiler at first, which takes longer than thousands of steps."""
+    code = (
+        "import sys, torch, neuralfde; net = torch.nn.Linear(2, 2); "
+        "func = type('Func', (torch.nn.Module,), {'forward': lambda self, t, z: net(z).tanh()})(); func.net = net\n"
+        "for how in {}, {'steps': 20}, {'steps': 20, 'method': 'trapezoid'}, {'steps': 20, 'method': 'bdf2'}:\n"
+        "    neuralfde.fdeint(func, torch.ones(4, 2), 1.0, 0.6, **how).sum().backward()\n"
+        "    print([m for m in ('sympy', 'torch._dynamo', 'triton') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n") == ["[]"] * 4 + [""], found.stdout
+
+
 def test_every_public_name_exists_and_is_documented():
     for name in neuralfde.__all__:
         thing = getattr(neuralfde, name)

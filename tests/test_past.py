@@ -1,5 +1,7 @@
 """Solves that go on from an observed window."""
 
+import math
+
 import mpmath
 import pytest
 import torch
@@ -91,6 +93,14 @@ def test_structures_complex_numbers_and_events():
     assert abs(float(ended.ys[-1, 0]) - 1.5) < 1e-12
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_a_state_that_is_not_the_last_of_the_window_is_refused_at_any_scale(scale):
+    states = scale * torch.tensor([[1.0, 0.0], [2.0, 3.0]])
+    nf.fdeint(decay, states[-1] + 1e-9 * scale, 1.0, 0.5, past=([-1.0, 0.0], states), steps=4)
+    with pytest.raises(nf.InputError, match="z0 is not the last state"):
+        nf.fdeint(decay, states[-1] * 1.01, 1.0, 0.5, past=([-1.0, 0.0], states), steps=4)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -101,6 +111,7 @@ def test_structures_complex_numbers_and_events():
         ({"past": (TIMES[-1:], torch.ones(1, 1))}, "a single state is z0"),
         ({"past": (TIMES.flip(0), torch.ones(5, 1))}, "must increase"),
         ({"past": (TIMES, torch.ones(5, 1) / 0)}, "NaN or infinity"),
+        ({"past": (TIMES, torch.ones(5, 1) * math.nan), "z0": torch.ones(1)}, "z0=None"),
         ({"z0": torch.zeros(1)}, "z0=None"),
         ({"z0": 1.0}, "z0=None"),
         ({"order": nf.Tempered(0.5, 1.0)}, "Caputo"),

@@ -101,6 +101,20 @@ def test_what_does_not_go_on_is_refused(given, match):
         nf.solve(func, *[given.pop(k, d) for k, d in (("z0", Z0), ("t", 1.0), ("order", 0.6))], past=state, **given)
 
 
+@pytest.mark.parametrize(("start", "step"), [(0.0, 1e-9), (1e-7, 1e-12), (1e6, 1e-2), (0.0, 1e6)])
+def test_a_solve_goes_on_where_it_stopped_at_any_scale_of_time(start, step):
+    def decay(t, z):
+        return -z / step**0.6
+
+    times = start + step * torch.arange(21, dtype=torch.float64)
+    whole = nf.fdeint(decay, Z0, times, 0.6, steps=20)
+    begun = nf.solve(decay, Z0, times[:11], 0.6, steps=10, resume=True)
+    torch.testing.assert_close(nf.fdeint(decay, None, times[10:], 0.6, past=begun.state), whole[10:])
+    for off in (times[8:], times[12:], times[10:] + step / 100):
+        with pytest.raises(nf.InputError, match=r"t begins at .* stopped at"):
+            nf.fdeint(decay, None, off, 0.6, past=begun.state)
+
+
 def test_another_order_of_time_is_refused_and_so_is_no_state():
     def order(rate):
         return nf.VariableOrder(lambda t: 0.5 + rate * t)

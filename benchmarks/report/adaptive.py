@@ -11,9 +11,9 @@ from .work_precision import seconds_for
 LEVELS = (1e-2, 1e-3, 1e-4, 1e-5)
 #: Why an error at the end may be outside of 1/30 … 3, as benchmarks/adaptive.py decides.
 WHY = {
-    "exact": "exact by any rule",
-    "passes zero": "changing its sign where the solve ends",
-    "fades": "fading with the solution",
+    "exact": "every rule is exact",
+    "passes zero": "the error changes sign near the end",
+    "fades": "the error decays with the solution",
 }
 
 
@@ -43,12 +43,13 @@ def summary() -> str:
 def _ratios(found: list[Row], method: str) -> list[str]:
     """Errors at the end of all solves by one method, and why some are outside."""
     own = [r for r in found if r["method"] == method]
-    told = [f"{sum('why' not in r for r in own)} inside"]
+    told = []
     for why, text in WHY.items():
         if some := [r["on the way"] for r in own if r.get("why") == why]:
-            way = "" if why == "exact" else f" from up to {max(some):.2g} on the way"
-            told.append(f"{len(some)} {text}{way}")
-    return [f"error at the end / tolerance, `{method}`, {len(own)} solves", "1/30 … 3", "; ".join(told)]
+            way = "" if why == "exact" else f", from up to {max(some):.2g} before"
+            told.append(f"{len(some)} ({text}{way})")
+    inside = f"{sum('why' not in r for r in own)} inside, outside: {', '.join(told) or 'none'}"
+    return [f"error at the end / tolerance, `{method}`, {len(own)} solves", "1/30 … 3", inside]
 
 
 def outside() -> str:
@@ -57,7 +58,7 @@ def outside() -> str:
     for r in found:
         errors = [f"{r[k]:.2g}" for k in ("rtol", "ratio", "on the way")]
         lines.append([r["problem"], f"`{r['method']}`", *errors, WHY[r["why"]]])
-    return table(["problem", "method", "`rtol`", "at the end", "largest on the way", "the error"], lines)
+    return table(["problem", "method", "`rtol`", "error / tolerance at the end", "largest on the way", "why"], lines)
 
 
 def _saved(found: list[Row]) -> list[list[str]]:

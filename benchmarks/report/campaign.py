@@ -16,6 +16,10 @@ WHAT = {
     "fits": ("every way to call `fit`: residuals and covariances against the textbook solver", "—"),
     "commands": ("`neuralfde solve` and `neuralfde fit`: the numbers they print against the textbook solver", "—"),
     "steppers": ("every stepper, forced, against `single`: values and all gradients", "≥ 10,000"),
+    "programs": (
+        "random functions, written in many operations of PyTorch, against autograd through plain calls: likewise",
+        "—",
+    ),
     "laws": (
         "scale, batch, causality, hooks, resuming, functions that keep state, write in place or draw random numbers",
         "—",
@@ -48,7 +52,7 @@ def refusals() -> str:
 
 
 def cost() -> str:
-    """Training steps before the checks and with them."""
+    """Training steps of the revision without the checks and of the current one."""
     found = rows("campaign", "cost of the checks")
     lines = [
         [
@@ -60,7 +64,7 @@ def cost() -> str:
         ]
         for r in found
     ]
-    return table(["one training step", "before", "now", "now / before", "median of pairs"], lines, right=1)
+    return table(["one training step", "without", "with", "with / without", "median of pairs"], lines, right=1)
 
 
 PLACES = {"campaign": campaign, "campaign-refusals": refusals, "campaign-cost": cost}

@@ -67,7 +67,7 @@ def training(graph: str) -> str:
         lines.append(cells)
     sizes = dict.fromkeys(f"{r['edges']:,} edges between {r['nodes']:,} nodes" for r in found)
     old = (
-        " * With an earlier version, beside direct differentiation with that."
+        " * Measured with another version of the package, relative to `direct` of that version."
         if any("earlier" in r for r in found)
         else ""
     )

@@ -11,9 +11,9 @@ GPU, CPU = "image model, GPU", "perceptron, CPU"
 
 
 def horizons(part: str) -> str:
-    """A row for each adjoint, storage and horizon."""
+    """A row for each adjoint, storage and horizon, the shortest horizon first."""
     found, lines = run("horizons", part), []
-    for r in found["rows"]:
+    for r in sorted(found["rows"], key=lambda r: r["steps"]):
         cells = [f"{r[k]:.3f}" if r[k] is not None else "" for k in ("forward_s", "backward_s", "total_s")]
         peak = "" if r["peak_mib"] is None else f"{r['peak_mib']:.0f}"
         error = "" if r["gradient_error"] is None else f"{r['gradient_error']:.1e}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .markdown import measured, table
+from .peers_gpu import off_by
 from .record import run
 
 
@@ -18,7 +19,7 @@ def peers() -> str:
             f"{r['seconds']:.2f}",
             f"{r['seconds'] / ours:.1f}",
             f"{r['mib']:.1f}",
-            "" if r["gradient"] == "autograd" else f"{100 * r['error']:.2g} %",
+            "" if r["gradient"] == "autograd" else off_by(r),
         ]
         for r in rows
     ]

@@ -30,10 +30,11 @@ def two_digits(x: float) -> str:
 
 
 def off_by(row: Row) -> str:
-    """The error of a gradient; in per cent where it can be seen."""
+    """The error of a gradient in per cent."""
     if row.get("error") is None:
         return ""
-    return f"{two_digits(100 * row['error'])} %" if row["error"] > 1e-4 else f"{row['error']:.0e}"
+    error = 100 * row["error"]
+    return f"{two_digits(error)} %" if error > 1e-2 else f"{error:.0e} %"
 
 
 def memory(row: Row) -> str:
@@ -48,63 +49,57 @@ def ordered(found: list[Row]) -> list[Row]:
 
 
 def every() -> str:
-    """Each package on each equation, over both horizons."""
-    found, lines = ordered(rows(TABLE)), []
-    if not found:
-        return ""
-    for r in found:
-        first = next(o for o in found if (o["work"], o["steps"]) == (r["work"], r["steps"]))
-        ratio = two_digits(r["seconds"] / first["seconds"]) if r["seconds"] and first["seconds"] else ""
-        cells = [r["work"], r["steps"], f"{r['package']}, {r['gradient']}", "fractional" if r["memory"] else "order 1"]
-        lines.append([*cells, seconds(r), ratio, memory(r), off_by(r)])
-    head = [
-        "equation",
-        "steps",
-        "solved by",
-        "its order",
-        "a training step",
-        "/ ours",
-        "peak memory",
-        "gradient error",
-    ]
-    return f"{table(head, lines, right=4)}\n\n{about()}"
+    """A table for each horizon."""
+    found = ordered(rows(TABLE))
+    counts = sorted({r["steps"] for r in found})
+    return "\n\n".join([*(compared([r for r in found if r["steps"] == n]) for n in counts), about()] if found else [])
 
 
 def short() -> str:
-    """The same for the front page: a line for each package, a column for each equation, the shorter horizon."""
+    """The shorter horizon, for the front page."""
     found = ordered(rows(TABLE))
     if not found:
         return ""
     fewest, most = min(r["steps"] for r in found), max(r["steps"] for r in found)
+    name = found[0]["work"]
+    long = {_way(r)[:2]: r for r in found if (r["steps"], r["work"]) == (most, name)}
+    ours = list(dict.fromkeys(_way(r)[:2] for r in found))[:2]
+    wanted = (*ours, ("torchdiffeq", "autograd"), ("torchdiffeq", "its adjoint"))
+    peer = TORCHFDE if any(r["package"] == "torchfde" for r in found) else MISSING
+    text = SHORT.format(fewest, f"{most:,}", name, *(seconds(long.get(way)) for way in wanted), peer)
+    return f"{text}\n\n{compared([r for r in found if r['steps'] == fewest])}\n\n{about()}"
+
+
+def compared(found: list[Row]) -> str:
+    """A line for each package and a column for each equation, for one number of steps."""
     names = list(dict.fromkeys(r["work"] for r in found))
-    ways = list(dict.fromkeys((r["package"], _plain(r["gradient"]), r["memory"]) for r in found))
     lines = []
-    for way in ways:
-        each = {r["work"]: r for r in found if r["steps"] == fewest and _way(r) == way}
+    packages = list(dict.fromkeys(r["package"] for r in found))
+    for way in sorted(dict.fromkeys(map(_way, found)), key=lambda way: packages.index(way[0])):
+        each = {r["work"]: r for r in found if _way(r) == way}
         name = f"{way[0]}, {way[1]}" + ("" if way[2] else "; order 1, no memory")
         lines.append([f"**{name}**" if way[0] == "neuralfde" else name, *(_cell(each.get(work)) for work in names)])
-    long = {_way(r)[:2]: r for r in found if r["steps"] == most and r["work"] == names[0]}
-    wanted = (ways[1][:2], ("torchdiffeq", "autograd"), ("torchdiffeq", "its adjoint"))
-    peer = TORCHFDE if any(r["package"] == "torchfde" for r in found) else MISSING
-    text = SHORT.format(fewest, f"{most:,}", names[0], *(seconds(long.get(way)) for way in wanted), peer)
-    return f"{text}\n\n{table([f'{fewest} steps', *names], lines)}\n\n{about()}"
+    return table([f"{found[0]['steps']:,} steps", *names], lines)
 
 
 SHORT = """On one GPU, with the paper's image block as well: time, peak memory and gradient error of one training step
-with {} solver steps. With {} solver steps of {}, ours takes {}; torchdiffeq, which has no memory to sum, takes {} by
-autograd and {} by its adjoint. {}
+with {} solver steps. With {} solver steps of {}, the defaults take {} and `history="exponentials"` {};
+torchdiffeq, which has no memory to sum, takes {} by autograd and {} by its adjoint. {}
 [All figures](docs/performance.md#torchfde-and-torchdiffeq-on-a-gpu)."""
 
-TORCHFDE = "torchfde loops over all pairs of steps, so it was measured for the shorter horizon only."
+TORCHFDE = "torchfde loops over all pairs of steps, so it was measured with the smaller number of steps only."
 MISSING = "torchfde is missing: the time of this run ended before its rows."
 
 
 def _cell(row: Row | None) -> str:
-    return "" if row is None else " · ".join(filter(None, (seconds(row), memory(row), off_by(row))))
+    if row is None:
+        return ""
+    parts = filter(None, (seconds(row), memory(row), off_by(row)))
+    return " · ".join(part.replace(" ", "\u00a0").replace("-", "\N{NON-BREAKING HYPHEN}") for part in parts)
 
 
 def _plain(gradient: str) -> str:
-    """Where the rows are kept is told on the other page."""
+    """Without where the rows are kept."""
     return gradient.split(" + ")[0]
 
 
@@ -120,10 +115,11 @@ def about() -> str:
 
 ALT = "Shares of the time of one training step, for each stepper: func forward, func backward, history, and the host."
 PARTS = {"forward": "func, forward", "backward": "func, backward", "history": "history and the rest", "host": "host"}
-TOLD = """Shares of one training step, by stepper; how long it takes stands at the right. `func` has what its kernels
-take when it is called alone, once a step forward and, with its vector-Jacobian product, once a step backward; the
-history has what other kernels take; the host has the time in which no kernel runs. In the stepper `kernel` (hatched)
-the two launches hold `func` and the history together."""
+TOLD = """Shares of one training step, for each stepper, with its duration on the right. `func` is the time of its
+kernels when it is called alone, once per step forward and, with its vector-Jacobian product, once per step backward.
+The history is the time of all other kernels, and the host is the time in which no kernel runs. The launches of the
+stepper `kernel` (hatched) contain both `func` and the history."""
+FOLDED = '<details class="note" markdown="1">\n<summary>The table</summary>'
 
 
 def spent() -> str:
@@ -134,7 +130,8 @@ def spent() -> str:
     lines = [[r["work"], r["steps"], f"`{r['stepper']}`", *(_ms(r[k]) for k in (*PARTS, "wall"))] for r in found]
     head = ["equation", "steps", "stepper", *(f"{name}, ms" for name in PARTS.values()), "in all, ms"]
     shown = f"### Where the time goes\n\n{TOLD}\n\n![{ALT}](figures/time-spent.svg)"
-    return f"{shown}\n\n{table(head, lines, right=3)}\n\n{measured(run('peers-gpu', TIME))}"
+    folded = f"{FOLDED}\n\n{table(head, lines, right=3)}\n\n</details>"
+    return f"{shown}\n\n{folded}\n\n{measured(run('peers-gpu', TIME))}"
 
 
 def _ms(x: float) -> str:

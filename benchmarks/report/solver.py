@@ -18,14 +18,14 @@ def core() -> str:
     gap = max(abs(r - row["declared"]) for row in found["analytic"] for r in row["observed (z, ∂λ, ∂β)"])
     exact = f"{worst['explicit']:.1e} (implicit {worst['implicit']:.1e})"
     lines = [
-        [f"gradient: exact adjoint from autograd, float64, {errors['cases']} cases", exact],
-        ["order of z, ∂z/∂λ, ∂z/∂β of E_β(λt^β): observed from the scheme's", f"at most {gap:.2f} off"],
-        ["N=2000, perceptron, forward + backward: textbook loop / ours", f"{speed['loop / ours']:.0f}"],
+        [f"error of gradients, exact adjoint against autograd, float64, {errors['cases']} cases", exact],
+        ["orders of convergence of z, ∂z/∂λ and ∂z/∂β for D^β z = λz, observed - declared", f"within ±{gap:.2f}"],
+        ["time of a training step, perceptron, N = 2000: textbook loop / ours", f"{speed['loop / ours']:.0f}"],
         ["the same: ours / bare kernels, N·f + N·(f + VJP)", f"{speed['ours / bare']:.2f}"],
-        ["N=1000: FDEint (PyPI) / ours", peer if isinstance(peer, str) else f"{peer:.0f}"],
-        ["growth of the cost with `fft`, N = 10³ … 10⁵: N to the power of", f"{growth['log-log slope']:.2f}"],
-        ["memory that a training step adds, full + device", f"{memory['ratio']:.2f} N·d"],
-        ["packages imported beside torch and the standard library", imports["further packages"].strip("[]") or "none"],
+        ["time of a solve, N = 1000: FDEint (PyPI) / ours", peer if isinstance(peer, str) else f"{peer:.0f}"],
+        ["cost with `fft`, N = 10³ … 10⁵: grows as N to the power of", f"{growth['log-log slope']:.2f}"],
+        ["memory that a training step adds, `full` + `device`, d elements", f"{memory['ratio']:.2f} N·d"],
+        ["packages imported besides torch and the standard library", imports["further packages"].strip("[]") or "none"],
     ]
     return f"{table(['figure', 'measured'], lines, right=1)}\n\n{measured(*runs('core'))}"
 
@@ -65,7 +65,7 @@ def weights() -> str:
 def as_they_are(part: str) -> str:
     """Rows of a part of the accuracies, all their columns."""
     found = rows("accuracy", part)
-    lines = [list(r.values()) for r in found]
+    lines = [[{True: "yes", False: "no"}[x] if isinstance(x, bool) else x for x in r.values()] for r in found]
     return f"{table(list(found[0]), lines)}\n\n{measured(run('accuracy', part))}"
 
 
@@ -98,6 +98,19 @@ def small_states() -> str:
     return f"{table([*head, *more], [cells], right=0)}\n\n{measured(found)}"
 
 
+def small_states_by_work() -> str:
+    """Networks of growing work, their steps taken in each way."""
+    found, lines = run("small-states", "by work"), []
+    ways = list(found["rows"][0]["training"])
+    for r in found["rows"]:
+        forward, training = ([f"{1000 * r[part][k]:.1f}" for k in ways] for part in ("forward", "training"))
+        network = r["network"].replace("-", "\N{NON-BREAKING HYPHEN}")
+        lines.append([network, r["samples"], f"{r['KiB']:.0f}", *forward, *training])
+    names = ["`auto`" if k == "auto" else k for k in ways[1:]]
+    head = ["network", "samples", "KiB a call", "forward, ms: single", *names, "training, ms: single", *names]
+    return f"{table(head, lines, right=1)}\n\n{measured(found)}"
+
+
 def irregular() -> str:
     """A training step with output on the grid, at many times, and at those of each series."""
     found, lines = run("irregular", "training step"), []
@@ -128,8 +141,17 @@ def composing() -> str:
     for part, r in found:
         times = [f"{r[k]:.0f} ms" if k in r else "" for k in ("own", "beside")]
         what = r["what"] if part == "cost" else f"{r['what']}, {part}"
-        lines.append([what, f"{r['figure']:.2g}", r["target"], *times])
+        figure = f"{r['figure']:.2g}"
+        lines.append([what, figure if _met(r["figure"], r["target"]) else f"**{figure}**", r["target"], *times])
     return f"{table(['', 'measured', 'target', 'time', 'compared with'], lines)}\n\n{measured(*runs('composing'))}"
+
+
+def _met(figure: float, target: str) -> bool:
+    """Whether a figure meets a target such as ``≥ 20``, or there is none."""
+    if not target:
+        return True
+    sign, limit = target.split()
+    return figure >= float(limit) if sign == "≥" else figure <= float(limit)
 
 
 def stiff() -> str:
@@ -195,6 +217,7 @@ PLACES = {
     "accuracy-estimates": lambda: as_they_are("estimates"),
     "accuracy-gradients": gradients,
     "small-states": small_states,
+    "small-states-by-work": small_states_by_work,
     "irregular": irregular,
     "practice": practice,
     "composing": composing,

@@ -1,4 +1,8 @@
-"""neuralfde: neural fractional differential equations in PyTorch, with exact gradients."""
+"""neuralfde: neural fractional differential equations in PyTorch, with exact gradients.
+
+``fdeint`` solves an equation, ``solve`` also returns times and statistics, ``FDEBlock`` is a layer, and ``fit``
+estimates parameters and orders from data. ``plan`` predicts the cost of a solve.
+"""
 
 import logging
 
@@ -6,6 +10,7 @@ from . import linear, operators
 from .adjoints import Direct, Exact, Paper
 from .api import Solution, Stats, fdeint, solve
 from .errors import (
+    AccuracyWarning,
     CapturedTensorError,
     ChangedFunctionError,
     ConvergenceError,
@@ -36,7 +41,7 @@ from .schemes import (
     Spectral,
     Trapezoid,
 )
-from .solve.steppers import CudaGraph, Kernel, Picard, Single
+from .solve.steppers import CudaGraph, Kernel, Picard, Recorded, Single
 from .special import mittag_leffler
 from .storage import Checkpoint, Device, Host
 from .time import Event
@@ -50,6 +55,7 @@ __all__ = [
     "FFT",
     "IMEX",
     "L1",
+    "AccuracyWarning",
     "Banded",
     "CapturedTensorError",
     "Caputo",
@@ -84,6 +90,7 @@ __all__ = [
     "Paper",
     "Picard",
     "Predictor",
+    "Recorded",
     "Single",
     "Solution",
     "Sparse",

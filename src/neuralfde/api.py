@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ from .adjoints import Adjoint
 from .base.caches import to_device
 from .base.checks import named
 from .base.grid import Grid
-from .base.structure import is_complex
+from .base.structure import as_numbers, is_complex
 from .base.torch_private import compiler_is_watching, pytree, without_compiler
 from .course import follow, needs_no_steps, solved_exactly, stats_of
 from .door.complex_numbers import again_complex, in_real_numbers
@@ -86,7 +86,10 @@ class Solution:
 
         Computed on demand: for very many steps of a small state, storing the times would take much memory.
         """
-        return None if self._grid is None else self._grid.start + self._grid.elapsed
+        if self._grid is None:
+            return None
+        # the step that ends in a jump may be shorter than what a late time tells apart
+        return (self._grid.start + self._grid.elapsed).unique_consecutive()
 
 
 @explained
@@ -152,8 +155,9 @@ def fdeint(
         args: further arguments of ``func``; tensors among them get gradients.
         solver: how implicit stages are solved: ``'auto'`` (default: Newton's method, which exploits the structure of
             the Jacobian), ``'dense'``, ``'banded'``, ``'sparse'``, ``'krylov'``, ``'fixed-point'`` or an object.
-        callback: called as ``callback(step, total)`` in both passes.
-        check_finite: if the state is not finite, raise ``NonFiniteError``, which names the step.
+        callback: called as ``callback(step, total)`` in both passes, from step 0, where a pass begins, to ``total``.
+        check_finite: if the state is not finite, raise ``NonFiniteError``, which names the step; if it has grown
+            because explicit steps are too long, issue an ``AccuracyWarning``.
         velocity: ``z'(t_0)`` in the structure of ``z0``, for orders above 1; gets a gradient.
         horizon: a scale of time, a positive number or tensor that broadcasts to the state: each element runs in its
             own time ``horizon · t``. For example, ``t=1.0`` and ``horizon`` of shape (batch, 1) end every sample at its
@@ -210,7 +214,7 @@ def fdeint(
         horizon, grading, stepper, grid, rtol, atol, max_steps, jumps, event, past, lags, linear,
     )  # fmt: skip
     z0, t = asked(z0, t, past)
-    if linear is not None and needs_no_steps(func, given):
+    if linear is not None and needs_no_steps(func, given) and not is_complex(z0):
         _, found = solved_exactly(func, z0, t, order, given, False)  # type: ignore[arg-type]
         return found.states[-1] if isinstance(t, int | float) or t.ndim == 0 else found.states
     way = follow if given.eventful else run
@@ -243,15 +247,17 @@ def solve(
             how errors grow afterwards. Both need an even number of steps.
         resume: True keeps what a later solve needs to continue (N states); pass it as ``past=found.state``.
     """
-    given = options_of("solve", options)
+    given = options_of("solve", options, ("estimate_error", "resume"))
     if not isinstance(resume, bool):
         raise InputTypeError("resume must be True or False; to continue, pass the .state of a solution as past=.")
     z0, t = asked(z0, t, given.past)
-    if given.linear is not None and needs_no_steps(func, given) and not resume:
+    if given.linear is not None and needs_no_steps(func, given) and not (resume or is_complex(z0)):
         instants, exact = solved_exactly(func, z0, t, order, given, bool(estimate_error))  # type: ignore[arg-type]
         some = slice(-1, None) if isinstance(t, int | float) or t.ndim == 0 else slice(None)
         off = None if exact.error is None else exact.error[some]
-        return Solution(torch.tensor(instants).to(z0)[some], exact.states[some], stats_of(exact), off)
+        return Solution(
+            torch.tensor(instants, dtype=torch.float64).to(z0)[some], exact.states[some], stats_of(exact), off
+        )
     if is_complex(z0):
         func, z0, order, given = in_real_numbers(func, z0, order, given)  # type: ignore[arg-type]
         found = solve(func, z0, t, order, estimate_error=estimate_error, resume=resume, **given._asdict())
@@ -284,11 +290,18 @@ def solve(
 
 def asked(z0: Any, t: Any, past: Any) -> tuple[Any, Any]:
     """The initial state, which an observed past may hold, and the times, those of samples in rows."""
-    return z0 if past is None else initial_state(z0, past), t if isinstance(t, float) else in_rows(t)
+    if z0 is None and past is None:
+        raise InputTypeError(
+            "z0 is None and must be the initial state. It may be left out with past= alone: an observed window, or the "
+            ".state of solve(..., resume=True), which is None without resume=True."
+        )
+    z0 = as_numbers(z0)
+    start = z0 if past is None else as_numbers(initial_state(z0, past))
+    return start, t if isinstance(t, float) else in_rows(t)
 
 
-def options_of(name: str, options: dict[str, Any]) -> Options:
-    """The options of a call with the defaults of ``fdeint``."""
+def options_of(name: str, options: dict[str, Any], more: Collection[str] = ()) -> Options:
+    """The options of a call with the defaults of ``fdeint``; ``more``: what this call takes besides."""
     known = fdeint.__kwdefaults__ or {}
-    refuse(f"{name}()", options, known)
+    refuse(f"{name}()", options, {*known, *more})
     return Options(**{**known, **options})

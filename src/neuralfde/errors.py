@@ -1,9 +1,16 @@
-"""The errors of the package. Each message says what is wrong, why, and what to do."""
+"""The errors of the package, and a warning. Each message says what is wrong, why, and what to do."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+_ATTEMPTS: ContextVar[bool] = ContextVar("attempts", default=False)
 
 
 class InputError(ValueError):
@@ -34,9 +41,34 @@ class NonFiniteError(ArithmeticError):
     """The state became NaN or infinite."""
 
 
+class AccuracyWarning(UserWarning):
+    """The result of a solve is finite, but likely wrong, because its steps are too long."""
+
+
+@contextlib.contextmanager
+def attempts() -> Iterator[None]:
+    """Context without an ``AccuracyWarning``: solves are attempts, such as those in the search of a fit."""
+    before = _ATTEMPTS.set(True)
+    try:
+        yield
+    finally:
+        _ATTEMPTS.reset(before)
+
+
+def warn_of_result(message: str) -> None:
+    """Issue an ``AccuracyWarning`` for the line that called the package, unless solves are attempts."""
+    if _ATTEMPTS.get():
+        return
+    inner = tuple(str(Path(name).parent) for name in (__file__, sys.modules["torch"].__file__) if name)
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inner):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"the result is likely wrong: {message}", AccuracyWarning, stacklevel=level)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the nearest known one, and the whole list."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = [k for k in known if k.lower() == name.lower()] or difflib.get_close_matches(name, known, 1, cutoff=0.5)
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Known names: {', '.join(repr(k) for k in known)}."

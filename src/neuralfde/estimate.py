@@ -17,6 +17,7 @@ from .base.torch_private import pytree
 from .door.complex_numbers import in_real_numbers
 from .door.cost import Prediction, predict
 from .door.estimates import difference, gain
+from .door.lags import read_lags
 from .door.semilinear import joined
 from .door.validation import read, read_args, read_params, read_scheme, refuse_surroundings
 from .errors import ConvergenceError, InputError, InputTypeError
@@ -39,12 +40,15 @@ def plan(func: Callable[..., Any], z0: Any, t: float | Tensor, order: Any, **opt
         raise InputError("plan() cannot know how many steps a tolerance takes: give it step=, steps= or grid=.")
     problem = read(structure_of(z0), t, order, given, train)
     read_args(given.args, problem.structure)
+    if given.lags is not None:
+        read_lags(given, problem, False)
     mesh = problem.mesh(given.velocity is not None, problem.request.grid)
     problem.operator.check(problem.known, problem.scheme, mesh)
     stages = getattr(problem.scheme, "corrections", 0) + 1
     return predict(problem.history, problem.storage, problem.size, problem.structure.numel, stages, problem.why)
 
 
+@explained
 def suggest_step(
     func: Callable[..., Any],
     z0: Any,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 #: ``callback(step, total)``, called after every step of a pass.
@@ -11,7 +12,10 @@ Callback = Callable[[int, int], None]
 
 
 class Meter:
-    """Turns ``callback(step, total)`` into one bar per pass; a step lower than the last one begins a new pass."""
+    """Turns ``callback(step, total)`` into one bar per pass; a step lower than the last one begins a new pass.
+
+    A copy, or a meter from a file, begins with a new bar.
+    """
 
     def __init__(self, begin: Callable[[int], Any], move: Callable[[Any, int], None], end: Callable[[Any], None]):
         self._begin, self._move, self._end = begin, move, end
@@ -28,6 +32,10 @@ class Meter:
         if step == total:
             self.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the bar, which belongs to this process."""
+        return {**self.__dict__, "_bar": None, "_at": -1}
+
     def close(self) -> None:
         """End the current bar, if there is one."""
         if self._bar is not None:
@@ -37,17 +45,37 @@ class Meter:
 
 def tqdm_meter(**options: Any) -> Meter:
     """A `tqdm` bar; options are tqdm's own (``desc``, ``leave``, ``file``, …)."""
-    tqdm = importlib.import_module("tqdm.auto").tqdm
-    return Meter(lambda total: tqdm(total=total, **options), lambda bar, by: bar.update(by), lambda bar: bar.close())
+    importlib.import_module("tqdm.auto")  # or say now that it is missing
+    return Meter(partial(_begin_tqdm, options), _move_tqdm, _end_tqdm)
+
+
+def _begin_tqdm(options: dict[str, Any], total: int) -> Any:
+    return importlib.import_module("tqdm.auto").tqdm(total=total, **options)
+
+
+def _move_tqdm(bar: Any, by: int) -> None:
+    bar.update(by)
+
+
+def _end_tqdm(bar: Any) -> None:
+    bar.close()
 
 
 def rich_meter(description: str = "solve", **options: Any) -> Meter:
     """A `rich` bar; options are those of ``rich.progress.Progress``."""
-    progress = importlib.import_module("rich.progress").Progress
+    importlib.import_module("rich.progress")
+    return Meter(partial(_begin_rich, description, options), _move_rich, _end_rich)
 
-    def begin(total: int) -> Any:
-        bar = progress(**options)
-        bar.start()
-        return bar, bar.add_task(description, total=total)
 
-    return Meter(begin, lambda bar, by: bar[0].advance(bar[1], by), lambda bar: bar[0].stop())
+def _begin_rich(description: str, options: dict[str, Any], total: int) -> Any:
+    bar = importlib.import_module("rich.progress").Progress(**options)
+    bar.start()
+    return bar, bar.add_task(description, total=total)
+
+
+def _move_rich(bar: Any, by: int) -> None:
+    bar[0].advance(bar[1], by)
+
+
+def _end_rich(bar: Any) -> None:
+    bar[0].stop()

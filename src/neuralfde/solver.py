@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 
 from .adjoints import Paper
 from .base.caches import capturing
-from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS
-from .base.structure import all_finite, replace_tensors, structure_of, tensors_in
-from .base.torch_private import derivatives_are_watched
-from .base.torch_transforms import refuse_many, tangents_of
+from .base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, PICARD_FEWEST, PICARD_NUMBERS, WORK_NUMBERS
+from .base.structure import as_numbers, extent, replace_tensors, structure_of, tensors_in
+from .base.torch_private import derivatives_are_watched, versions_of
+from .base.torch_transforms import refuse_many, refuse_written, tangents_of
 from .door.adaptive import Adapted, adapted
 from .door.cost import less_memory
 from .door.estimates import errors_of_steps, gain, refuse_estimate
@@ -29,7 +30,7 @@ from .door.paper import paper_weights
 from .door.resume import State, settings_of, weights_of_past
 from .door.semilinear import joined, refuse_orders
 from .door.stats import Stats, stats_of
-from .door.validation import Options, Problem, read_args, read_params, refuse_surroundings
+from .door.validation import Options, Problem, parameters_apart, read_args, read_params, refuse_surroundings
 from .door.weighing import Weights, weighed
 from .errors import ConvergenceError, InputError, UnsupportedError
 from .rhs.field import Called, Field
@@ -69,14 +70,13 @@ def run(
     """Solve, with given steps or to a tolerance."""
     if torch.compiler.is_exporting():
         refuse_export(t, order, given)
-    if not given.adaptive:
-        return _solve_once(func, z0, t, order, given, resume, embedded)
 
     def once(share: float) -> tuple[Solved, Adapted]:
         steps, march = adapted(func, z0, t, order, given, resume or embedded, share)
         return _solve_once(func, z0, t, order, steps), march
 
-    return to_tolerance(once)
+    with parameters_apart(func, given.params):
+        return to_tolerance(once) if given.adaptive else _solve_once(func, z0, t, order, given, resume, embedded)
 
 
 def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
@@ -88,7 +88,7 @@ def to_tolerance(once: Callable[[float], tuple[Solved, Adapted]]) -> Solved:
         excess = march.excess(found.last)
         if excess <= 1:
             return found._replace(march=march._replace(evaluations=evaluations))
-        share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.plan.field.evaluations
+        share, evaluations = share * ADAPTIVE_AGAIN / excess, evaluations + found.spent + found.plan.field.evaluations
         told = march.told(excess)
         if not share * march.tolerance.rtol > 8 * torch.finfo(found.last.dtype).eps:
             break  # rounding dominates, or the state is not finite
@@ -116,8 +116,11 @@ def _solve_once(
         refuse_orders(problem)
     if embedded:
         refuse_estimate(problem)
-    row0 = structure.pack(z0) if before is None else before.last
-    if not (torch.compiler.is_exporting() or capturing()) and not all_finite(row0):
+    row0 = structure.pack(z0) if before is None else as_numbers(before.last)
+    went = Run()
+    if not (torch.compiler.is_exporting() or capturing()):
+        went.start = extent(row0)
+    if not math.isfinite(went.start):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
     trained, args = read_params(func, given.params), read_args(given.args, structure)
     delays = None
@@ -138,7 +141,6 @@ def _solve_once(
         row0 = row0 if problem.jumps is None else torch.cat([row0, problem.jumps.rows])
     inputs = (*weights.coefficients, row0, *trained, *tensors_in(args))
     plan = _plan(problem, weights, given, field, inputs, (*trained, *cut), keep or embedded, delays)
-    went = Run()
     at_nodes, between = solved(plan, went, problem.adjoint, inputs)
     field.refuse_late_noise(plan.train)
 
@@ -211,8 +213,15 @@ def _field(
     """The right-hand side with detached arguments, and the tensors among these; ``func`` is evaluated once."""
     if derivatives_are_watched():  # a transform must see every operation, so nothing may be detached
         refuse_many(tangents_of([row0, *trained, *tensors_in(args), *problem.known.values()]))
-        field = Field(func, problem.structure, times, args)
+        copies = [
+            a.clone() for a in tensors_in(args)
+        ]  # func may write to their tangents, which then are not the caller's
+        field = Field(func, problem.structure, times, replace_tensors(args, copies))
+        tangents = tangents_of([*trained, *copies])
+        versions = versions_of(tangents)
         first_evaluation(field, row0, None)
+        refuse_written(versions, tangents)
+        field.args = args
         return field, []
     cut = [a.detach().requires_grad_(a.requires_grad) for a in tensors_in(args)]
     field = Field(func, problem.structure, times, replace_tensors(args, cut))
@@ -222,7 +231,12 @@ def _field(
     wanted = problem.structure.device.type == "cuda" or (problem.stepper is not None and problem.stepper.watches)
     watch = wanted and not getattr(func, "made_anew", False) and not capturing()
     keeps = problem.adjoint.stores_graph
-    first_evaluation(field, row0, [*trained, *owned, *cut], watch and not keeps, keeps)
+    calls, size = problem.request.grid.steps * max(1, problem.scheme.stages), row0.numel()
+    # a function may be a new one in every solve, and would be measured every time
+    pays = (size > WORK_NUMBERS or isinstance(func, nn.Module)) and calls >= PICARD_FEWEST[torch.is_grad_enabled()]
+    choice = problem.stepper is None and problem.structure.device.type == "cpu" and size <= PICARD_NUMBERS[1]
+    measure = choice and pays and not keeps  # otherwise `auto` does not ask how much func computes
+    first_evaluation(field, row0, [*trained, *owned, *cut], watch and not keeps, keeps, measure)
     if problem.scheme.implicit and field.impure is not None:
         refuse_state(field, row0)
     return field, cut

@@ -26,6 +26,7 @@ DAILY = {
     "fits": range(0, 15, 5),
     "commands": range(5),
     "steppers": range(60),
+    "programs": range(60),
     "laws": range(80),
     "transforms": range(32),
     "inputs": range(0, len(CALLS)),
@@ -149,7 +150,7 @@ def test_cases_are_arranged_to_be_solved_most_of_the_time() -> None:
 def test_workers_of_a_killed_process_leave_with_it(tmp_path):
     code = (
         "import multiprocessing, os, time\n"
-        "from neuralfde.cli.workers import leave_with_parent\n"
+        "from neuralfde.cli.processes import leave_with_parent\n"
         "def work(pipe):\n    leave_with_parent()\n    pipe.send(os.getpid())\n    time.sleep(60)\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from neuralfde import __version__
 from neuralfde.cli import demo
 from neuralfde.cli.console import ConsoleReport
-from neuralfde.cli.installed import available, load
+from neuralfde.cli.experiment import available, load
 from neuralfde.cli.report import Report
 from neuralfde_command.app import app
 from neuralfde_experiments import lotka_volterra as lv
@@ -131,6 +131,7 @@ def test_a_missed_target_ends_with_three():
     result = invoke("run", "lotka-volterra", *FAST, "--optimiser", "adam", "--epochs", "1", "--quiet")
     assert result.exit_code == 3
     assert "NOT reached" not in result.stdout
+    assert "NOT reached" in result.stderr
 
 
 def test_ctrl_c_keeps_what_was_reached(tmp_path, monkeypatch):
@@ -157,6 +158,12 @@ def test_bench_compares_gradients():
     result = invoke("bench", "--steps", "8", "--batch", "2", "--repeats", "1", "--json")
     rows = {r["adjoint"]: r for r in json.loads(result.stdout)["rows"]}
     assert rows["exact"]["gradient_error"] < 1e-5 < rows["paper"]["gradient_error"]
+
+
+def test_bench_counts_the_graphs_of_direct_differentiation():
+    result = invoke("bench", "--steps", "200", "--batch", "256", "--repeats", "1", "--json")
+    rows = {r["adjoint"]: r for r in json.loads(result.stdout)["rows"]}
+    assert rows["direct"]["peak_mib"] > 1.5 * rows["exact"]["peak_mib"] > 0
 
 
 def test_demo_leaves_a_self_contained_page(tmp_path):

@@ -1,6 +1,7 @@
 """``neuralfde fit``: tables as people have them, models by name and from a file, and what is refused."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -73,6 +74,88 @@ def test_files_that_repeat_an_experiment_and_intervals_by_bootstrap(relaxed, tmp
     assert (read.clock, read.labels) == ("Zeit (s)", ("Modul (Pa)",))
 
 
+def test_of_many_columns_two_are_fitted(relaxed, tmp_path):
+    lines = relaxed.read_bytes().decode("cp1252").splitlines()
+    (tmp_path / "more.csv").write_text("\n".join(f"{k or 'Nr.'};{line};gut, {k}" for k, line in enumerate(lines)))
+    rows = json.loads(invoke(tmp_path / "more.csv", "--time", "Zeit", "--values", "Modul", "--json").stdout)["rows"]
+    assert estimates(rows) == pytest.approx({"amplitude": 2, "tau": 5, "order": 0.6}, rel=1e-4)
+    other = tmp_path / "other.csv"
+    other.write_text("time;Modul\n1;2\n")
+    told = invoke(relaxed, other)
+    assert told.exit_code == 2
+    assert "other.csv has the columns time, Modul, and " in told.stderr
+
+
+def noisy_rows(times, values, deviation=0.01, seed=0):
+    noise = deviation * torch.randn(len(times), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return "\n".join(f"{t!r},{v!r}" for t, v in zip(times.tolist(), (values + noise).tolist(), strict=True))
+
+
+def test_a_search_that_fails_is_told_by_the_exit_code(relaxed, monkeypatch):
+    monkeypatch.setattr(fit_file, "fit_curve", partial(fit_file.fit_curve, iterations=1))
+    result = invoke(relaxed, "--json")
+    (whole,) = (row for row in json.loads(result.stdout)["rows"] if row["case"] == "fit")
+    assert not whole["converged"]
+    assert result.exit_code == 3
+
+
+def test_a_closed_form_says_what_is_doubtful(tmp_path):
+    """A rest that is not there has an interval from zero on, and a curve that misses the points is told."""
+    times = torch.linspace(0, 10, 60, dtype=torch.float64)
+    values = 2 * mittag_leffler(-(times**0.7), 0.7)
+    (tmp_path / "data.csv").write_text(noisy_rows(times, values - 0.02))
+    rows = fit_file.run(fit_file.Config(str(tmp_path / "data.csv"), "zener"))
+    (rest,) = (row for row in rows if row["case"] == "rest")
+    assert rest["low"] == 0
+    assert 0 < rest["high"] < 0.2
+    assert any("rest ended at a bound" in text for text in rows[-1]["warnings"])
+    (tmp_path / "data.csv").write_text(noisy_rows(times, values + 0.2 * times.sin()))
+    rows = fit_file.run(fit_file.Config(str(tmp_path / "data.csv"), "relaxation"))
+    assert any("residuals are correlated" in text for text in rows[-1]["warnings"])
+
+
+def test_the_curve_begins_where_the_data_do_and_repeats_count_in_r_squared(tmp_path):
+    times = torch.linspace(0, 4, 12, dtype=torch.float64)
+    values = 2 * mittag_leffler(-(times**0.7), 0.7)
+    rows = "\n".join(noisy_rows(times, values, 0.3, seed) for seed in range(5))
+    (tmp_path / "data.csv").write_text(rows)
+    (tmp_path / "mine.py").write_text("def decay(t, z, rate=1.0):\n    return -rate * z\n")
+    data = fit_data.measured(str(tmp_path / "data.csv"), 0, "1", "", [1], Report())
+    config = fit_file.Config(str(tmp_path / "data.csv"))
+    curve = fit_file._curve(config, fit_models.MODELS["relaxation"], data, Report())
+    assert float(curve.line[0][0]) == 0
+    model = f"{tmp_path}/mine.py:decay"
+    solved = fit_file.run(fit_file.Config(str(tmp_path / "data.csv"), model, steps=110, method="trapezoid"))[-1]
+    assert solved["r_squared"] == pytest.approx(curve.r_squared, abs=1e-3)
+
+
+def test_repeats_are_measurements_of_their_own_for_every_kind_of_model(tmp_path):
+    """Intervals and the band of one more measurement are those of all rows, not of the means at the times."""
+    times = torch.linspace(0, 4, 12, dtype=torch.float64)
+    rows = [noisy_rows(times[: 12 - seed], 2 * torch.exp(-0.7 * times[: 12 - seed]), 0.1, seed) for seed in range(4)]
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    (tmp_path / "mine.py").write_text("def decay(t, z, rate=1.0):\n    return -rate * z\n")
+    data = fit_data.measured(str(tmp_path / "data.csv"), 0, "1", "", [1], Report())
+    config = fit_file.Config(str(tmp_path / "data.csv"), order=1.0, learn_order=False, steps=330, method="trapezoid")
+    curve = fit_file._curve(config, fit_models.MODELS["relaxation"], data, Report())
+    solved = fit_file._equation(config, fit_models.model_of(f"{tmp_path}/mine.py:decay"), data, Report())
+    assert solved.estimates["rate"] == pytest.approx(1 / curve.estimates["tau"], rel=1e-4)
+    low, high = solved.intervals["rate"]
+    slow, fast = sorted(1 / t for t in curve.intervals["tau"])
+    assert high - low == pytest.approx(fast - slow, rel=0.01)
+    widths = [float((band[1] - band[0]).mean()) for band in (curve.band, solved.band)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.01)
+
+
+def test_doubts_are_told_without_bars_too(tmp_path):
+    times = torch.linspace(0, 10, 60, dtype=torch.float64)
+    (tmp_path / "data.csv").write_text(noisy_rows(times, 2 * mittag_leffler(-(times**0.7), 0.7) + 0.2 * times.sin()))
+    quiet = invoke(tmp_path / "data.csv", "--quiet")
+    assert "note: neighbouring residuals are correlated" in quiet.stderr
+    assert "note: " not in quiet.stdout
+    assert "note: " not in invoke(tmp_path / "data.csv", "--json").stderr
+
+
 def test_every_closed_form_is_its_equation():
     t, (start,) = torch.tensor([0.0, 0.5, 1.0, 2.0], dtype=torch.float64), doubles([1.3])
     solved = fdeint(lambda t, z: -(z - 0.3) / 2**0.7, start, t, 0.7, steps=2000, method="trapezoid")[:, 0]
@@ -127,6 +210,12 @@ def test_first_guesses_come_from_the_data():
         ("data.csv --values 3 --log", "positive measurements"),
         ("short.csv", "distinct times"),
         ("past.csv --values 2", "not be negative"),
+        ("data.csv --values 2 --start tau=x", "name=value"),
+        ("data.csv --values 2 --model wrong.py:name", "fails at the initial values: NameError"),
+        ("data.csv --values 2 --model wrong.py:shape", "it must give a tensor like z"),
+        ("data.csv,more.csv --values 2", "has no column '2'"),
+        ("twice.csv --values x", "has 2 columns 'x'. Choose one by its number."),
+        ("data.csv --values 2 --bootstrap 1", "at least 2"),
     ],
 )
 def test_refused_in_one_line(tmp_path, monkeypatch, args, words):
@@ -137,6 +226,11 @@ def test_refused_in_one_line(tmp_path, monkeypatch, args, words):
     (tmp_path / "past.csv").write_text(rows.replace("0 1 0", "-1 1 0"))
     (tmp_path / "bad.py").write_text("1 / 0")
     (tmp_path / "empty.py").write_text("")
+    (tmp_path / "more.csv").write_text("1\n2\n")
+    (tmp_path / "twice.csv").write_text("t x x\n" + rows)
+    (tmp_path / "wrong.py").write_text(
+        "def name(t, z, rate=1.0):\n    return zz\n\ndef shape(t, z, rate=1.0):\n    return z[0]\n"
+    )
     result = invoke(*args.split())
     assert result.exit_code == 2, result.output
     assert words in result.stderr
@@ -146,3 +240,63 @@ def test_refused_in_one_line(tmp_path, monkeypatch, args, words):
 def test_a_model_with_no_name_is_an_input_error():
     with pytest.raises(InputError, match=r"FILE\.py:function"):
         fit_models.model_of("nothing")
+
+
+INSTRUMENT = "time,G\ns,Pa\n-0.5,-0.001\n0,-3\n"
+
+
+def test_early_and_late_rows_and_gaps_are_left_out(tmp_path):
+    times = torch.logspace(-2, 3, 30, dtype=torch.float64)
+    values = (2 * mittag_leffler(-((times / 5) ** 0.6), 0.6)).tolist()
+    cells = ["" if k == 5 else "NaN" if k == 12 else f"{v:.12g}" for k, v in enumerate(values)]
+    cells[25:] = ["7"] * 5  # the sample has slipped
+    rows = [f"{t:.12g},{cell}" for t, cell in zip(times.tolist(), cells, strict=True)]
+    path = tmp_path / "data.csv"
+    path.write_text(INSTRUMENT + "\n".join(rows) + "\n,\n")
+    told = invoke(path, "--values", "G", "--log")
+    assert told.exit_code == 2
+    assert "line 10 " in told.stderr
+    assert "--gaps leaves out" in told.stderr
+    told = invoke(path, "--values", "G", "--log", "--gaps")
+    assert told.exit_code == 2
+    for word in ("2 rows", "from time -0.5 to 0", "--since"):
+        assert word in " ".join(told.stderr.split())
+    told = invoke(path, "--values", "G", "--gaps", "--since", "-0.5")
+    assert "must not be negative. --since leaves out" in " ".join(told.stderr.split())
+    given = ["--values", "G", "--log", "--gaps", "--since", "0.001", "--until", "150"]
+    found = invoke(path, *given, "--json", "--out", tmp_path / "out")
+    assert found.exit_code == 0, found.output
+    rows = json.loads(found.stdout)["rows"]
+    assert estimates(rows) == pytest.approx({"amplitude": 2, "tau": 5, "order": 0.6}, rel=1e-4)
+    assert rows[-1]["points"] == 23
+    told = " ".join(invoke(path, *given).output.split())
+    assert "2 rows before --since, 5 rows after --until, 2 rows without" in told
+    assert (
+        "0 distinct times in the range of --since" in invoke(path, "--values", "G", "--gaps", "--since", "1e9").stderr
+    )
+
+
+def test_advice_names_options_of_the_command():
+    text = "Pass more steps= (this fit took 200), or grading= above 1; learn_order=True."
+    told = "Pass more --steps (this fit took 200), or grading= above 1; learn_order=True."
+    assert fit_file._as_options(text) == told
+
+
+def test_gaps_of_one_column_leave_the_others(tmp_path):
+    times = torch.linspace(0, 10, 41, dtype=torch.float64)
+    start, noise = torch.tensor([2.0, 1.0], dtype=torch.float64), torch.Generator().manual_seed(0)
+    states = fdeint(lambda t, z: fit_models.lotka_volterra(t, z, 1, 0.8, 0.5, 0.4), start, times, 0.9, steps=400)
+    states = states + 0.01 * torch.randn(states.shape, dtype=torch.float64, generator=noise)
+    lines = [[f"{t}", f"{x}", f"{y}"] for t, (x, y) in zip(times.tolist(), states.tolist(), strict=True)]
+    for row, column, gap in ((0, 1, ""), (7, 1, "na"), (3, 2, "NULL"), (8, 1, ""), (8, 2, ""), (40, 2, "")):
+        lines[row][column] = gap
+    (tmp_path / "data.csv").write_text("t,x,y\n" + "\n".join(",".join(line) for line in lines))
+    path = str(tmp_path / "data.csv")
+    data = fit_data.measured(path, 0, "1", "", [2], Report(), gaps=True)
+    assert data.values.shape == (40, 2)
+    assert int(data.values.isnan().sum()) == 4
+    rows = fit_file.run(fit_file.Config(path, "lotka-volterra", gaps=True, method="predictor", steps=400))
+    found = estimates(rows)
+    for name, value in {"a": 1, "b": 0.8, "c": 0.5, "d": 0.4, "order": 0.9, "x(0)": 2, "y(0)": 1}.items():
+        assert found[name] == pytest.approx(value, rel=0.03)
+    assert rows[-1]["r_squared"] > 0.99

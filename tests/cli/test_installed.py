@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import neuralfde_experiments
 from neuralfde import InputError
-from neuralfde.cli import installed
+from neuralfde.cli.experiment import available, load
 from neuralfde_command import experiments
 from neuralfde_command.app import app
 
@@ -90,7 +90,7 @@ def test_a_guest_does_not_take_the_place_of_an_experiment_of_ours(guest):
 
 
 def test_without_experiments_it_says_how_to_get_them(nothing):
-    assert installed.available() == []
+    assert available() == []
     listed = invoke("run", "--help")
     assert listed.exit_code == 0
     assert "pip install ./experiments" in " ".join(listed.output.split())
@@ -98,7 +98,7 @@ def test_without_experiments_it_says_how_to_get_them(nothing):
     assert refused.exit_code == 2
     assert "pip install ./experiments" in " ".join(refused.output.split())
     with pytest.raises(InputError, match="neuralfde-experiments"):
-        installed.load("lotka-volterra")
+        load("lotka-volterra")
 
 
 @pytest.mark.parametrize("word", [["--help"], ["--version"], ["bench", "--steps=4", "--batch=2", "--repeats=1"]])

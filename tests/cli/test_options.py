@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from neuralfde import InputError, InputTypeError
 from neuralfde.cli import bench, demo, fit_file, options
-from neuralfde.cli.experiment import Options, option, read
-from neuralfde.cli.installed import available, load
+from neuralfde.cli.experiment import Options, available, load, option, read
 from neuralfde_command.app import app
 
 OWN = {"demo": demo, "bench": bench, "fit": fit_file}

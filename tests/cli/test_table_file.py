@@ -25,6 +25,8 @@ WANT = [[0.5, 1.25], [1.0, -2e3]]
         '"time (s)";"load, N"\n0,5;1,25\n1;-2000\n',
         "time,load\ns,N\n0.5,1.25\n1,-2000\n",
         "# made by hand\n0.5,1.25,\n1,-2000,\n",
+        "sep=;\nZeit;Kraft\n0,5;1,25\n1;-2000\n",
+        '"0.5","1.25"\n"1","-2000"\n',
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -47,6 +49,21 @@ def test_names_units_and_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "names", "units"),
+    [
+        ("time,0.5,1\n0,2,3\n", ("time", "0.5", "1"), ()),
+        (",0\n0,2\n", ("", "0"), ()),
+        ("time,share\ns,1\n0,2\n", ("time", "share"), ("s", "1")),
+    ],
+)
+def test_names_and_units_may_be_numbers(tmp_path, text, names, units):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    table = read_table(path)
+    assert (table.names, table.units, len(table.numbers)) == (names, units, 1)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "no rows"),
@@ -59,6 +76,13 @@ def test_names_units_and_columns(tmp_path):
         ("1,2\n3,nan\n", "'nan'"),
         ("1,2\n3,1e999\n", "'1e999'"),
         ("a,b\nc,d\ne,f\n1,2\n", "line 3"),
+        ("a,b\n0,\n1,2\n", "line 2 .*missing"),  # a first row, not a line of units
+        ("a,b\n,0\n1,2\n", "line 2 .*missing"),
+        ("a,b\n0,NA\n1,2\n", "line 2 .*'NA'"),
+        ("0,NA\n1,2\n", "line 1 .*'NA'"),
+        ("NA,7\n1,2\n", "line 1 .*'NA'"),
+        ("a,b\n<0.1,7\n1,2\n", "line 2 .*'<0.1'"),
+        ("1,2\nNA,7\n", "line 2 .*'NA' is not a number. Correct or delete it"),
         ("1\t2\x00", "not a text file"),
     ],
 )
@@ -67,6 +91,65 @@ def test_what_is_no_table_is_refused_with_its_line(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(InputError, match=words):
         read_table(path)
+
+
+def test_gaps_are_nan_where_they_are_allowed(tmp_path):
+    path = tmp_path / "table.csv"
+    for text in ("a;b\n1;2\n;3\n4;NA\n;\n", "a,b\ns,\n1,2\n,3\n4,null\n,\n", "1\t2\nnan\t3\n4\t\n"):
+        path.write_text(text)
+        found = read_table(path, gaps=True)
+        assert found.numbers.nan_to_num(-1).tolist() == [[1, 2], [-1, 3], [4, -1]]
+    for text in ("a,b\n1,x\n", "a,b\n,\n"):  # neither a number nor a gap; nothing but gaps
+        path.write_text(text)
+        with pytest.raises(InputError):
+            read_table(path, gaps=True)
+
+
+def test_a_separator_in_quotes_separates_nothing(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text('t,"stress, Pa"\n0,1.5\n')
+    assert read_table(path).names == ("t", "stress, Pa")
+    for quoted in ("1,007.5", "1,007", "0,5"):  # thousands or decimals: not two columns
+        path.write_text(f't,z\n0,"{quoted}"\n')
+        with pytest.raises(InputError, match=f"line 2 .*'{quoted}' is not a number"):
+            read_table(path)
+
+
+DEVICE = "No.\tTime\tModulus\tState\n\t[s]\t[Pa]\t\n1\t0,5\t12,5\tok\n2\t1\t11\ta, b; c\n"
+
+
+@pytest.mark.parametrize("columns", [("Time", "Modulus"), ("2", "3"), ("Time", "3")])
+def test_columns_beside_those_that_are_chosen_may_hold_anything(tmp_path, columns):
+    path = tmp_path / "table.txt"
+    path.write_text(DEVICE, "utf-16")
+    table = read_table(path, columns=columns)
+    assert table.numbers.tolist() == [[0.5, 12.5], [1, 11]]
+    assert (table.names, table.units) == (("Time", "Modulus"), ("[s]", "[Pa]"))
+    assert read_table(path, columns=["Modulus", "1", "Time"]).numbers.tolist() == [[12.5, 1, 0.5], [11, 2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "words"),
+    [
+        (DEVICE, (), "'ok' is not a number.*choose columns"),
+        (DEVICE, ("Time", "State"), "line 3 .*'ok' is not a number"),
+        (DEVICE, ("time", "Modulus"), "line 1 .*no column 'time'.*'Time'"),
+        (DEVICE, ("5", "2"), "no column '5'. Use a number from 1 to 4"),
+        ("x,who,y\n1,a,2\n2,b, c,3\n", ("x", "y"), "line 3 .*has 4 columns"),
+        ("1,2,a\n2,3,b\n", ("2", "4"), "no column '4'"),
+    ],
+)
+def test_chosen_columns_are_in_every_line(tmp_path, text, columns, words):
+    path = tmp_path / "table.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_table(path, columns=columns)
+
+
+def test_a_row_of_numbers_has_no_names(tmp_path):
+    path = tmp_path / "table.txt"
+    path.write_text("3,2,1\n6,5,4\n")
+    assert read_table(path, columns=["1", "2"]).numbers.tolist() == [[3, 2], [6, 5]]
 
 
 def test_a_folder_and_a_missing_file(tmp_path):

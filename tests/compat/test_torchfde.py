@@ -10,7 +10,7 @@ from torch import nn
 
 from neuralfde import fdeint as solve
 from neuralfde.compat import torchfde
-from neuralfde.errors import InputError
+from neuralfde.errors import InputError, InputTypeError
 from tests.compat import torchfde_cases
 
 NAMES = ["predictor", "corrector", "l1", "gl", "trap", "glmulti"]
@@ -235,6 +235,7 @@ def test_the_grid_is_torchfdes(caplog):
         ({"method": "gl-x"}, "may end in"),
         ({"t": -1.0}, "positive"),
         ({"step_size": 2.0}, "no longer than t"),
+        ({"t": torch.linspace(0, 1, 5)}, r"t has shape \(5,\) .*return_history"),
         ({"options": {"memory": 0}}, "whole past"),
         ({"beta": torch.tensor([0.1, 0.2])}, "one order"),
         ({"method": "glmulti", "options": {"multi_coefficient": [1.0, 2.0]}}, "2 entries for 1"),
@@ -244,6 +245,26 @@ def test_refusals(change, match):
     call = {"beta": 0.5, "t": 1.0, "step_size": 0.1, "method": "gl", **change}
     with pytest.raises(InputError, match=match):
         torchfde.fdeint(lambda t, y: -y, torch.ones(1), **call)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"t": torch.tensor(1.0, requires_grad=True)}, r"t requires grad.*horizon"),
+        ({"step_size": torch.tensor(0.1, requires_grad=True)}, "step_size requires grad"),
+        ({"t": float("inf")}, "positive, finite"),
+        ({"t": "1"}, "positive, finite"),
+        ({"method": None}, "'predictor'"),
+        ({"options": {"memory": 5.5}}, "whole number"),
+        ({"options": {"corrector_step": 1.5}}, "whole number"),
+        ({"options": [1]}, "a dict"),
+    ],
+    ids=str,
+)
+def test_no_number_is_cut_or_loses_its_gradient(change, match):
+    given = {"t": 1.0, "step_size": 0.1, "method": "predictor"} | change
+    with pytest.raises((InputError, InputTypeError), match=match):
+        torchfde.fdeint(lambda t, y: -y, torch.ones(2), 0.6, **given)
 
 
 @pytest.mark.parametrize("name", torchfde_cases.cases())

@@ -43,16 +43,32 @@ SETTINGS = [
         "docs/choose.md",
         f"up to {policy.PICARD_NUMBERS[0]} elements ({policy.PICARD_NUMBERS[1]} with an implicit method)",
     ),
-    ("docs/choose.md", f"a `func` of up to {policy.PICARD_PARAMETERS} parameters"),
+    ("docs/choose.md", f"at most {policy.PICARD_WORK[0] >> 10} KiB ({policy.PICARD_WORK[1] >> 20} MiB)"),
+    ("docs/choose.md", f"without gradients {policy.PICARD_WORK_FORWARD / 1024:g} KiB where"),
+    ("docs/choose.md", "at least {} steps ({} in a training)".format(*policy.REPEATED_STEPS)),
+    ("docs/choose.md", f"results take at most {policy.REPEATED_BYTES[0] >> 10} KiB"),
+    ("docs/math/steppers.md", f"at most {policy.REPEATED_KEPT >> 20} MiB"),
     (
         "docs/choose.md",
         f"for up to {policy.PICARD_NUMBERS_GPU[1]} elements, and up to {policy.PICARD_NUMBERS_GPU[0]} where steps",
     ),
     ("docs/choose.md", f"at once from {policy.GRAPHS_AT_ONCE} steps on"),
     ("docs/choose.md", f"comes for the {NUMERALS[policy.GRAPHS_REPEATS]} time"),
-    ("docs/math/history.md", f"Up to {policy.NEWTON_NUMBERS} elements in all steps of an implicit method"),
-    ("docs/math/history.md", f"Jacobians up to {policy.SAMPLES_NUMBERS} elements, where `func` has few parameters"),
-    ("docs/math/history.md", "up to {} bytes of state ({} under `vmap`)".format(*policy.PICARD_BACKWARD)),
+    ("docs/math/steppers.md", f"Up to {policy.NEWTON_NUMBERS} elements in all steps of an implicit method"),
+    ("docs/math/steppers.md", f"Jacobians if a call of `func` computes up to {policy.SAMPLES_WORK >> 10} KiB"),
+    (
+        "docs/math/steppers.md",
+        "up to {} KiB ({} KiB under `vmap`)".format(*(x >> 10 for x in policy.PICARD_WORK_BACKWARD)),
+    ),
+    (
+        "docs/math/steppers.md",
+        f"of up to {policy.KERNEL_FADING} elements, and a block has up to {policy.KERNEL_BLOCK} steps",
+    ),
+    ("docs/math/steppers.md", f"A sample has up to {policy.KERNEL_FEATURES} elements"),
+    ("docs/math/steppers.md", f"at least {policy.SPLIT_STEPS} steps"),
+    ("docs/choose.md", f"over {policy.KERNEL_AUTO_STEPS} steps or more with"),
+    ("docs/choose.md", f"a state of up to {policy.KERNEL_AUTO_NUMBERS} elements and up to {policy.KERNEL_FADING} per"),
+    ("docs/choose.md", f"from {policy.MESH_STEPS} steps on `exponentials`"),
     ("docs/recipes/long.md", f"changes over at {policy.FFT_STEPS} steps"),
     ("docs/recipes/long.md", "1e-8 for float32 states and 1e-11 for float64"),
     ("docs/math/history.md", f"groups steps into blocks of {Full().block}"),
@@ -99,8 +115,8 @@ def test_what_is_said_of_the_cost_on_graphs():
             least = min((r for r in own if r["training_mib"]), key=lambda r: r["training_mib"])
             assert least["adjoint"] == leanest
             assert graphs_cost.ratio(least, "training_s") > 3
-    assert "least memory where attention is computed again and, for `l`, some columns are solved at a time" in text
-    assert "both take several times as long" in text
+    assert "least memory if attention is computed again in the backward pass and, for `l`, only some columns" in text
+    assert "for `nl`, rows of the past are kept in host memory. Both take several times as long." in text
 
 
 def test_what_is_said_of_the_accuracies_on_graphs():

@@ -207,9 +207,9 @@ def test_packages_are_compared_once_they_were_measured(tmp_path, monkeypatch):
     left = {**MACHINE, "torchfde": "main", "torchdiffeq": "0.2.5", "parts": parts}
     (tmp_path / "peers-gpu.json").write_text(json.dumps(left))
     list(take.take(tmp_path))
-    assert "| torchfde, exact | 3 s · 1 MiB · 50 % |" in peers_gpu.short()
-    assert "ours takes 20 ms" in peers_gpu.short()
-    assert "| > 20 s |  |" in peers_gpu.every()
+    assert "| torchfde, exact | 3\u00a0s · 1\u00a0MiB · 50\u00a0% |" in peers_gpu.short()
+    assert 'the defaults take 20 ms and `history="exponentials"` 20 ms' in peers_gpu.short()
+    assert "| torchfde, slow | >\u00a020\u00a0s · " in peers_gpu.every()
     assert "`kernel` | 1 | 2 | 0 | 1 | 4 |" in peers_gpu.spent()
     assert len(peers_gpu.figure().axes) == 1
 

@@ -8,8 +8,7 @@ import torch
 
 from neuralfde import InputError
 from neuralfde.cli import pelts
-from neuralfde.cli.experiment import FolderReport, Report
-from neuralfde.cli.installed import available, load
+from neuralfde.cli.experiment import FolderReport, Report, available, load
 from neuralfde.special import mittag_leffler
 from neuralfde_experiments import lotka_volterra as lv
 from neuralfde_experiments import lynx_hare, neural_field, relaxation

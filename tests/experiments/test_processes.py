@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import multiprocessing as mp
 
-from neuralfde.cli.experiment import Report
-from neuralfde.cli.installed import available, load
+from neuralfde.cli.experiment import Report, available, load
 from neuralfde_experiments import graph_training, graphs, lynx_hare, neural_field, relaxation
 from neuralfde_experiments import lotka_volterra as lv
 from neuralfde_experiments.graph_synthetic import GraphSize, synthetic_graph

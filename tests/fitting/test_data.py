@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,8 +46,46 @@ def test_several_trajectories_in_every_layout():
     padded = torch.nn.functional.pad(values, (0, 1), value=math.nan)
     rows = torch.nn.functional.pad(times.expand(3, 3), (0, 1), value=math.nan)
     same(read_data(rows, padded, padded, None), cube)
+    same(read_data(rows.numpy(), padded.numpy(), padded.numpy(), None), cube)
     with pytest.raises(InputError, match="need a list of times for each"):
         read_data(times, values[:2].tolist(), None, None)
+
+
+def test_arrays_are_read_as_numpy_reads_them():
+    """PyTorch alone ignores masks and rounds objects; it refuses views backwards, other byte orders and tables."""
+
+    class Column:  # what pandas gives: numbers behind labels that are not 0, 1, 2
+        ndim = 1
+
+        def __init__(self, values):
+            self.values = values
+
+        def __getitem__(self, label):
+            raise KeyError(label)
+
+        def __len__(self):
+            return len(self.values)
+
+        def __array__(self, dtype=None, copy=None):
+            return self.values
+
+    times, values = np.arange(4.0), np.array([1.1, 2.2, 3.3, 4.4])
+    whole = read_data(times, values, None, None)
+    fixed = values.copy()
+    fixed.flags.writeable = False
+    for same_values in (
+        values[::-1].copy()[::-1], values.astype(">f8"), values.astype(object), fixed, Column(values),
+        values.astype(np.longdouble), np.ma.masked_array(values),
+    ):  # fmt: skip
+        same(read_data(times, same_values, None, None), whole)
+        same(read_data(Column(times), [same_values], None, None), whole)
+    holes = np.where(times == 2, np.nan, values)
+    for masked in (np.ma.masked_equal(values, 3.3), np.array([1.1, 2.2, None, 4.4])):
+        same(read_data(times, masked, None, None), read_data(times, holes, None, None))
+    with pytest.raises(InputError, match="finite"):
+        read_data(np.ma.masked_equal(np.arange(4), 2), values, None, None)
+    with pytest.raises(InputTypeError, match="Count from the first"):
+        read_data(np.arange("2020-01-01", "2020-01-05", dtype="datetime64[D]"), values, None, None)
 
 
 def test_noise_for_each_variable_time_or_trajectory():

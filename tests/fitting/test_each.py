@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neuralfde.errors import InputError, InputTypeError
-from neuralfde.fitting import Adam, LevenbergMarquardt, fit, load, save
+from neuralfde.fitting import Adam, IdentifiabilityWarning, LevenbergMarquardt, fit, load, save
 from neuralfde.fitting.population import population
 from neuralfde.special import mittag_leffler
 
@@ -52,6 +52,21 @@ def test_rates_of_their_own_with_a_shared_level_and_order(tmp_path):
     assert again.population("rate") == all_
     with pytest.raises(InputError, match="fit with each="):
         found.population("level")
+
+
+def test_a_population_leaves_out_what_the_data_do_not_determine():
+    """The rate of a trajectory without a value after its first one has variance 0, not infinity, in the covariance."""
+    times, values = relaxations()
+    empty = torch.full((len(times[0]),), torch.nan, dtype=F64)
+    empty[0] = 1.0
+    given = {"params": {"rate": 1.0, "level": 0.5}, "each": ["rate"], "order": 0.8, "noise": 0.002, "steps": 40}
+    alone = fit(decay, times, values, **given).population("rate")
+    with pytest.warns(IdentifiabilityWarning, match=r"rate\[4\]"):
+        found = fit(decay, [*times, times[0]], [*values, empty], **given).population("rate")
+    assert found.mean == pytest.approx(alone.mean, rel=1e-5)
+    assert found.interval == pytest.approx(alone.interval, rel=1e-4)
+    assert found.spread == pytest.approx(alone.spread, rel=1e-4)
+    assert found.shrunken == pytest.approx([*alone.shrunken, alone.mean], rel=1e-4)
 
 
 def test_minibatches_take_the_times_and_numbers_of_their_trajectories():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from neuralfde.fitting import (
     ResidualWarning,
     StepWarning,
     fit,
+    fit_curve,
     profile_order,
 )
 from neuralfde.fitting.tangents import tangents
@@ -40,6 +42,7 @@ GUESS = {"rate": 0.5, "source": 0.1}
 
 
 @pytest.mark.filterwarnings("ignore::neuralfde.fitting.StepWarning")  # the data are made on the grid of the fit
+@pytest.mark.filterwarnings("ignore:stopped short")  # Adam, after a hundred epochs
 @pytest.mark.parametrize("optimiser", ["lm", "lbfgs", "auto", Adam(epochs=100, lr=0.2), LBFGS(iterations=30)])
 def test_recovers_parameters_from_clean_data(optimiser):
     found = fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, optimiser=optimiser, steps=32)
@@ -144,6 +147,7 @@ def test_learns_the_initial_state():
     assert found.estimates["initial[0,0]"] == pytest.approx(3.0, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::neuralfde.AccuracyWarning")  # one iteration ends where the steps are unstable
 def test_jacobian_is_the_derivative_of_the_residuals():
     start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)
     found = fit(
@@ -243,6 +247,66 @@ def test_profile_agrees_with_the_gauss_newton_interval():
         profile_order(fit(decay, TIMES, relaxed(TIMES), params=GUESS, order=0.7, steps=32))
 
 
+@pytest.mark.parametrize("unit", [1e-20, 1e-15, 1e20])
+def test_the_unit_of_the_data_does_not_matter(unit):
+    """In femtoamperes given in ampere, the first guess came back as the least squares."""
+    common = {"order": 0.7, "steps": 16, "initial": [3.0 * unit], "optimiser": "lm", "intervals": None}
+    plain = fit(decay, TIMES, noisy(3), params=GUESS, **{**common, "initial": [3.0]})
+
+    def scaled(t, z, **named):
+        return unit * decay(t, z / unit, **named)
+
+    found = fit(scaled, TIMES, unit * noisy(3), params=GUESS, **common)
+    assert found.converged
+    assert found.estimates == pytest.approx(plain.estimates, rel=1e-6)
+    x = torch.linspace(0, 3, 12, dtype=DOUBLE)
+    curve = fit_curve(lambda x, a: unit * torch.exp(-a * x), x, unit * torch.exp(-0.7 * x), {"a": 3.0})
+    assert curve.estimates["a"] == pytest.approx(0.7, rel=1e-6)
+    for beyond in (1e-200, 1e200):
+        with pytest.raises(neuralfde.InputError, match="another unit"):
+            fit(decay, TIMES, beyond * noisy(3), params=GUESS, **{**common, "initial": [1.0]})
+
+
+def test_trajectories_that_depend_on_each_other():
+    """Jacobians know of it whenever it happens; initial states that are learned for each of them are refused."""
+    times = torch.linspace(0, 3, 13, dtype=DOUBLE)
+    start = torch.tensor([[1.0], [2.0], [4.0]], dtype=DOUBLE)
+
+    def late(t, z, rate):
+        return -rate * z + 0.5 * (t > 1) * z.roll(1, -2)
+
+    values = neuralfde.fdeint(lambda t, z: late(t, z, 0.8), start, times, 0.7, steps=120, method="abm")
+    common = {"params": {"rate": 0.5}, "order": 0.7, "steps": 120}
+    found = fit(late, times, values, **common)
+    assert found.estimates["rate"] == pytest.approx(0.8, rel=1e-6)
+    matrix = found.problem.jacobian(found.flat)[1][:, 0]
+    ahead, behind = (found.problem.residuals(found.flat + h)[found.problem.data.seen] for h in (1e-5, -1e-5))
+    torch.testing.assert_close(matrix, (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-8)
+    for given in ({"learn_initial": True}, {"optimiser": Adam(epochs=2, batch_size=2)}):
+        with pytest.raises(neuralfde.InputError, match="depend on each other"):
+            fit(late, times, values, **given, **common)
+    fit(late, times, values, optimiser=Adam(epochs=2, batch_size=3), intervals=None, check_order=False, **common)
+
+
+def test_a_stage_that_cannot_be_solved_ends_a_trial_and_not_the_fit():
+    """The profile goes to orders at which the solution grows beyond all bounds."""
+
+    def hunt(t, z, a, b, c, d):
+        x, y = z[..., 0], z[..., 1]
+        return torch.stack([x * (a - c * y), -y * (b - d * x)], -1)
+
+    times, start = torch.linspace(0, 3, 16, dtype=DOUBLE), torch.tensor([[1.0, 0.5], [2.0, 1.0]], dtype=DOUBLE)
+    values = neuralfde.fdeint(lambda t, z: hunt(t, z, 0.9, 0.5, 1.1, 0.3), start, times, 0.8, steps=150, method="abm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = fit(
+            hunt, times, values, params={"a": 1.0, "b": 0.5, "c": 1.0, "d": 0.3}, order=0.85, learn_order=True,
+            learn_initial=True, method="trapezoid", intervals=None,
+        )  # fmt: skip
+    assert found.order == pytest.approx(0.8, abs=1e-3)
+    assert found.profile is not None
+
+
 def test_early_stopping_on_held_out_values_and_by_callback():
     seen = []
     common = {"params": GUESS, "order": 0.7, "initial": [3.0], "steps": 16, "intervals": None}
@@ -255,6 +319,11 @@ def test_early_stopping_on_held_out_values_and_by_callback():
     assert seen[0].validation is not None
     asked = fit(decay, TIMES, noisy(3), callback=lambda p: p.iteration >= 2, optimiser="adam", **common)
     assert len(asked.history) == 2
+    for several in ({"stages": (0.5, 1.0)}, {"starts": 3}):  # it ends the fit, and not a stage or a start of it
+        seen = []
+        asked = fit(decay, TIMES, noisy(3), callback=lambda p: seen.append(p) or True, **several, **common)
+        assert len(seen) == 1
+        assert (asked.message, asked.converged) == ("stopped early", False)
 
 
 def test_progress_is_complete_once_a_fit_has_converged():
@@ -299,6 +368,9 @@ def test_predicts_beyond_the_data_and_draws(tmp_path):
     torch.testing.assert_close(later, relaxed([0, 5, 6], steps=48)[1:], rtol=1e-2, atol=1e-2)
     found.plot(tmp_path / "fit.png", labels=["z"])
     assert (tmp_path / "fit.png").stat().st_size > 5000
+    for labels in ([], ["z", "w"], "z"):
+        with pytest.raises(neuralfde.InputError, match="1 names are needed"):
+            found.plot(labels=labels)
     exact = dataclasses.replace(found, history=[0.0, 0.0])  # a model that meets its data
     exact.plot(tmp_path / "exact.png")
     text = found.summary()
@@ -312,6 +384,7 @@ def test_predicts_beyond_the_data_and_draws(tmp_path):
         {"steps": 32, "learn_initial": True},
         {"steps": 11, "method": "abm"},  # outputs between nodes, which its continuous output does not meet
         {"steps": 11, "method": "predictor", "robust": 0.5},
+        {"steps": 11, "method": "trapezoid"},  # which is limited here, since they are long for the fast variable
         {"steps": 5, "method": "bdf2", "learn_initial": True},  # implicit, with starting weights
     ],
     ids=str,
@@ -345,6 +418,7 @@ def coupled(t, z, rate):
     return -rate * (z + z.mean(0))  # trajectories that depend on each other
 
 
+@pytest.mark.filterwarnings("ignore::neuralfde.AccuracyWarning")
 @pytest.mark.parametrize(
     ("model", "given"),
     [
@@ -352,14 +426,16 @@ def coupled(t, z, rate):
         (lambda t, z, rate: -rate * z, {"history": neuralfde.Window(8)}),
         (branches, {}),
         (coupled, {}),
+        (lambda t, z, rate: -1e3 * rate * (z - torch.cos(t)), {"method": "trapezoid", "steps": 11, "grading": 2.0}),
     ],
-    ids=["graded", "window", "branches", "coupled"],
+    ids=["graded", "window", "branches", "coupled", "stiff"],
 )
 def test_the_jacobian_where_forward_mode_along_the_solution_does_not_do(model, given):
     start = torch.tensor([[3.0], [0.2]], dtype=DOUBLE)
     found = fit(
-        model, TIMES, relaxed(TIMES, start=start), params={"rate": 1.0}, order=0.6, learn_order=True, steps=16,
-        optimiser=LevenbergMarquardt(iterations=1), check_order=False, initial=start, intervals=None, **given,
+        model, TIMES, relaxed(TIMES, start=start), params={"rate": 1.0}, order=0.6, learn_order=True,
+        optimiser=LevenbergMarquardt(iterations=1), check_order=False, initial=start, intervals=None,
+        **{"steps": 16, **given},
     )  # fmt: skip
     problem = found.problem
     assert tangents(problem, problem.unknowns.split(found.flat)) is None

@@ -61,6 +61,8 @@ VALUES = [3.0, 2.0, 1.0]
         ({"starts": [{"rate": torch.ones(2)}]}, InputError, "or a number"),
         ({"variables": 3}, InputError, "1 names are needed"),
         ({"callback": 3}, InputTypeError, "callback"),
+        ({"lags": 0.5}, InputTypeError, "no argument lags"),
+        ({"event": lambda t, z: z}, InputTypeError, "no argument event"),
         ({"seed": "x"}, InputTypeError, "seed='x'"),
         ({"resume": 3}, InputTypeError, "the .state of a Progress"),
         ({"resume": {}}, InputError, "the .state of a Progress"),
@@ -130,8 +132,16 @@ def test_a_curve_in_closed_form():
     found = fit_curve(lambda x, a, b: a * x**b, x, 2 * x**-0.3, {"a": 1.0, "b": 0.5}, {"a": (0.0, None)})
     assert found.estimates == pytest.approx({"a": 2.0, "b": -0.3}, rel=1e-6)
     assert found.r_squared == pytest.approx(1.0)
-    with pytest.raises(InputError, match="two rows"):
-        fit_curve(lambda x, a: a * x, x, x[1:], {"a": 1.0})
+    for fewer in (x[1:], x[:0]):
+        with pytest.raises(InputError, match="two rows"):
+            fit_curve(lambda x, a: a * x, x[: len(fewer) and None], fewer, {"a": 1.0})
+    for coupled in (lambda x, a, b: (a * x**b).cumsum(0), lambda x, a, b: x**b / (x**b).mean() * a):
+        with pytest.raises(InputError, match="depend on each other"):
+            fit_curve(coupled, x, x, {"a": 1.0, "b": 0.5})
+    with pytest.raises(InputError, match=r"one number for each of 40 points, got shape \(40, 1\)"):
+        fit_curve(lambda x, a: a * x[:, None], x, x, {"a": 1.0})
+    with pytest.raises(InputError, match="without a gradient"):
+        fit_curve(lambda x, a: a.detach() * x, x, x, {"a": 1.0})
     with pytest.raises(InputTypeError, match="callable as function"):
         fit_curve(3, x, x, {"a": 1.0})
     with pytest.raises(InputTypeError, match="a dictionary"):

@@ -42,7 +42,7 @@ def test_the_error_is_told():
     part, z0 = linear.laplacian(50, 0.01, boundary="zero", like=TIMES), numbers(50)
     told = nf.solve(None, z0, TIMES, 0.6, linear=part, estimate_error=True)
     values = torch.stack([mittag_leffler(part.eigenvalues * t**0.6, 0.6) for t in TIMES])
-    want = torch.stack([part._times(v, z0) for v in values])
+    want = torch.stack([part._by.times(v, z0) for v in values])
     assert float(told.error.max()) < 1e-9
     assert float((told.ys - want).abs().max()) <= float(told.error.max()) + 1e-13
     assert told.stats.steps == 0
@@ -179,3 +179,38 @@ def test_no_wrong_number_where_a_basis_does_not_do(monkeypatch):
         nf.fdeint(None, z0, 2.0, 0.8, linear=stiff)
     with pytest.raises(nf.InputError, match="turns and grows"):
         nf.fdeint(None, z0, 2.0, 1.0, linear=stiff)
+
+
+def test_times_of_a_solution_without_steps_are_not_rounded():
+    times = torch.tensor([0.0, 0.1, 0.7], dtype=F64)
+    found = nf.solve(None, numbers(2), times, 0.7, linear=-torch.eye(2, dtype=F64))
+    assert torch.equal(found.ts, times)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"t": torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.2, 0.7]])}, "t.unique"),
+        ({"t": [torch.tensor([0.0, 0.5]), torch.tensor([0.0, 0.2, 0.7])]}, "t.unique"),
+        ({"z0": torch.full((2, 2), math.nan, dtype=F64)}, "NaN"),
+        ({"func": torch.full((2, 2), math.nan, dtype=F64)}, "NaN"),
+        ({"linear": torch.full((2, 2), math.nan, dtype=F64)}, "linear= contains NaN"),
+        ({"linear": torch.full((2, 2), math.inf, dtype=F64), "steps": 4}, "linear= contains NaN"),
+        ({"horizon": math.inf}, "finite"),
+        ({"args": (1,)}, "args="),
+        ({"args": (1,), "steps": 4}, "args="),
+        ({"grading": 2.0}, "grading"),
+        ({"adjoint": "exat"}, "exact"),
+        ({"z0": torch.ones(2, 2, dtype=torch.complex128)}, "real states"),
+    ],
+    ids=str,
+)
+def test_what_a_solution_without_steps_cannot_do_is_refused(change, says):
+    given = {"func": None, "z0": torch.ones(2, 2, dtype=F64), "t": 1.0, "linear": -torch.eye(2, dtype=F64)} | change
+    with pytest.raises((nf.InputError, nf.InputTypeError), match=says):
+        nf.fdeint(given.pop("func"), given.pop("z0"), given.pop("t"), 0.7, **given)
+
+
+def test_a_solution_without_steps_that_grows_beyond_all_numbers_is_not_returned():
+    with pytest.raises(nf.NonFiniteError, match="without steps"):
+        nf.fdeint(None, torch.ones(2, dtype=F64), 1e4, 0.7, linear=torch.eye(2, dtype=F64))

@@ -104,6 +104,8 @@ def refusals(case: Case) -> list[str]:
         found.append("which the host has to check")
     if case.stepper == "cuda-graph" and "horizon" in case.order:
         found.append("created anew for every solve")
+    if case.stepper == "recorded" and case.implicit:
+        found.append("needs the derivatives of func")
     if case.stepper == "picard" and scheme.stage == "extrapolated":
         found.append("how its stages are iterated")
     if "single" in kind.needs and scheme.stage in ("corrected", "extrapolated"):

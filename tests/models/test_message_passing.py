@@ -248,6 +248,8 @@ def test_empty_graphs_and_bad_indices_are_refused():
     assert Graph.from_edge_index(none, 3).num_edges == 3
     with pytest.raises(InputError, match="num_nodes=5"):
         Graph.from_edge_index(torch.tensor([[0, 4], [1, 2]]), 3)
+    with pytest.raises(InputError, match="Leave out what is no edge"):
+        Graph.from_edge_index(torch.tensor([[0, -1], [1, -1]]), 3)
     with pytest.raises(InputError, match="sources, targets"):
         Graph.from_edge_index(torch.zeros(3, 2, dtype=torch.long), 3)
     with pytest.raises(InputTypeError, match="integer"):

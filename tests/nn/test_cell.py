@@ -98,6 +98,33 @@ def test_a_cell_follows_a_trained_block(case):
     assert torch.equal(again(again.begin(z0))[0], found[1])
 
 
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_cell_made_on_the_meta_device_gets_its_values_later(case, assign):
+    """As a block does: without memory, until a checkpoint is loaded."""
+    net, z0, inputs = case
+    wanted = FDECell(net, 0.3, step=STEP, steps=40)
+    with torch.device("meta"):
+        cell = FDECell(copy.deepcopy(net).to("meta"), 0.9, step=STEP, steps=40)
+    assert all(x.is_meta for x in cell.state_dict().values())
+    cell = cell if assign else cell.to_empty(device="cpu")
+    cell.load_state_dict(wanted.state_dict(), assign=assign)
+    assert torch.equal(streamed(cell, z0, inputs), streamed(wanted, z0, inputs))
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_loaded_order_has_the_weights_of_the_cell_that_loads_it(case, assign):
+    """Of its step, its number of steps and its method; how many weights there are depends on the order too."""
+    net, z0, inputs = case
+    kept = copy.deepcopy(FDECell(net, 0.3, step=1.0, steps=40).state_dict())
+    for given in ({"step": STEP, "steps": 40}, {"step": STEP, "steps": 4000}, {"step": 1.0, "steps": 40}):
+        cell = FDECell(net, 0.9, **given)
+        cell.load_state_dict(kept, assign=assign)
+        assert torch.equal(streamed(cell, z0, inputs), streamed(FDECell(net, 0.3, **given), z0, inputs))
+    several = FDECell(net, torch.tensor([0.3, 0.6, 0.9]), step=STEP, steps=40)
+    with pytest.raises(RuntimeError, match="size mismatch for fixed_order"):
+        several.load_state_dict(kept)
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [
@@ -116,6 +143,35 @@ def test_a_cell_follows_a_trained_block(case):
 def test_blocks_that_no_cell_can_follow(given, match):
     with pytest.raises(nf.InputError, match=match):
         FDECell.from_block(nf.FDEBlock(Net(), **{"step": STEP, **given}))
+
+
+def test_the_order_can_be_read_as_in_a_block(case):
+    net, *_ = case
+    cell = FDECell(net, torch.tensor([0.5, 0.6, 0.7]), learn_order=True, step=STEP, steps=40)
+    torch.testing.assert_close(cell.order, torch.tensor([0.5, 0.6, 0.7], dtype=F64), rtol=1e-6, atol=1e-6)
+    cell.order.sum().backward()
+    assert cell.raw_order.grad.all()
+    assert FDECell(net, 0.6, step=STEP, steps=40).order == 0.6
+
+
+def test_a_step_compiles_to_one_graph(case):
+    net, z0, inputs = case
+    cell = FDECell(net, 0.6, step=STEP, steps=40)
+    state = cell.begin(z0)
+    compiled = torch.compile(cell, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(state, inputs[0]), cell(state, inputs[0]))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_what_is_no_state_of_the_cell_is_refused(case, learned):
+    net, z0, inputs = case
+    cell = FDECell(net, 0.6, learned, step=STEP, steps=40, history=PAST)
+    other = FDECell(net, 0.6, learned, step=STEP, steps=4000, history=PAST)
+    for bad in (inputs[0], None, cell.begin(z0)[:2], FDECell(net, 0.6, not learned, step=STEP, steps=40).begin(z0)):
+        with pytest.raises(nf.InputTypeError, match=r"z, state = cell\(state, \*inputs\)"):
+            cell(bad, inputs[0])
+    with pytest.raises(nf.InputError, match="not of this cell"):
+        cell((*other.begin(z0)[:3], *cell.begin(z0)[3:]), inputs[0])
 
 
 def test_refusals(case):

@@ -83,6 +83,54 @@ def test_a_whole_solve(given):
     torch.testing.assert_close(exported.module()(U[3:5], U[5]), block(U[3:5], U[5]))
 
 
+class Sigmoid(torch.nn.Module):
+    """An order, or a density of orders, with a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate = leaf(0.5)
+
+    def forward(self, t):
+        return torch.sigmoid(self.rate * t)
+
+
+def leaf(*values):
+    return torch.nn.Parameter(torch.tensor(*values))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"order": nf.Caputo(leaf(0.6))},
+        {"order": nf.Tempered(leaf(0.6), leaf(0.3))},
+        {"order": nf.MultiTerm([leaf(0.6), 0.3], [1.0, leaf(0.3)]), "method": "gl-explicit"},
+        {"order": nf.MultiTerm(torch.tensor([0.6, 0.3]), torch.tensor([1.0, 0.3])), "method": "gl-explicit"},
+        {"order": nf.DistributedOrder(4, density=Sigmoid()), "method": "gl-explicit"},
+        {"order": nf.VariableOrder(Sigmoid())},
+        {"horizon": leaf(1.3)},
+        {"jumps": (leaf([0.33]), leaf([[[1.0, 2.0, 3.0]]]))},
+    ],
+    ids=["order", "tempered", "sum", "rows of a sum", "density", "order of time", "horizon", "jumps"],
+)
+def test_a_frozen_block_has_constants_in_place_of_all_that_weights_depend_on(given):
+    torch.manual_seed(0)
+    block = nf.FDEBlock(Net(dtype=torch.float32), **{"order": 0.7, "steps": 5, **given})
+    frozen = block.frozen()
+    assert [name for name, _ in frozen.named_parameters() if not name.startswith("func.")] == []
+    exported = torch.export.export(frozen, (U[:1],))
+    torch.testing.assert_close(exported.module()(U[1:2]), block(U[1:2]))
+
+
+@pytest.mark.parametrize("given", [{}, {"method": "abm"}, {"t": torch.tensor([0.0, 0.3, 1.0])}], ids=str)
+def test_a_whole_solve_of_batches_of_any_size(given):
+    torch.manual_seed(0)
+    block = nf.FDEBlock(Net(dtype=torch.float32), 0.6, learn_order=True, steps=8, **given)
+    size = torch.export.Dim("batch")
+    program = torch.export.export(block.frozen(), (U[:2],), dynamic_shapes=({0: size},)).module()
+    for z0 in (U[:1], U[:7], U.repeat(20, 1)):
+        torch.testing.assert_close(program(z0), block(z0), rtol=1e-5, atol=1e-5)
+
+
 def test_a_whole_solve_in_onnx(tmp_path):
     torch.manual_seed(0)
     block = nf.FDEBlock(Net(dtype=torch.float32), 0.7, learn_order=True, steps=2).eval()
@@ -99,8 +147,9 @@ def test_a_whole_solve_in_onnx(tmp_path):
         (nf.FDEBlock(Net(), 0.7, steps=5, t=torch.tensor([0.0, 1.0])), "order, t="),
         (nf.FDEBlock(Net(), 0.7).frozen(), "pass steps="),
         (nf.FDEBlock(Net(), 0.7, steps=5, method="trapezoid").frozen(), "explicit"),
+        (nf.FDEBlock(Net(), 0.7, steps=5, past=(torch.tensor([-1.0, 0.0]), U[:4].view(2, 2, 3))).frozen(), "past="),
     ],
-    ids=["order", "times", "tolerance", "implicit"],
+    ids=["order", "times", "tolerance", "implicit", "past"],
 )
 def test_what_cannot_be_exported_is_refused(block, match):
     with pytest.raises(nf.UnsupportedError, match=match):

@@ -45,6 +45,7 @@ def test_series_stand_side_by_side():
         ([([0.0, 1.0], [1.0, 2.0, 3.0])], InputError, "there are 2 times"),
         ([([0.0, 1.0], [1.0, 2.0]), ([0.0, 1.0], torch.ones(2, 2))], InputError, "different numbers of values"),
         ([([0.0, 1.0], [1.0, 2.0], [1.0, NAN])], InputError, "known at every time"),
+        ([([0.0, 1.0], [1.0, float("inf")])], InputError, "missing values by NaN"),
     ],
 )
 def test_what_is_no_series_is_refused(items, error, message):
@@ -64,11 +65,9 @@ def test_a_prediction_of_a_series_depends_on_that_series_alone(options):
     model = SequenceModel.of(series, latent=4, window=2.0, **options).double()
     together = model(series)
     assert together.shape == (12, max(len(s[0]) for s in series), 1)
-    longest = max(range(12), key=lambda k: float(series[k][0][-1] - series[k][0][0]))  # it decides the grid
     for k in (0, 5):
-        two = model([series[k], series[longest]])
         n = len(series[k][0])
-        torch.testing.assert_close(two[0, :n], together[k, :n])
+        torch.testing.assert_close(model([series[k]])[0], together[k, :n], rtol=1e-10, atol=1e-10)
 
 
 def test_it_learns_and_comes_back_from_a_file(tmp_path):
@@ -89,6 +88,29 @@ def test_it_learns_and_comes_back_from_a_file(tmp_path):
     later = torch.tensor([9.5, 10.0], dtype=torch.float64)
     torch.testing.assert_close(again.forecast(series, later), model.forecast(series, later))
     assert float(again.span) == float(model.span)
+    model.double().save(tmp_path / "model.pt")
+    exact = SequenceModel.load(tmp_path / "model.pt")
+    assert torch.equal(exact.forecast(series, later), model.forecast(series, later))
+    assert {p.dtype for p in exact.parameters()} == {torch.float64}
+    assert all(p.requires_grad for p in exact.parameters())
+
+
+def test_a_model_from_another_device_is_loaded_to_the_cpu(tmp_path, monkeypatch):
+    SequenceModel.of(waves(3)).save(tmp_path / "model.pt")
+    given, load = {}, torch.load
+    monkeypatch.setattr(torch, "load", lambda path, **options: given.update(options) or load(path, **options))
+    SequenceModel.load(tmp_path / "model.pt")
+    assert given == {"map_location": "cpu", "weights_only": True}
+
+
+def test_what_is_no_model_is_not_loaded(tmp_path):
+    (tmp_path / "notes.pt").write_text("hello")
+    torch.save({"state": {}}, tmp_path / "other.pt")
+    for name in ("notes.pt", "other.pt"):
+        with pytest.raises(InputError, match=name):
+            SequenceModel.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        SequenceModel.load(tmp_path / "none.pt")
 
 
 def test_a_forecast_is_the_prediction_at_times_without_values():
@@ -99,11 +121,32 @@ def test_a_forecast_is_the_prediction_at_times_without_values():
     torch.testing.assert_close(model([more])[0, -1:], model.forecast([series[1]], [9.5])[0])
 
 
+def test_digits_behind_an_offset_are_not_lost_in_silence():
+    """In float32, which a model has, 5 000 000 m and half a metre more are the same number."""
+    place = [(t, 5e6 + x.nan_to_num(0)) for t, x in waves(3)]
+    with pytest.raises(InputError, match=r"values\[:, 0\] vary by .* Subtract an offset"):
+        SequenceModel.of(place)
+    assert SequenceModel.of([(t, x - 5e6) for t, x in place]).values_scale > 0
+    assert SequenceModel.of([(t, 5e6 + 0 * x) for t, x in place]).values_scale == 1
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert float(SequenceModel.of(place).values_scale) == pytest.approx(
+            float(torch.cat([x for _, x in place]).std()), rel=0.1
+        )
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_what_a_model_was_not_made_for_is_refused():
     model = SequenceModel.of(waves(3))
     with pytest.raises(InputError, match="1 variables and 1 inputs"):
         model(waves(3, inputs=True))
     with pytest.raises(InputError, match="from the last one"):
         model.forecast(waves(3), [0.0])
+    for times in ([], 10.0):
+        with pytest.raises(InputError, match="at least one time"):
+            model.forecast(waves(3), times)
+    with pytest.raises(InputError, match="leave them out"):
+        model.loss([([0.0, 1.0], [NAN, NAN])])
     with pytest.raises(InputError, match="after its first"):
         model(Series(torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, 1)))

@@ -15,7 +15,7 @@ from neuralfde.operators import (
     grunwald_letnikov_derivative,
     riemann_liouville_derivative,
 )
-from neuralfde.operators.caputo import _l1_2_weights
+from neuralfde.operators.derivatives import _l1_2_weights
 from tests.stubs import F64, OPERATORS
 
 
@@ -61,6 +61,10 @@ def test_float32_keeps_its_dtype_and_its_digits(operator):
     assert got.dtype == torch.float32
     exact = operator(values.double(), 0.5, 1 / 512)
     torch.testing.assert_close(got.double(), exact, rtol=1e-7, atol=1e-7)
+
+
+def test_a_batch_may_be_empty(operator):
+    assert operator(torch.zeros(8, 0, 2, dtype=F64), 0.5, 0.1).shape == (8, 0, 2)
 
 
 def test_batch_equals_single(operator):

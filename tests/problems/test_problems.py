@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuralfde import fdeint
-from neuralfde.errors import InputError
+from neuralfde.errors import InputError, InputTypeError
 from neuralfde.problems import PROBLEMS, problem
 
 SECOND_ORDER = {"oscillation": "trapezoid", "xue-bai-system": "trapezoid", "variable": "trapezoid"}
@@ -26,7 +26,18 @@ def test_solutions_converge_to_the_known_answer(name):
         assert p.error((factor * fine - coarse) / (factor - 1)) < 0.65 * p.error(fine)
 
 
+@pytest.mark.parametrize("name", sorted(name for name in PROBLEMS if problem(name).smooth))
+def test_schemes_reach_their_full_order_where_the_solution_is_smooth(name):
+    """Order 2 of the trapezoid, order 1 of the schemes that derivatives of several orders need."""
+    p = problem(name)
+    method = p.options.get("method", "trapezoid")
+    errors = [p.error(solved(p, n, method=method)) for n in (160, 320)]
+    assert errors[0] < 1e-12 or math.log2(errors[0] / errors[1]) > {"gl": 0.9, "trapezoid": 1.7}[method]
+
+
 def test_names():
+    with pytest.raises(InputTypeError, match=r"no argument beta=\. The order of the derivative is order here"):
+        problem("relaxation", beta=0.5)
     with pytest.raises(InputError, match="Did you mean 'relaxation'"):
         problem("relaxaton")
 
@@ -57,6 +68,14 @@ def test_diethelm_ford_freed_table(order):
 def test_known_values_of_relaxation():
     for order, value in ((0.3, 0.456594408330), (0.5, 0.427583576156), (0.7, 0.399611978116), (0.9, 0.376066021425)):
         assert float(problem("relaxation", order=order).solution()) == pytest.approx(value, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["relaxation", "sir"])
+def test_a_solution_is_asked_for_at_one_time(name):
+    p = problem(name)
+    assert torch.equal(p.solution(torch.tensor(p.t)), p.solution())
+    with pytest.raises(InputError, match="must be one time"):
+        p.solution(torch.tensor([0.0, p.t]))
 
 
 def test_epidemic_keeps_its_total():

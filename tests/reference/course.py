@@ -5,6 +5,7 @@ As everywhere here, the formulas are written out: full matrices of weights, one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import cells
+from .limit import limited
 from .loop import implicit
 from .weights import Weights, graded, uniform
 from .window import observed
@@ -172,6 +174,8 @@ class Course:
         left, right = self.states[n], self.states[n + 1]
         if self.method not in RULES:
             return left + share * (right - left)
+        if self.method == "trapezoid":
+            return limited(self._integral(n, t), self.states, list(self.mesh), n, share)
         if self.method != "abm":
             return self._integral(n, t)
         a, b = left - self._integral(n, self.mesh[n]), right - self._integral(n + 1, self.mesh[n + 1])
@@ -208,7 +212,15 @@ SHARES = 0.5 - 0.5 * torch.cos((2 * torch.arange(4, dtype=torch.float64) + 1) * 
 
 def crossing(course: Course, value: Callable[[Tensor, Tensor], Tensor], n: int) -> tuple[Tensor, Tensor]:
     """When ``value(t, z)`` is zero behind node ``n``, and the state then, both differentiable."""
-    low, length = course.mesh[n], course.mesh[n + 1] - course.mesh[n]
+    low, high = course.mesh[n], course.mesh[n + 1]
+    jumps = [float(at) for at in course.jumps[0]] if course.jumps is not None else []
+    if any(-1e-15 <= at - float(x) <= 1.5 * SHORT * float(course.mesh[-1]) for at in jumps for x in (low, high)):
+        unit = 2.0 ** (math.floor(math.log2(float(high - low))) - 4)  # away from a jump, at multiples of this
+        low, high = (
+            torch.tensor(x, dtype=torch.float64)
+            for x in (math.ceil(float(low) / unit) * unit, math.floor(float(high) / unit) * unit)
+        )
+    length = high - low
     samples = torch.stack([course.at(low + length * s) for s in SHARES])
 
     def state(share: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 Slope = Callable[[int, Tensor], Tensor]
 
 # Fixed-point iterations; a contraction by 2/3 stands still to rounding by then.
-_MOST = 100
+_MOST = 2000
 
 
 def solve(f: Slope, initial: Sequence[Tensor], matrix: Tensor, stage: str, base: Tensor | None = None) -> list[Tensor]:

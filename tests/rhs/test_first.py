@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections import Counter, defaultdict, deque
 
@@ -355,6 +356,30 @@ def wrapped():
     return func
 
 
+def module_in_a_closure():
+    kept = [0]
+
+    class Counting(nn.Module):
+        def forward(self, t, z):
+            kept[0] += 1
+            return -z + 0.1 * kept[0]
+
+    return Counting()
+
+
+class ModuleOfAGlobal(nn.Module):
+    def forward(self, t, z):
+        global COUNT
+        COUNT += 1
+        return -z + 0.1 * COUNT
+
+
+class ObjectOfAGlobal:
+    def __call__(self, t, z):
+        TABLE["calls"] += 1
+        return -z + 0.1 * TABLE["calls"]
+
+
 IMPURE = {
     "a counter": (Attribute, "calls"),
     "a counter of a submodule": (Inside, "calls"),
@@ -395,6 +420,9 @@ IMPURE = {
     "a partial of an object": (partial_of_an_object, "calls|args|holder"),
     "a partial of a closure": (partial_of_a_closure, "calls"),
     "a wrapped closure": (wrapped, "calls|inner"),
+    "a closure of a module's class": (module_in_a_closure, "kept"),
+    "a global in a module": (ModuleOfAGlobal, "COUNT"),
+    "a global in an object's call": (ObjectOfAGlobal, "TABLE"),
 }
 
 
@@ -583,3 +611,57 @@ def test_looking_costs_no_copy_of_what_is_held():
 
     marks = marked(held_by(Large()))
     assert sum(len(repr(x)) for x in marks.values()) < 10_000
+
+
+# ---- hooks -----------------------------------------------------------------------------------------------------------
+
+
+class HalfGradient(nn.Module):
+    """The gradient of what ``act`` gets is halved, by hooks of the module."""
+
+    def __init__(self, hook):
+        super().__init__()
+        self.act = nn.Tanh()
+        hook(self.act)
+
+    def forward(self, t, z):
+        return -self.act(z)
+
+
+def after(module):
+    module.register_full_backward_hook(lambda m, gi, go: (gi[0] / 2,))
+
+
+def ahead(module):
+    module.register_full_backward_pre_hook(lambda m, go: (go[0] / 2,))
+
+
+def on_the_tensor(t, z):
+    found = torch.tanh(z)
+    if found.requires_grad:
+        found.register_hook(lambda g: g / 2)
+    return -found
+
+
+def through_a_helper(t, z):
+    return on_the_tensor(t, z)
+
+
+MODULE = HalfGradient(after)
+HOOKED = [HalfGradient(after), HalfGradient(ahead), lambda t, z: MODULE(t, z), on_the_tensor, through_a_helper]
+
+
+@pytest.mark.parametrize("func", HOOKED, ids=["after", "ahead", "in a closure", "on a tensor", "in a helper"])
+def test_hooks_on_gradients_act_in_every_step(func):
+    z = torch.ones(3, dtype=F64, requires_grad=True)
+    found = nf.solve(func, z, 1.0, 0.7, steps=40)
+    assert found.stats.stepper == "single"
+    (gradient,) = torch.autograd.grad(found.ys.sum(), z)
+
+    edges, slopes, state = torch.arange(41, dtype=F64) / 40, [], z
+    for n in range(1, 41):
+        slopes.append(func(None, state))
+        reach = (edges[n] - edges[:n]) ** 0.7 / math.gamma(1.7)
+        weights = reach - torch.cat([reach[1:], torch.zeros(1, dtype=F64)])
+        state = z + sum(w * v for w, v in zip(weights, slopes, strict=True))
+    assert relative(gradient, torch.autograd.grad(state.sum(), z)[0]) < 1e-12

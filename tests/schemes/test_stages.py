@@ -1,13 +1,26 @@
 """Implicit stages: neither the scale of a problem nor the samples beside one change its answer, on any path."""
 
 import itertools
+import math
 import re
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-from neuralfde import Banded, ConvergenceError, Dense, FixedPoint, Given, Krylov, Newton, NonFiniteError, fdeint, solve
+from neuralfde import (
+    AccuracyWarning,
+    Banded,
+    ConvergenceError,
+    Dense,
+    FixedPoint,
+    Given,
+    Krylov,
+    Newton,
+    NonFiniteError,
+    fdeint,
+    solve,
+)
 from neuralfde.door.names import METHODS
 from neuralfde.schemes import Jacobian, Linear
 from neuralfde.schemes.krylov import Plain
@@ -222,3 +235,99 @@ def test_every_row_that_acts_on_another_is_seen(samples):
         assert Jacobian(lambda z, by=by, on=on: torch.sin(z).index_add(0, torch.tensor([on]), z[[by]]), z).mixes(
             samples
         )
+
+
+@pytest.mark.parametrize("stepper", STEPPERS)
+@pytest.mark.parametrize("method", [name for name, scheme in METHODS.items() if not scheme.implicit])
+def test_unstable_steps_whose_result_is_finite_are_told_of(method, stepper):
+    z0 = torch.full((3, 2), 1e-6, dtype=F64)  # neither the scale nor the number of samples matters
+    stepper = stepper if METHODS[method].stages else "single"
+
+    def solved(rate, steps):
+        return fdeint(lambda t, z: -rate * z, z0, 1.0, 0.6, steps=steps, method=method, stepper=stepper)
+
+    with pytest.warns(AccuracyWarning, match="The step is unstable") as told:
+        assert solved(50.0, 10).abs().max() > 1.0
+    step = float(re.search(r"or step=([\d.e-]+) or less", str(told[0].message))[1])
+    assert solved(50.0, math.ceil(1 / step)).abs().max() < 1e-6
+    assert solved(-6.0, 500).abs().max() > 1e-3  # growth of the solution: nothing is said, and warnings are errors
+
+
+def growing(rate):
+    return lambda t, z: rate * z + 0.1 * torch.roll(z, 1, -1)
+
+
+LARGE = {"single": [3], "samples": [2, 3], "wide": [2000]}
+
+
+@pytest.mark.parametrize("state", LARGE)
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_a_step_that_is_too_long_for_the_growth_of_func_is_told_of(method, state):
+    """The stage has a solution, with the other sign: finite, far off, and not the one of the equation."""
+    z0, solver = torch.ones(LARGE[state], dtype=F64), None if state == "wide" else ["krylov", "auto"][len(method) % 2]
+    with pytest.warns(AccuracyWarning, match="no solution of the implicit stage continues the state") as told:
+        out = solve(growing(30.0), z0, 0.5, 0.6, steps=5, method=method, solver=solver)
+    assert "no solution continues the state" in out.stats.why
+    share = float(re.search(r"at most ([\d.e-]+) times", str(told[0].message))[1])
+    steps = int(5 * share ** (-1 / 0.6)) + 1  # as the warning says: then none is given, and warnings are errors
+    fdeint(growing(30.0), z0, 0.5 / steps, 0.6, steps=1, method=method, solver=solver)
+
+
+@pytest.mark.parametrize("start", [0.01, 0.5])
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_long_steps_to_a_rest_point_are_not_told_of(method, start):
+    z0 = torch.tensor([start, 2 * start], dtype=F64)
+    states = fdeint(lambda t, z: 50 * (z - z**3), z0, 1.0, 0.6, steps=10, method=method)
+    assert ((states.abs() - 1).abs() < 0.2).all()
+
+
+def left_over(func, z0, steps, **options):
+    """By how much the states miss ``z_n = z_0 + Σ_j w_{n-j} f(t_j, z_j)``, in the product rectangle rule."""
+    times = torch.linspace(0.0, 1.0, steps + 1, dtype=F64)
+    z = fdeint(func, z0, times, 0.7, steps=steps, method="predictor-implicit", **options)
+    k = torch.arange(steps + 1.0, dtype=F64) ** 0.7 * steps**-0.7 / math.gamma(1.7)
+    v = torch.stack([func(t, x) for t, x in zip(times[1:], z[1:], strict=True)])
+    lag = torch.arange(steps)[:, None] - torch.arange(steps)
+    return float((z[1:] - z0 - torch.where(lag >= 0, k.diff()[lag], 0.0) @ v).abs().max())
+
+
+@pytest.mark.parametrize("solver", ["auto", "dense", "krylov", FixedPoint(max_iter=2000)])
+@pytest.mark.parametrize("stepper", STEPPERS)
+@pytest.mark.parametrize("root", [torch.sqrt, lambda z: z.abs().sqrt(), lambda z: z.sign() * z.abs() ** (1 / 3)])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_stage_leaves_a_point_where_func_has_no_derivative(size, root, stepper, solver):
+    assert left_over(lambda t, z: 1 + root(z), torch.zeros(size, dtype=F64), 10, stepper=stepper, solver=solver) < 1e-13
+
+
+@pytest.mark.parametrize("stepper", ["single", "auto"])
+def test_a_stage_that_falls_far_is_solved_or_refused(stepper):
+    """Differences over a first guess of -1e12 said nothing about the state 3, at which the iteration then stood."""
+    z0 = torch.tensor([3.0], dtype=F64)
+    with pytest.raises(ConvergenceError, match=r"max_iter"):
+        left_over(lambda t, z: -torch.exp(10 * z), z0, 10, stepper=stepper)
+    assert left_over(lambda t, z: -torch.exp(10 * z), z0, 10, stepper=stepper, solver=Newton(max_iter=100)) < 1e-13
+
+
+def test_an_adjoint_goes_on_where_the_first_update_happens_to_be_exact():
+    """The loss moves the first number alone, for which an older matrix is right; the others follow from it."""
+
+    def func(t, z):
+        x, y = z[:1], z[1:]
+        return torch.cat([-0.6 * x - 0.1 * y.sum(), -0.6 * torch.sin(y) * x])
+
+    def gradient(solver):
+        z0 = torch.tensor([-0.0163, 0.7099, 0.6703], dtype=F64, requires_grad=True)
+        times = 0.05 * torch.linspace(0, 1, 4, dtype=F64) ** 2
+        x = fdeint(func, z0, times, 0.75, grid=times, method="predictor-implicit", stepper="single", solver=solver)
+        weights = torch.tensor([-0.3202191871675131, 0.06037087529082941, -0.5019059048488899, 0.8399561757147394])
+        return torch.autograd.grad((weights * x[:, 0]).sum(), z0)[0]
+
+    assert (gradient("auto") - gradient("fixed-point")).abs().max() < 1e-15
+
+
+def test_a_stage_that_autocast_leaves_too_few_digits_for_says_so():
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).requires_grad_(False)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ConvergenceError) as told:
+        fdeint(lambda t, z: 5 * net(z), torch.ones(3, 2), 1.0, 0.6, steps=5, method="trapezoid")
+    assert "Autocast evaluates func in torch.bfloat16" in " ".join(told.value.__notes__)

@@ -1,6 +1,8 @@
 """Solves compose: second derivatives, forward mode, ``torch.func`` and vmap over every scheme and history."""
 
+import contextlib
 import importlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -100,6 +102,16 @@ def test_derivatives_in_the_order(method):
     orders = torch.tensor([0.35, 0.6, 0.9], dtype=F64)
     mapped = torch.func.vmap(torch.func.grad(of_order))(orders)
     torch.testing.assert_close(mapped, torch.stack([first(b) for b in orders]), rtol=1e-10, atol=1e-11)
+
+
+def test_orders_of_solves_with_exponentials_are_mapped():
+    def end(b):
+        return nf.fdeint(lambda t, z: torch.sin(z) - z * t, Z, 1.0, b, steps=70, history=nf.Exponentials(tol=1e-9))
+
+    orders = torch.tensor([0.35, 0.6, 0.9], dtype=F64)
+    mapped = torch.func.vmap(torch.func.jacrev(end))(orders)
+    expected = torch.stack([torch.func.jacrev(end)(b) for b in orders])
+    torch.testing.assert_close(mapped, expected, rtol=1e-7, atol=1e-8)
 
 
 def of_order(order, z, method="predictor"):
@@ -547,3 +559,175 @@ def test_the_mittag_leffler_function_composes(x):
     torch.testing.assert_close(torch.func.grad(f)(x), known)
     twice = torch.func.jacfwd(torch.func.jacfwd(f))(x)
     torch.testing.assert_close(twice, torch.autograd.functional.hessian(f, x), rtol=1e-8, atol=1e-8)
+
+
+class NormAndField(torch.nn.Module):
+    """Layer norm: the derivative of its forward mode, which PyTorch makes, is not that of its gradient."""
+
+    def forward(self, t, z, a):
+        return torch.nn.functional.layer_norm(z, z.shape[-1:]) @ a - z
+
+
+def held_back(t, z, a):
+    with torch.no_grad():
+        factor = torch.tanh(z)  # a constant for gradients, but not for forward mode
+    return -factor * (z @ a)
+
+
+def recomputed(t, z, a):
+    return torch.utils.checkpoint.checkpoint(lambda z: torch.sin(z @ a) - z, z, use_reentrant=False)
+
+
+@pytest.mark.parametrize("func", [NormAndField(), held_back, recomputed], ids=["norm", "no_grad", "checkpoint"])
+@pytest.mark.parametrize("start", [[0.8, -0.3, 0.4], [1.0, 1.0, 1.0]], ids=["any", "equal numbers"])
+def test_second_derivatives_are_those_of_a_loop_where_forward_mode_differs(func, start):
+    start = torch.tensor(start, dtype=F64)
+    matrix = torch.tensor([[-0.5, 0.3, 0.2], [0.1, -0.8, 0.0], [0.4, 0.2, -0.3]], dtype=F64)
+
+    def by_library(z, a):
+        return (nf.fdeint(func, z, 1.0, 0.7, steps=5, args=(a,)) ** 2 * torch.arange(1, z.numel() + 1)).sum()
+
+    def by_loop(z, a):
+        edges = torch.arange(6, dtype=F64) / 5
+        slopes, state = [], z
+        for n in range(1, 6):
+            slopes.append(func(edges[n - 1], state, a))
+            reach = (edges[n] - edges[:n]) ** 0.7 / math.gamma(1.7)
+            weights = reach - torch.cat([reach[1:], torch.zeros(1, dtype=F64)])
+            state = z + sum(w * v for w, v in zip(weights, slopes, strict=True))
+        return (state**2 * torch.arange(1, z.numel() + 1)).sum()
+
+    def second(loss):
+        x = [start.clone().requires_grad_(), matrix.clone().requires_grad_()]
+        first = torch.autograd.grad(loss(*x), x, create_graph=True)
+        return torch.autograd.grad(sum((g**2).sum() for g in first), x)
+
+    torch.testing.assert_close(second(by_library), second(by_loop), rtol=1e-9, atol=1e-9)
+    if func is not recomputed:  # which torch.func does not have
+        hessians = [torch.func.hessian(loss)(start, matrix) for loss in (by_library, by_loop)]
+        torch.testing.assert_close(*hessians, rtol=1e-9, atol=1e-9)
+
+
+class Rated(nn.Module):
+    def __init__(self, normed):
+        super().__init__()
+        self.rate, self.normed = nn.Parameter(torch.tensor(0.8, dtype=F64)), normed
+
+    def forward(self, t, z, a):
+        z = torch.sin(a * self.rate * z)
+        return nn.functional.layer_norm(z, z.shape[-1:]) if self.normed else z
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("method", ["predictor", "trapezoid", "imex"])
+def test_an_input_may_be_computed_from_another(normed, method):
+    """What flows through the one is no part of the gradient of the other, however the second derivative is found."""
+    func, start = Rated(normed), torch.tensor([0.8, -0.3, 0.4], dtype=F64)
+
+    def loss(rate):
+        given = {"method": method, "args": (rate,)} | (
+            {"linear": -rate * torch.eye(3, dtype=F64)} if method == "imex" else {}
+        )
+        return (nf.fdeint(func, start * rate, 1.0, 0.6 + 0.1 * rate, steps=6, **given) ** 2 * start).sum()
+
+    def gradient(value, **given):
+        with torch.no_grad():
+            func.rate.fill_(value)
+        return torch.autograd.grad(loss(func.rate), func.rate, **given)[0]
+
+    expected, again = gradient(0.8), gradient(0.8, create_graph=True)
+    torch.testing.assert_close(again, expected, rtol=1e-11, atol=1e-11)
+    (second,) = torch.autograd.grad(again, func.rate)
+    by = (gradient(0.8 + 1e-5) - gradient(0.8 - 1e-5)) / 2e-5
+    torch.testing.assert_close(second, by, rtol=1e-6, atol=1e-7)
+    many = gradient(0.8, grad_outputs=torch.ones(2, dtype=F64), is_grads_batched=True)
+    torch.testing.assert_close(many, expected.expand(2), rtol=1e-11, atol=1e-11)
+
+
+def test_an_input_computed_from_a_tensor_that_only_a_function_holds_is_refused():
+    rate = torch.tensor(0.8, dtype=F64, requires_grad=True)
+
+    def func(t, z):
+        return nn.functional.layer_norm(rate * z, z.shape)
+
+    for start in (Z, Z * rate):
+        z = nf.fdeint(func, start, 1.0, 0.7, steps=4, params=[rate])
+        torch.autograd.grad(z[0], rate, retain_graph=True)
+        if start is Z:
+            torch.autograd.grad(z[0], rate, create_graph=True)
+            continue
+        with pytest.raises(nf.UnsupportedError, match="computed from a tensor of params="):
+            torch.autograd.grad(z[0], rate, create_graph=True)
+
+
+def test_reverse_mode_twice_with_a_matrix_on_the_left():
+    """The slope of a mapped state has then other strides than the state."""
+
+    def loss(z):
+        return (nf.fdeint(lambda t, z: torch.tanh(A @ z) - z, z, 1.0, 0.7, steps=20) ** 2).sum()
+
+    z = torch.linspace(-1, 1, A.shape[1], dtype=F64)
+    torch.testing.assert_close(torch.func.jacrev(torch.func.jacrev(loss))(z), torch.func.hessian(loss)(z))
+
+
+def delayed(rate, z, t=1.0):
+    """Solved operation by operation, since it has a delay."""
+    return nf.fdeint(lambda t, z, before: rate * z - z**3 + 0 * before, z, t, 0.8, steps=8, method="bdf2", lags=t)
+
+
+@pytest.mark.parametrize("transform", ["vmap", "jvp"])
+def test_stages_inside_a_transform_are_solved_however_far_they_fall(transform):
+    z, step = torch.tensor([50.0, -5000.0], dtype=F64), 1e-2
+    if transform == "vmap":
+        both = torch.stack([z, 0.01 * z])
+        found, expected = torch.func.vmap(partial(delayed, 0.0))(both), [delayed(0.0, x) for x in both]
+        torch.testing.assert_close(found, torch.stack(expected))
+    else:
+        found, moved = torch.func.jvp(partial(delayed, 0.0), (z,), (torch.ones_like(z),))
+        by = (delayed(0.0, z + step) - delayed(0.0, z - step)) / (2 * step)
+        torch.testing.assert_close(found, delayed(0.0, z))
+        torch.testing.assert_close(moved, by, rtol=1e-6, atol=0)
+
+
+def test_stages_of_several_solutions_are_refused_inside_a_transform():
+    z = torch.tensor([0.1], dtype=F64)
+    assert delayed(5.0, z, 8.0) > 2
+    with pytest.raises(nf.errors.ConvergenceError, match="several solutions"):
+        torch.func.vmap(partial(delayed, 5.0, t=8.0))(z[None])
+
+
+@pytest.mark.parametrize("way", ["jvp", "jacfwd", "jvp of jvp", "hessian", "jvp of grad", "double backward"])
+@pytest.mark.parametrize("method", ["predictor", "trapezoid"])
+def test_tangents_that_pytorch_shares_with_what_func_writes_to_are_not_changed(way, method):
+    """``empty_like(z).copy_(w)`` has the tangent of ``w`` itself, if ``w`` is expanded; ``mul_`` then writes to it."""
+
+    def shared(t, z, w):
+        y = torch.empty_like(z)
+        y.copy_(w)
+        y.mul_(2.0)
+        return y * z * 0.1 - z
+
+    z0, w = torch.tensor([[1.0, 2.0]], dtype=F64), torch.tensor([0.3, 0.4], dtype=F64)
+
+    def derivative(func, u):
+        def solution(w):
+            return nf.fdeint(func, z0, 1.0, 0.6, steps=5, method=method, args=(w,)).square().sum()
+
+        if way == "double backward":
+            x = w.clone().requires_grad_()
+            (g,) = torch.autograd.grad(solution(x), x, create_graph=True)
+            return torch.autograd.grad(g.square().sum(), x)[0]
+        jvp, grad = torch.func.jvp, torch.func.grad
+        return {
+            "jvp": lambda: jvp(solution, (w,), (u,))[1],
+            "jacfwd": lambda: torch.func.jacfwd(solution)(w),
+            "jvp of jvp": lambda: jvp(lambda x: jvp(solution, (x,), (torch.ones_like(u),))[1], (w,), (u,))[1],
+            "hessian": lambda: torch.func.hessian(solution)(w),
+            "jvp of grad": lambda: jvp(grad(solution), (w,), (u,))[1],
+        }[way]()
+
+    u = torch.tensor([1.0, 0.5], dtype=F64)
+    want = derivative(lambda t, z, w: 2.0 * w * z * 0.1 - z, u.clone())
+    with contextlib.suppress(nf.errors.UnsupportedError):
+        assert torch.allclose(derivative(shared, u), want, rtol=1e-10)
+    assert u.tolist() == [1.0, 0.5]

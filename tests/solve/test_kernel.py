@@ -1,6 +1,5 @@
 """Whole blocks of steps in one kernel against single steps: on a GPU, or interpreted in a process of their own."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from torch import nn
 
 import neuralfde as nf
 from neuralfde.solve.steppers import kernel
-from neuralfde.solve.steppers.kernel import prepare, trace
+from neuralfde.solve.steppers.kernel import prepare
 from tests.caching import counted
 from tests.interpreted import INTERPRETED, by_kernels, run_interpreted
 from tests.matrix.cases import Case
@@ -395,6 +394,26 @@ def test_a_function_that_makes_constants_anew_is_traced_every_time(monkeypatch):
         assert len(found) > before
 
 
+class Ranked(nn.Module):
+    """Features in an order that scores say, and a mask made of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate = nn.Parameter(draw(3))
+        self.register_buffer("score", draw(3, seed=1))
+
+    def forward(self, t, z):
+        return torch.where(self.score > 0, -z, z)[..., self.score.argsort()] * self.rate
+
+
+@by_kernels
+def test_indices_made_of_numbers_that_change_are_part_of_another_kernel():
+    func = Ranked()
+    for _ in range(3):
+        compare(func, draw(4, 3), steps=2)
+        func.score.data.neg_()
+
+
 CELLS = [
     Case("predictor", "kernel", "full", "device", "graded", 6, 3, "nodes"),
     Case("abm", "kernel", "full", "device", "variable", 6, 3, "end"),
@@ -440,57 +459,6 @@ def test_other_functions_take_other_steps(what, why):
 def test_implicit_schemes_take_other_steps():
     stats = gradients(Does(torch.sin), draw(4, 3), "kernel", method="trapezoid")[1]
     assert "not kernel: an implicit stage" in stats.why
-
-
-class Captured:
-    """Stands for a kernel: keeps what it was launched with, and compiles that for an H200, which needs none."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __getitem__(self, grid):
-        return self
-
-    def __call__(self, *args, num_warps, num_stages=1, enable_fp_fusion=True, **fixed):
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource, compile
-
-        kinds = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int64: "*i64"}
-        names = self.function.arg_names
-        signature = {
-            n: kinds[x.dtype] if isinstance(x, torch.Tensor) else "i32" for n, x in zip(names, args, strict=False)
-        }
-        source = ASTSource(self.function, {**signature, **dict.fromkeys(fixed, "constexpr")}, fixed)
-        options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": enable_fp_fusion}
-        self.size = len(compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["cubin"])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED or sys.platform != "linux", reason="compiles what is interpreted elsewhere")
-def test_compiles_for_a_gpu(monkeypatch):
-    kernels, compiled = {}, prepare._compiled
-
-    def captured(source):
-        found = compiled(source)
-        kernels.update({name: Captured(found[name]) for name in ("forward", "replay", "backward")})
-        return kernels
-
-    from neuralfde.solve.steppers.kernel import functions
-
-    for name in ("near_pairs", "far_pairs"):
-        kernels[name] = Captured(getattr(functions, name))
-        monkeypatch.setattr(functions, name, kernels[name])
-    monkeypatch.setattr(prepare, "_compiled", captured)
-    monkeypatch.setattr(kernel, "why_not_here", lambda like: None)
-    monkeypatch.setattr(trace, "KERNEL_NUMBERS", 8)  # tiles, although it is small
-    func = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
-    order = torch.tensor(0.6, dtype=F64, requires_grad=True)
-    options = {"params": list(func.parameters()), "history": "exponentials", "check_finite": False}
-    with contextlib.suppress(nf.ChangedFunctionError):  # nothing was computed
-        nf.fdeint(
-            lambda t, z: func(z), torch.ones(5, 3), 1.0, order, steps=40, stepper="kernel", **options
-        ).sum().backward()
-    assert min(kernels[name].size for name in kernels) > 0
 
 
 SOURCE = """

@@ -225,7 +225,7 @@ def test_a_wide_state_is_iterated_where_that_is_asked_for(together):
     def run(stepper):
         return nf.solve(lambda t, z: -z, torch.ones(200, dtype=F64), 1.0, 0.7, steps=127, stepper=stepper)
 
-    assert run("auto").stats.stepper == "single"
+    assert run("auto").stats.stepper == "recorded"
     assert "a state of 200 elements" in run("auto").stats.why
     assert not together
     found = run("picard")
@@ -431,7 +431,7 @@ def test_graded_grids_stored_rows_and_orders_of_their_own(method, options):
 def test_steps_that_are_single_forward_are_taken_together_backward(together, pulled, method, storage):
     func, options = TimeNet(), {"method": method, "storage": storage, "history": nf.Window(90)}
     z0 = torch.randn(30, 3, dtype=F64, generator=torch.Generator().manual_seed(2))
-    found = gradients(func, "auto", z0, **options)
+    found = gradients(func, nf.Single(jacobians=True, iterated=True), z0, **options)
     assert not together
     assert sum(pulled) == 151
     assert relative(found, gradients(func, "single", z0, **options)) < 1e-12
@@ -574,7 +574,7 @@ def test_steps_that_are_stiff_at_first_are_taken_together_later(together):
     assert relative(found, run("single")) < 1e-11
 
 
-@pytest.mark.parametrize("stepper", ["picard", "auto"])
+@pytest.mark.parametrize("stepper", ["picard", nf.Single(jacobians=True)])
 @pytest.mark.parametrize("method", ["predictor", "abm", nf.ABM(corrections=2)])
 def test_samples_of_few_numbers_are_pulled_back_by_their_jacobians(monkeypatch, method, stepper):
     seen, by_samples, order = [], whole_blocks.by_samples, torch.tensor(0.7, dtype=F64, requires_grad=True)
@@ -594,7 +594,7 @@ def test_samples_of_few_numbers_are_pulled_back_by_their_jacobians(monkeypatch, 
     assert all(relative(a, b) < 1e-12 for a, b in zip(found, run("single"), strict=True))
 
 
-@pytest.mark.parametrize("stepper", ["picard", "auto"])
+@pytest.mark.parametrize("stepper", ["picard", nf.Single(jacobians=True)])
 def test_samples_that_begin_to_see_each_other_are_noticed(stepper):
     """The second sample follows the square of the first, which is at rest in the last block."""
     count = 4 if stepper == "picard" else 40

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import neuralfde as nf
 
@@ -195,3 +196,36 @@ def test_noise_in_threads_gives_the_gradients_of_each_solve_alone():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_state_that_settles_is_noticed_at_the_first_steps():
+    """The power iteration of spectral norm moves on with every call, and late values agree to single precision."""
+    torch.manual_seed(0)
+    layer = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+    out = nf.fdeint(Holding(layer), torch.randn(3, 4), 1.0, 0.7, steps=10)
+    with pytest.raises(nf.ChangedFunctionError, match="keeps state"):
+        out.sum().backward()
+
+
+class Holding(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, t, z):
+        return self.layer(z)
+
+
+@pytest.mark.parametrize("adjoint", ["exact", "direct"])
+def test_weights_that_a_call_computes_and_keeps_are_its_own(adjoint):
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3, dtype=F64)
+    prune.random_unstructured(layer, "weight", 0.5)
+    out = nf.fdeint(Holding(layer), Z, 1.0, 0.7, steps=10, adjoint=adjoint)
+    (found,) = torch.autograd.grad(out.sum(), layer.weight_orig)
+    free = (layer.weight_orig * layer.weight_mask).detach().requires_grad_()
+    out = nf.fdeint(
+        lambda t, z, a: nn.functional.linear(z, a, layer.bias.detach()), Z, 1.0, 0.7, steps=10, args=(free,)
+    )
+    (expected,) = torch.autograd.grad(out.sum(), free)
+    torch.testing.assert_close(found, expected * layer.weight_mask, rtol=1e-12, atol=1e-14)

@@ -125,3 +125,19 @@ def test_what_series_cannot_be_is_refused(change, message):
     given = {"z0": torch.ones(2, 2), "t": torch.tensor([[0.0, 1.0], [0.0, 0.7]]), "order": 0.5, "steps": 10} | change
     with pytest.raises(InputError, match=message):
         nf.fdeint(lambda s, z: -z if isinstance(z, torch.Tensor) else tuple(-x for x in z), **given)
+
+
+@pytest.mark.parametrize(
+    "way", [{"steps": 10}, {"steps": 10, "grading": 2.0}, {"steps": 10, "history": "exponentials"}]
+)
+@pytest.mark.parametrize("method", ["predictor", "trapezoid"])
+def test_times_in_float32_meet_the_grid_points_that_they_mean(way, method):
+    """Just after a grid point a solution of small order is already far from there."""
+    times = (torch.arange(11, dtype=F64) / 10) ** way.get("grading", 1.0)
+    start = torch.ones(2, 1, dtype=F64)
+
+    def solve(t):
+        return nf.fdeint(lambda t, z: torch.cos(t) - z, start, t, 0.1, method=method, **way)
+
+    found = solve(torch.stack([times, times]).float())
+    torch.testing.assert_close(found, solve(times), rtol=1e-12, atol=1e-12)

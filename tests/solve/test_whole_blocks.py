@@ -9,6 +9,9 @@ import neuralfde as nf
 from neuralfde.solve.steppers.whole_blocks import WholeBlocks
 from tests.stubs import F64, relative
 
+#: Single steps forward, and blocks of them at once backward.
+AT_ONCE = nf.Single(jacobians=True, iterated=True)
+
 
 class Net(nn.Module):
     """A network of time and state; ``branch`` makes it look at a value, which cannot be vectorised."""
@@ -44,6 +47,7 @@ def gradients(func, adjoint, t=3.0, storage="device", history="full", order=0.7,
     z0 = torch.randn(10, 8, dtype=F64, requires_grad=True)
     u = torch.randn(8, dtype=F64, requires_grad=True)
     order = torch.tensor(order, dtype=F64, requires_grad=True)
+    options = {"stepper": AT_ONCE if adjoint == "exact" else "auto", **options}
     y = nf.fdeint(
         func, z0, t, order, steps=steps, args=(u,), adjoint=adjoint, storage=storage, history=history, **options
     )
@@ -107,11 +111,11 @@ def test_what_is_not_the_same_when_it_is_vectorised_is_pulled_step_by_step(used,
 
 
 def test_a_func_that_counts_its_calls_is_pulled_step_by_step(used):
-    gradients(Counting(), "exact")
+    gradients(Counting(), "exact", stepper="auto")
     assert not used
 
 
-@pytest.mark.parametrize("options", [{"steps": 10}, {"stepper": "single"}], ids=str)
+@pytest.mark.parametrize("options", [{"steps": 10, "stepper": "auto"}, {"stepper": "single"}], ids=str)
 def test_few_steps_and_those_that_are_asked_for_are_pulled_step_by_step(used, options):
     gradients(Net(), "exact", **options)
     assert not used

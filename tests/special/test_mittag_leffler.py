@@ -97,6 +97,16 @@ def test_beta_far_from_one(beta):
             assert abs(got - exact) <= 1e-12 * reference.size(zi, alpha, beta), (zi, alpha)
 
 
+@pytest.mark.parametrize("beta", [12.0, 14.0, 15.999, 16.0])
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 0.5, 0.9, 1.3])
+def test_poles_too_far_for_a_contour_around_them_and_large_beta(alpha, beta):
+    for share in (0.38, 0.42, 0.46, 0.498, 0.51):  # of β is |z|^{1/α}
+        z = (share * beta) ** alpha
+        exact = reference.mittag_leffler(z, alpha, beta)
+        got = float(mittag_leffler(torch.tensor(z, dtype=F64), alpha, beta))
+        assert abs(got - exact) <= 3e-12 * abs(exact), (z, got, exact)
+
+
 @pytest.mark.parametrize("eps", [1e-3, 1e-6, 1e-9, 1e-12, 1e-15])
 def test_relative_accuracy_where_the_algebraic_part_nearly_vanishes(eps):
     z = torch.tensor([-1.0, -4.0, -9.0, -16.0, -25.0, -33.0, -60.0, -1e3, -1e8], dtype=F64)

@@ -67,6 +67,7 @@ EXAMPLES = (
     "neuralfde run graph-cost --graph products --batches 10000,20000,80000",
     "neuralfde run graph-cost --graph products --largest exact --cap-gib 24",
 )
+COLUMNS = ("graph", "variant", "adjoint", "storage", "training_s", "training_mib", "inference_s")
 
 #: seconds and MB: inference, training; adj-F-GRAND then F-GRAND
 PAPER: dict[tuple[str, str, str], tuple[float, float, float, float]] = {

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neuralfde.errors import InputError
-from neuralfde.models.csr import bags_of
+from neuralfde.models.csr import Kept, bags_of
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.graph import FGrand
 from neuralfde.models.message_passing import (
@@ -170,8 +170,7 @@ class FGrandEnsemble(nn.Module):
         if block.learn_order:  # the members' own numbers, to the last digit
             raw = torch.stack([m.block.raw_order.detach() for m in members])
             self.block.raw_order = nn.Parameter(raw.view(-1, 1, 1))
-        self._prepared: tuple[Tensor, Graph] | None = None
-        self._bags: tuple[Tensor, Graph, Tensor] | None = None
+        self._prepared, self._bags = Kept(), Kept()
 
     def rate(self, name: str) -> float | Tensor:
         """The probability of one of the dropouts that all members share, or each member's own, ``(S,)``."""
@@ -200,9 +199,7 @@ class FGrandEnsemble(nn.Module):
         if not x.is_sparse:
             dropped = drop(x.expand(self.size, nodes, features), self.rate("input_dropout"), self.training)
             return self.normed(torch.baddbmm(self.encoder_bias[:, None], self.drop_nodes(dropped), self.encoder.mT))
-        if self._bags is None or self._bags[0] is not x:
-            self._bags = (x, *bags_of(x, self.size))
-        _, bags, entries = self._bags
+        bags, entries = self._bags.of(x, bags_of, self.size)
         values = drop(entries, self.rate("input_dropout"), self.training).reshape(-1)
         sums = sums_of(bags, values, self.encoder.mT.reshape(self.size * features, -1))
         each = sums[: self.size * nodes].view(self.size, nodes, -1)
@@ -220,9 +217,11 @@ class FGrandEnsemble(nn.Module):
         return x * drop(x.new_ones(*x.shape[:2], 1), rate, self.training)
 
     def prepare(self, edge_index: Tensor, nodes: int) -> Graph:
-        """``S`` copies of the graph side by side, kept for the next call with the same ``edge_index``."""
-        if self._prepared is None or self._prepared[0] is not edge_index:
-            shift = nodes * torch.arange(self.size, device=edge_index.device)[:, None]
-            copies = torch.stack([(edge_index[k] + shift).view(-1) for k in range(2)])
-            self._prepared = (edge_index, Graph.from_edge_index(copies, self.size * nodes, self.loops))
-        return self._prepared[1]
+        """See ``copies``; kept for the next call with the same ``edge_index``."""
+        return self._prepared.of(edge_index, self.copies, nodes)
+
+    def copies(self, edge_index: Tensor, nodes: int) -> Graph:
+        """``S`` copies of the graph side by side."""
+        shift = nodes * torch.arange(self.size, device=edge_index.device)[:, None]
+        copies = torch.stack([(edge_index[k] + shift).view(-1) for k in range(2)])
+        return Graph.from_edge_index(copies, self.size * nodes, self.loops)

@@ -23,6 +23,7 @@ EXAMPLES = (
     "neuralfde run image-adjoints                       the digits, on a CPU",
     "neuralfde run image-adjoints --dataset mnist --data DIR --epochs 3",
 )
+COLUMNS = ("variant", "seed", "test_accuracy", "best_epoch", "order", "seconds")
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"adjoint": "paper"},
     "exact": {"adjoint": "exact"},

@@ -32,6 +32,7 @@ EXAMPLES = (
     "neuralfde run image-cost --dataset fashion-mnist",
     "neuralfde run image-cost --horizons 20,200 --variants exact,paper",
 )
+COLUMNS = ("dataset", "variant", "T", "train_seconds", "train_mib", "inference_seconds", "inference_mib")
 SETTINGS: dict[str, tuple[float, tuple[int, ...]]] = {
     "mnist": (0.5, (1, 5, 10, 20, 30, 40, 50, 60, 70, 100, 200)),
     "fashion-mnist": (0.3, (1, 10, 20, 30, 40, 50, 60, 70, 100, 170)),

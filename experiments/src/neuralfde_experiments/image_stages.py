@@ -37,14 +37,15 @@ COMMON: dict[str, Any] = {
 LARGE: dict[str, Any] = {**COMMON, "epochs": 25, "batch_size": 256, "lr": 3e-3, "ema": 0.998, "width": 24, "pad": 2}
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
-        **COMMON, "epochs": 5, "batch_size": 64, "lr": 4e-3, "ema": 0.95, "width": 8, "augment": "affine", "pad": 1,
-        "threads": 1, "target": 90.0,
+        **COMMON, "epochs": 15, "batch_size": 64, "lr": 4e-3, "ema": 0.95, "width": 8, "augment": "affine", "pad": 1,
+        "threads": 1, "target": 95.0,
     },
     "mnist": {**LARGE, "augment": "affine+crop", "target": 99.5},
     "fashion-mnist": {**LARGE, "augment": "flip+crop", "target": 93.5},
 }  # fmt: skip
-#: The targets of exact gradients: points of accuracy below direct differentiation, and share of its memory.
-NEAR, SMALL = 0.3, 0.35
+#: The targets of exact gradients: points of accuracy below direct differentiation, and share of its memory. Between
+#: two trainings whose gradients agree to rounding, 355 test images (digits) leave a standard error of 1 point.
+NEAR, SMALL = {"digits": 2.0, "mnist": 0.3, "fashion-mnist": 0.3}, 0.35
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
     if report.wants_figures:
         report.figure(f"image-stages-{config.dataset}", figure(rows))
     if config.target > 0 or (config.epochs == 0 and config.limit == 0):
-        judge(report, rows, filled.target)
+        judge(report, rows, filled.target, NEAR[filled.dataset])
     return rows
 
 
@@ -108,13 +109,13 @@ def mean(rows: Sequence[Row], adjoint: str, field: str) -> float | None:
     return statistics.fmean(numbers) if numbers and len(numbers) == len(found) else None
 
 
-def judge(report: Report, rows: Sequence[Row], target: float) -> None:
-    """Report whether exact gradients are as good as direct ones, with less memory."""
+def judge(report: Report, rows: Sequence[Row], target: float, near: float) -> None:
+    """Report whether exact gradients are as good as direct ones up to ``near`` points, with less memory."""
     exact, direct = (mean(rows, name, "test_accuracy") for name in ("exact", "direct"))
     if exact is not None:
         report.verdict(f"exact: at least {target:g} %", exact >= target, f"mean {exact:.2f} %")
     if exact is not None and direct is not None:
-        report.verdict(f"within {NEAR} of direct", exact >= direct - NEAR, f"{exact - direct:+.2f}")
+        report.verdict(f"within {near} of direct", exact >= direct - near, f"{exact - direct:+.2f}")
     memory = [mean(rows, name, "step_mib") for name in ("exact", "direct")]
     if memory[0] and memory[1]:
         share = memory[0] / memory[1]
@@ -137,22 +138,23 @@ def markdown(rows: Sequence[Row]) -> str:
         base = mean([r for r in rows if (r["dataset"], r["order"]) == (dataset, order)], "direct", "step_mib")
         share = f"{mib / base:.2f}" if mib and base else "–"
         cosines = [c["cosines"].values() for c in own[0]["curve"] if c.get("cosines")]
-        ends = [" ".join("–" if x is None else f"{x:.2f}" for x in c) for c in (*cosines[:1], *cosines[-1:])]
+        ends = [" ".join("–" if x is None else f"{x:.2f}" for x in c) for c in (*cosines[:1], *cosines[1:][-1:])]
         body.append(
             [
                 dataset,
                 f"{order:g}",
                 f"`{adjoint}`",
                 len(own),
+                f"{own[0]['epochs']:g}",
                 shown,
                 f"{mib:.0f}" if mib else "–",
                 share,
-                *(ends or ["–", "–"]),
+                *[*ends, "–", "–"][:2],
             ]
         )
-    head = ("images", "β", "adjoint", "seeds", "test accuracy, %", "training step, MiB", "/ direct",
+    head = ("images", "β", "adjoint", "seeds", "epochs", "test accuracy, %", "training step, MiB", "/ direct",
             "cosines, first epoch", "cosines, last")  # fmt: skip
-    return tables.markdown(head, body, numbers=6)
+    return tables.markdown(head, body, numbers=7)
 
 
 def figure(rows: Sequence[Row]) -> Any:

@@ -47,6 +47,7 @@ EXAMPLES = (
     "neuralfde run images --learn-order --tensorboard runs/order",
     "torchrun --nproc-per-node 4 -m neuralfde run images --dataset mnist",
 )
+COLUMNS = ("dataset", "seed", "test_accuracy", "best_epoch", "order", "epochs", "seconds")
 #: The values of fields that are left at 0 (or empty, or as in UNSET): the settings that were measured.
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {

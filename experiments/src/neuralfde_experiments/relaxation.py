@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from torch import Tensor
 from neuralfde.cli.experiment import Options, Report, Row, option
 from neuralfde.cli.table_file import read_table
 from neuralfde.errors import InputError
-from neuralfde.fitting import CurveFit, fit_curve
+from neuralfde.fitting import CurveFit, FitWarning, fit_curve
 
 from .processes import Processes
 
@@ -96,7 +97,10 @@ def run(config: Config, report: Report | None = None) -> list[Row]:
 
 def _timed(name: str, times: Tensor, modulus: Tensor) -> tuple[CurveFit, float]:
     began = time.perf_counter()
-    return MODELS[name](times, modulus), time.perf_counter() - began
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # models are compared here, and a poor one is told by its R²
+        found = MODELS[name](times, modulus)
+    return found, time.perf_counter() - began
 
 
 def _judge(config: Config, rows: list[Row], straight: Line, report: Report) -> None:
@@ -118,12 +122,12 @@ def read(path: str, columns: str = "", skip: int = 0) -> tuple[Tensor, Tensor, i
     """Positive times and moduli, sorted by time, and the number of rows left out because they are not positive."""
     if not path:
         raise InputError("this experiment needs a file: --path FILE with two columns, time and relaxation modulus.")
-    table = read_table(path, skip)
-    width, chosen = table.numbers.shape[1], [part.strip() for part in columns.split(",")] if columns else ["1", "2"]
-    if len(chosen) != 2 or (width != 2 and not columns):
+    chosen = [part.strip() for part in columns.split(",")] if columns else []
+    table = read_table(path, skip, chosen)
+    found, width = table.numbers, table.numbers.shape[1]
+    if width != 2:
         named = f" ({', '.join(table.names)})" if table.names else ""
         raise InputError(f"{path} has {width} columns{named}: say which two are time and modulus with --columns 1,2.")
-    found = table.columns(chosen)
     kept = sorted({(t, g) for t, g in found.tolist() if t > 0 and g > 0})
     if len({t for t, _ in kept}) < 10:
         raise InputError(f"{path} has {len(kept)} rows with a positive time and modulus; at least 10 times are needed.")

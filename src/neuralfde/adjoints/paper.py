@@ -21,12 +21,12 @@ from ..solve.steppers.work import Work, leaves, local_weights
 
 @dataclass(frozen=True)
 class Paper:
-    """The adjoint of the paper, a biased approximation, to reproduce its experiments.
+    """The adjoint of Kang et al. (AAAI 2025), a biased approximation, to reproduce published experiments.
 
-    ``λ_n = λ(T) + Σ_{j>n} w_{j-n} λ_j ∂f/∂z_j`` and ``θ̄ = h Σ_{j≥1} λ_j ∂f/∂θ_j`` (eqs. back_pred1, back_pred2). It
+    ``λ_n = λ(T) + Σ_{j>n} w_{j-n} λ_j ∂f/∂z_j`` and ``θ̄ = h Σ_{j≥1} λ_j ∂f/∂θ_j`` (printed without the factor h). It
     starts from ``λ(T) = ∂L/∂z(T)``, while the multiplier of the continuous problem is singular like ``(T-t)^{β-1}``. A
-    smaller step does not remove the error. The factor h is missing in the printed eq. back_pred2. The backward equation
-    uses the rectangle rule, whatever scheme the forward pass uses.
+    smaller step does not remove the error. The backward equation uses the rectangle rule, whatever scheme the forward
+    pass uses.
     """
 
     stores_graph = False

@@ -73,13 +73,19 @@ class Cache(Generic[_T]):
 
 @dataclass
 class Verdict:
-    """What was observed of a function: that it gives the same values under vmap as one by one, and its ``samples``.
+    """What was observed of a function.
 
-    These are the elements of a sample, which do not interact with other samples, by the limit of the search.
+    Attributes:
+        vectorised: it gives the same values under vmap as one by one.
+        samples: the elements of a sample, which do not interact with other samples, by the limit of the search.
+        work: how much an evaluation computes, in bytes; None if that was not measured.
+        called: why its operations cannot be repeated without calling it, if that was found out.
     """
 
     vectorised: bool = False
     samples: dict[int, int] = field(default_factory=dict)
+    work: int | None = None
+    called: str | None = None
 
 
 class Verdicts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from ..errors import InputError, InputTypeError
 from .caches import Cache, to_device
-from .checks import installed_memory, real, reals, whole
-from .policy import TABLE_NUMBERS, WHOLE_SLACK
+from .checks import installed_memory, is_real, real, reals, whole
+from .policy import STEP_BYTES, TABLE_NUMBERS, WHOLE_SLACK
 from .times import ends_of_series, increasing, times_of_series
+from .torch_private import outside_of_transforms, transforms_are_active
 
 _REQUESTS: Cache[Request] = Cache("grids of steps", 32)
 
@@ -61,10 +63,12 @@ class Grid:
         """The time since the start of all grid points, float64 (steps + 1,)."""
         if self.points is not None:
             return self.points
-        n = torch.arange(self.steps + 1, dtype=torch.float64)
-        if self.grading == 1:
-            return n * self.step
-        return self.steps * self.step * (n / self.steps) ** self.grading
+        # grids are cached, and what is computed in a transform belongs to it
+        with outside_of_transforms() if transforms_are_active() else nullcontext():
+            n = torch.arange(self.steps + 1, dtype=torch.float64)
+            if self.grading == 1:
+                return n * self.step
+            return self.steps * self.step * (n / self.steps) ** self.grading
 
     @cached_property
     def extremes(self) -> tuple[float, float]:
@@ -96,6 +100,12 @@ class Grid:
         share = torch.where((since - left).abs() <= slack, 0.0, share)
         share = torch.where((since - right).abs() <= slack, 1.0, share)
         return tuple((low + share).tolist())
+
+    def snapped(self, positions: Tensor) -> Tensor:
+        """Positions, but those that differ from a grid point only by rounding are at that point; on a mesh, where
+        :meth:`positions` has seen to that, as they are."""
+        near, slack = positions.round(), WHOLE_SLACK if self.uniform else 0.0
+        return torch.where((positions - near).abs() <= slack * positions.abs().clamp(1, 1e3), near, positions)
 
     def at(self, positions: Tensor) -> Tensor:
         """The inverse of :meth:`positions`, as times since the start; any shape, float64."""
@@ -172,18 +182,17 @@ class Request:
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """The grid index of each output time that lies on the grid; -1 for the others."""
-        found = torch.tensor(self.positions, dtype=torch.float64)
-        near, slack = found.round(), WHOLE_SLACK if self.grid.uniform else 0.0
-        whole = (found - near).abs() <= slack * found.abs().clamp(1, 1e3)
-        return tuple(torch.where(whole, near, -1.0).long().tolist())
+        found = self.grid.snapped(torch.tensor(self.positions, dtype=torch.float64))
+        return tuple(torch.where(found == found.round(), found, -1.0).long().tolist())
 
     @cached_property
     def between(self) -> Tensor:
         """The positions of output times between grid points, float64 (times, 1); all of ``own``, if that is given."""
         if self.own is not None:
             return self.own
-        found = torch.tensor(self.positions, dtype=torch.float64)
-        return found[torch.tensor(self.nodes) < 0, None]
+        with outside_of_transforms() if transforms_are_active() else nullcontext():
+            found = torch.tensor(self.positions, dtype=torch.float64)
+            return found[torch.tensor(self.nodes) < 0, None]
 
     @property
     def cells(self) -> Tensor:
@@ -230,12 +239,12 @@ def _request(
     else:
         count = _count(start, end, step, steps)
         grid = Grid(start, (end - start) / count, count, _grading(grading, step))
+    eps = torch.finfo(t.dtype if isinstance(t, Tensor) and t.is_floating_point() else torch.float64).eps
     if isinstance(t, Tensor) and t.ndim == 2:
         own = times_of_series(t)
-        places = torch.tensor(grid.positions(own.flatten().tolist()), dtype=torch.float64)
+        places = grid.snapped(torch.tensor(grid.positions(own.flatten().tolist(), eps), dtype=torch.float64))
         return Request(grid, (), False, places.clamp(0, grid.steps).view(own.shape))
-    dtype = t.dtype if isinstance(t, Tensor) and t.is_floating_point() else torch.float64
-    found = grid.positions(times, torch.finfo(dtype).eps)
+    found = grid.positions(times, eps)
     # the ends are exact: on a mesh, the rounding of an end could be a visible fraction of a cell
     positions = (0.0, *found[1:-1], float(grid.steps))
     return Request(grid, positions[-1:] if terminal else positions, terminal)
@@ -281,7 +290,7 @@ def read_times(t: float | Tensor, name: str = "t") -> tuple[list[float], bool]:
         if times.ndim > 0:
             return times.tolist(), False
         t = float(times)
-    if not isinstance(t, int | float) or isinstance(t, bool):
+    if not is_real(t):
         raise InputTypeError(
             f"{name} must be a number or a 1-D tensor of times, got {type(t).__name__}. Use torch.as_tensor(t)."
         )
@@ -302,7 +311,8 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
             f"got {'both' if step is not None else 'neither'}."
         )
     if steps is not None:
-        _tabulated(whole("steps", steps))
+        steps = whole("steps", steps)
+        _tabulated(steps)
         return steps
     assert step is not None
     ratio = (end - start) / real("step", step, above=0, hint="From a tensor use float(step).")
@@ -319,12 +329,12 @@ def _count(start: float, end: float, step: float | None, steps: int | None) -> i
 
 
 def _tabulated(count: float) -> None:
-    """Raise if the times and weights of so many steps, in float64 and in the state's dtype, exceed the memory."""
-    if 24 * count > (memory := installed_memory()):
+    """Raise if the times and weights of so many steps exceed the memory."""
+    if STEP_BYTES * count > (memory := installed_memory()):
         count = min(count, 1e30)
         raise InputError(
-            f"the times and weights of {count:.3g} steps alone take {24 * count / 2**30:.3g} GiB, and this machine has "
-            f"{memory >> 30} GiB. Use fewer steps, and a method of higher order such as 'bdf2'."
+            f"the times and weights of {count:.3g} steps take {STEP_BYTES * count / 2**30:.3g} GiB or more, and this "
+            f"machine has {memory >> 30} GiB. Use fewer steps, and a method of higher order such as 'bdf2'."
         )
 
 

@@ -16,9 +16,17 @@ PICARD_NUMBERS = 64, 2048
 #: The same on a GPU; explicit steps only if they cannot be captured. A single implicit step waits for the host some ten
 #: times: 16 steps of the paper's image block, 294,912 elements, take 27 µs per step at once, 93 µs one by one (H200).
 PICARD_NUMBERS_GPU = 1 << 13, 1 << 19
-#: On the CPU, a func with more parameters than this is not vectorised over time: its arithmetic takes longer than its
-#: calls (a layer of 180 × 180 takes about 10 µs).
-PICARD_PARAMETERS = 1 << 15
+#: On the CPU, if a call of func computes more than this many bytes, many steps at once take longer than single steps:
+#: some twenty iterations compute twenty times as much. With explicit and with implicit schemes, of which a single step
+#: takes many calls. 200 steps of predictor: 8-32-8 with 4 samples (2 KiB) takes 4.4 instead of 6.3 ms, 2-64-64-2 with 4
+#: (8 KiB) 7.6 in both ways, 2-64-2 with 32 (18 KiB) 19 instead of 7, 2-64-64-2 with 32 (66 KiB) 38 instead of 10;
+#: trapezoid: 2-64-64-2 with 1024 (2.1 MiB) 499 instead of 1795, on a busy machine
+#: (benchmarks/small_states.py). Without gradients, single steps that are repeated without calling func need less:
+#: 2-16-2 with 16 samples (2.6 KiB) takes 3.8 ms iterated and 3.7 repeated, with 32 (5 KiB) 8.0 and 3.9.
+PICARD_WORK, PICARD_WORK_FORWARD = (8 << 10, 4 << 20), 5 << 9
+#: How much a func computes is measured for modules, and for other functions of more than this many elements: with 5
+#: elements, 20 steps of a function that is made for the solve take 0.64 ms measured and 0.57 not.
+WORK_NUMBERS = 8
 #: Solves of this many steps or more are captured as CUDA graphs at once: a capture costs some three passes of a block.
 GRAPHS_AT_ONCE = 64
 #: Shorter solves are captured when they come for this many times, so that a single call does not pay for a capture.
@@ -26,20 +34,36 @@ GRAPHS_REPEATS = 3
 #: For each func, the graphs of this many different solves are kept; each holds static buffers of two blocks of rows.
 GRAPHS_KEPT = 4
 
-#: The operations of a func are recorded and repeated in the same memory if all their results take at most this many
-#: bytes, and the solve has at least this many steps: recording takes as long as some ten steps. 200 steps of 64
-#: networks 8-32-8 by vmap take 15 instead of 27 ms, with gradients 54 instead of 70; 500 steps of the augmented system
-#: of 32-64-32, batch 64, take 76 instead of 100 ms.
-REPEATED_BYTES, REPEATED_STEPS = 1 << 22, 24
+#: The operations of a func are recorded and repeated in the same memory if their results take at most this many bytes:
+#: those of a func as it is, and of one inside a transform, whose calls cost more. Trainings of 64-128-64 with 32
+#: samples (185 KiB) take 0.62 of the time of single steps, with 128 (545 KiB) 0.94, with 256 (1 MiB) 1.01 and of
+#: 32-64-32 with 1024 (1.9 MiB) 1.07: memory that was just freed is faster than memory of its own. 64 networks 8-32-8 by
+#: vmap, 200 steps: 7 instead of 27 ms, with gradients 16 instead of 70.
+REPEATED_BYTES = 3 << 18, 1 << 22
+#: ``auto`` does so in solves of at least this many steps, without gradients and in a training: 24 steps of 32-64-32,
+#: batch 64, take 1.65 instead of 1.52 ms, with gradients 4.8 instead of 5.2; 64 steps 3.2 and 3.6, 9.2 and 11.9.
+REPEATED_STEPS = 32, 20
+#: A backward pass of more operations a step is taken at once from Jacobians, if samples have few numbers. 200 steps of
+#: predictor, 2-64-64-2 with 32 samples (13 operations): 17.0 ms recorded, 20.2 at once; abm, 2-64-2 (27) 24.6 and 24.6,
+#: 2-64-64-2 (37) 39.4 and 36.0, Riccati's equation (61) 48 and 28.
+REPEATED_CALLS = 32
+#: What a forward pass of such operations leaves for the backward pass is kept for all steps if that takes at most this
+#: many bytes, and made again otherwise: of 64 networks 8-32-8 with gradients 16 instead of 19 ms.
+REPEATED_KEPT = 1 << 22
+#: What is collected for sums over the steps of a backward pass, and the rows of these steps, take at most this many
+#: bytes: blocks of 64 steps are as fast in one piece and in four.
+REPEATED_TOGETHER = 1 << 20
+#: Products of a row with each of many constant matrices are faster with these by columns if they have at most this many
+#: numbers: 64 of 8 × 32 take 5.6 instead of 11.7 µs, 32 × 8 4.1 instead of 9.6, but 64 × 64 18 instead of 13.
+TURNED_NUMBERS = 1 << 10
 
 # ---- Picard's iteration ---------------------------------------------------------------------------------------------
 
 #: Its blocks are this many times longer than those of single steps: a longer block needs few more iterations.
 PICARD_BLOCKS = 2
-#: At most this many elements, in all steps together, are iterated at once; more take longer than the calls they save.
-PICARD_TOGETHER = 1 << 14
-#: The same on a GPU, which needs many elements to be busy.
-PICARD_TOGETHER_GPU = 1 << 23
+#: At most this many elements, in all steps together, are iterated at once: on the CPU, where more take longer than the
+#: calls they save, and on a GPU, which needs many to be busy.
+PICARD_TOGETHER = 1 << 14, 1 << 23
 #: If the changes of an implicit stage grow by less than this factor in two iterations, later steps may converge and are
 #: tried again; otherwise all further steps are single.
 PICARD_STIFF = 16.0
@@ -63,15 +87,15 @@ STANDSTILL = 256
 #: the first number of elements, and the sums of a row have at least the second in all: some twenty iterations cost
 #: more. 16 samples of 2 elements by abm take 45 instead of 63 ms, a state of 3 by predictor 52 instead of 45.
 PICARD_SAMPLE, PICARD_ROW = 4, 8
-#: The same if the forward pass took single steps: up to so many elements, and so many elements times parameters of
-#: func. Riccati's equation by abm with its gradient: 512 elements take 64 instead of 151 ms, 2048 130 instead of 190,
-#: 4096 as long; 256 samples of 2-16-2 take 33 instead of 50 ms, of 2-64-2 89 instead of 76.
-SAMPLES_NUMBERS, SAMPLES_WORK = 1 << 11, 1 << 16
-#: The backward pass of explicit single steps is iterated for states of up to this many bytes: of one solve, and of
-#: several by vmap, whose calls take longer. 200 steps of 8-32-8: 16 samples take 18 instead of 37 ms (in float64 27
-#: instead of 38), 64 samples 34 instead of 42 (59 instead of 47); 64 networks by vmap 61 instead of 121 (105 instead of
-#: 135). If the operations of a step can be repeated, single steps are taken after all: 54 instead of 59 ms.
-PICARD_BACKWARD = 1 << 10, 1 << 11
+#: The same if the forward pass took single steps and a call of func computes at most this many bytes. A training of 200
+#: steps of predictor with 64 elements: 2-64-2 (18 KiB) takes 16 instead of 27 ms, 2-64-64-2 (66 KiB) 25 instead of 40.
+#: Riccati's equation by abm with its gradient: 512 elements take 64 instead of 151 ms, 2048 130 instead of 190.
+SAMPLES_WORK = 128 << 10
+#: The backward pass of explicit single steps is iterated if a call of func computes at most this many bytes: for one
+#: solve, and for several by vmap, whose calls take longer. A training of 200 steps with 64 elements: 8-64-64-8 (18 KiB)
+#: takes 20 instead of 33 ms, 2-64-64-2 (66 KiB) 38 instead of 40. If the operations of a step can be repeated, single
+#: steps are taken after all: 54 instead of 59 ms.
+PICARD_WORK_BACKWARD = 48 << 10, 96 << 10
 #: Implicit steps with up to this many elements in all are solved together by Newton's method with a dense matrix; for a
 #: tiny state only after Picard's iteration has failed. Forward, 100 steps of bdf2 with 2 elements, for which Picard's
 #: iteration converges, take 2.9 ms, by Newton's method 5.1. 200 steps of trapezoid with 3 elements, for which it does
@@ -87,18 +111,20 @@ NEWTON_ITERATIONS, NEWTON_ROUGH = 8, 1e-6
 # ---- steps in one kernel --------------------------------------------------------------------------------------------
 
 #: ``auto`` takes a kernel for trainings of at least this many steps and states of up to this many elements, with
-#: exponentials and rows on the device. Compiling takes seconds; then a training step of 2000 steps is 5 to 11 times
+#: exponentials and rows on the device. Compiling takes seconds; then a training step of 2000 steps is 6 to 20 times
 #: faster than by CUDA graphs (H200, 32-64-32 with batches of 64 and 4096; 100,000 systems of two elements too). The
 #: price is the memory held for a block.
 KERNEL_AUTO_STEPS, KERNEL_AUTO_NUMBERS = 256, 1 << 18
-#: Samples per program: if features are scalars, one sample per thread, and if they are tiles. Tiles of 32 samples spill
-#: registers and are 10 to 50 times slower (H200, 32-64-32).
-KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, 16
+#: Samples per program: if features are scalars, one sample per thread, and if they are tiles, few or many. Tiles of 32
+#: samples spill registers and are 10 to 50 times slower (H200, 32-64-32). Few are taken if all programs then have a
+#: multiprocessor of their own: a step is 389 instructions forward and 376 backward in each of 4 warps, instead of 734
+#: and 444 in each of 8 (``benchmarks/kernel_static.py``); 64 samples are 8.5 ms a training step (H200).
+KERNEL_SAMPLES, KERNEL_TILE_SAMPLES = 128, (4, 16)
 #: A sample has at most this many elements, so that it fits into one program.
 KERNEL_FEATURES = 512
 #: Warps per program: of scalars, and of tiles either few or many. With four, two programs share a multiprocessor: 4096
-#: samples take 4.8 instead of 6.1 ms forward, and 3.6 instead of 4.6 to be replayed; 64 samples take the same, and 256
-#: of a narrow state more. In the backward pass four spill registers and take 1.6 to 2.2 times as long (H200).
+#: samples take 4.8 instead of 6.1 ms forward, and 3.6 instead of 4.6 to be replayed. In the backward pass of tiles of
+#: many samples four spill registers and take 1.6 to 2.2 times as long (H200).
 KERNEL_WARPS, KERNEL_TILE_WARPS = 4, (4, 8)
 #: Four warps are used if the exact lags and exponentials of a program take at most this many bytes of registers.
 KERNEL_TILE_HELD = 80 << 10
@@ -239,8 +265,9 @@ PANELS_WIDE, PANELS_MANY, PANELS_LONG = 1 << 16, 4096, 256
 
 #: Steps per block of a solve that is composed of PyTorch operations: each slope is added to the rest of its block.
 COMPOSED_BLOCK = 16
-#: There, an implicit stage has at most this many elements, since its Jacobian is a dense matrix.
-COMPOSED_NUMBERS = 512
+#: There, an implicit stage has at most this many elements, since its Jacobian is a dense matrix, and inside a transform
+#: Newton's method takes at most so many iterations: the stage of -z³ that leads from 1e6 to 98 takes 28.
+COMPOSED_NUMBERS, COMPOSED_ITERATIONS = 512, 60
 
 # ---- steps to a tolerance ------------------------------------------------------------------------------------------
 
@@ -269,11 +296,19 @@ ADAPTIVE_FORESEEN, ADAPTIVE_COARSER = 10_000, 100.0
 #: In the march, the error of the kernel is this share of the tolerance, and so is that of implicit stages.
 ADAPTIVE_KERNEL, ADAPTIVE_STAGE = 1e-3, 1e-3
 
+#: Below this order starting weights are refused: 1, t^β and t^{2β} are nearly the same. At orders 1e-2, 1e-3, 1e-4 and
+#: 1e-6 weights are off by 7e-13, 6e-12, 8e-11, 5e-9, and their derivatives in the order by 7e-11, 6e-9, 8e-7, 5e-3.
+STARTING_LEAST = 1e-3
+
 #: The grid point before a jump is this share of the horizon before it: more than rounding, less than any step.
 JUMP_LENGTH = 1e-12
 #: Grid points less than this share of their step after a jump are left out: states there are no smooth function of its
 #: time.
 JUMP_CLEARANCE = 0.1
+
+#: If the states of explicit steps grow by more than this factor, the largest eigenvalue of the Jacobian at the start is
+#: estimated, and a warning is given if the step is too long for it. D^0.6 z = -20 z in 10 steps grows by 1e7.
+UNSTABLE_GROWTH = 1e3
 
 #: Slopes are extrapolated from the change over the last cell, unless that is shorter than this share of the new one.
 AHEAD_SHORTEST = 1e-6
@@ -290,6 +325,9 @@ AHEAD_SHARE = 1 / 3
 
 #: An event that ends a solve is first searched for over this share of the steps, then over twice as many, and so on.
 EVENT_FIRST_SHARE = 1 / 16
+#: The step after the start or a jump, where the solution begins like a power, is halved so often towards its beginning
+#: to look for events: the shortest part still has times between that a uniform grid tells from its own points.
+EVENT_EARLY = 13
 #: The state of a sample may be reset this many times: each takes a solve.
 EVENT_ROUNDS = 1000
 
@@ -304,6 +342,9 @@ INSTANTS = 1024
 #: Exponentials for output between grid points of a mesh are summed over this many cells together, on meshes of at least
 #: as many: 1000 times on a mesh of 4000 steps add 0.7 s to a solve of 0.6 s; by quadrature over each cell 3.6 s.
 DENSE_CELLS = 128
+#: Whatever the state, a step takes at least this many bytes at the peak, for times, weights and what is made on the way
+#: to them: a solve of one element peaks at 101 (exponentials) and 151 bytes a step for 10^6 steps.
+STEP_BYTES = 96
 #: Tables of up to this many numbers are cached by their contents; to make larger ones again takes as long as comparing.
 TABLE_NUMBERS = 1 << 14
 #: With up to this many elements in all states of a solve (8 MiB in float32), a state counting as at least the second
@@ -335,8 +376,9 @@ PANELS_LAGS = 4096
 PINNED_BYTES = 256 << 20
 #: To see whether a call of func has changed a container, this many entries at both ends are compared.
 COMPARED_ENTRIES = 8
-#: Both passes must agree on the value of func at one of so many steps, but at this many steps at most.
-WITNESS_STEPS, WITNESSES = 256, 4
+#: Both passes must agree on the value of func at one of so many steps, but at this many steps at most; if func changes
+#: something, at the first step and so many others, since its values may agree at late steps alone (spectral norm).
+WITNESS_STEPS, WITNESSES, WITNESSES_OF_STATE = 256, 4, 8
 #: A function is called this many times before it is captured: the first calls choose algorithms and make workspaces.
 WARM_UP = 2
 #: ``suggest_step`` compares solutions at this many times besides the start.
@@ -348,4 +390,8 @@ TANGENT_STEPS = 2000
 SERIES_LENGTH = 10.0
 #: With up to this many elements in all rows of a solve, rows are stored although they could be recomputed from slopes:
 #: trainings of 8-32-8 take 4 % less time with 20 steps of trapezoid, 5 % with 200 of abm, and the same with others.
-KEPT_NUMBERS = 1 << 16
+KEPT_NUMBERS = 1 << 18
+#: Second derivatives of func, computed in two ways, are the same if those in each tensor differ by at most √ε of the
+#: largest, plus this many ε of the largest in all tensors. Networks with up to six layers, convolutions and group norm
+#: differ by at most 0.005 √ε, in single and double precision; with layer norm they differ by as much as they are.
+COMMUTING_FLOOR = 100

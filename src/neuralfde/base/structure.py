@@ -40,7 +40,7 @@ class Structure:
     @cached_property
     def numel(self) -> int:
         """The number of elements of a state."""
-        return sum(s.numel() for s in self.shapes)
+        return sum(math.prod(s) for s in self.shapes)  # s.numel() would fix a size that an export leaves open
 
     @property
     def groups(self) -> int:
@@ -191,8 +191,26 @@ def structure_of(z0: Any, name: str = "z0") -> Structure:
             )
     if spec is None:
         key = (first.shape, first.dtype, first.device)
+        if torch.compiler.is_exporting():  # sizes may be left open, and are no keys then
+            return _of_tensor(*key)
         return _TENSORS.get(key, lambda: _of_tensor(*key))
     return Structure(spec, tuple(leaf.shape for leaf in leaves), first.dtype, first.device)
+
+
+def as_numbers(tree: Any) -> Any:
+    """The same with tensors that every operation takes: float32 where autocast made a state less, as PyTorch does for
+    its own sums, a copy of a tensor from inference mode or of one that is only marked as conjugate or negative."""
+    tensors = tensors_in(tree)
+    found = [_as_numbers(x) for x in tensors]
+    return tree if all(x is y for x, y in zip(found, tensors, strict=True)) else replace_tensors(tree, found)
+
+
+def _as_numbers(x: Tensor) -> Tensor:
+    if x.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled(x.device.type):
+        return x.float()
+    if x.is_inference() and not torch.is_inference_mode_enabled():
+        return x.clone()
+    return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
 
 
 def _of_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Structure:
@@ -200,9 +218,17 @@ def _of_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> S
 
 
 def all_finite(*tensors: Tensor) -> bool:
-    """Whether all elements are finite, with one transfer to the host: NaN and infinity show in the extremes."""
+    """Whether all elements are finite."""
+    return math.isfinite(extent(*tensors))
+
+
+def extent(*tensors: Tensor) -> float:
+    """The largest absolute value, with one transfer to the host; if a value is NaN or infinite, so is the result."""
+    if any(x.is_meta for x in tensors):
+        raise InputTypeError("a tensor on the device meta has no values to solve with. Make all tensors on one device.")
     worst = [torch.maximum(-low, high) for low, high in (torch.aminmax(value_of(x)) for x in tensors if x.numel())]
-    return all(map(math.isfinite, torch.stack(worst).tolist() if len(worst) > 1 else map(float, worst)))
+    found = torch.stack(worst).tolist() if len(worst) > 1 else [float(x) for x in worst]
+    return next((x for x in found if not math.isfinite(x)), max(found, default=0.0))
 
 
 def alike(tree: Any, other: Any) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .torch_transforms import is_followed
+from .torch_private import is_followed
 
 
 def increasing(t: Tensor, name: str) -> Tensor:

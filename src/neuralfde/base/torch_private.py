@@ -1,4 +1,4 @@
-"""The private names of PyTorch that the package uses: a new version can break this file and torch_transforms.py only.
+"""The private names of PyTorch that the package uses: a new version can break this file only.
 
 A docstring or comment says why each is needed. All exist in torch 2.11 to 2.13, which CI and the GPU tests run.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch
 from torch._compile import _disable_dynamo
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_pop_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import _engine_run_backward
@@ -33,26 +33,44 @@ __all__ = [
     "compiler_is_watching",
     "copy_each",
     "derivatives_are_watched",
+    "derivatives_around",
+    "forward_mode",
+    "forward_mode_level",
+    "has_hooks",
     "hooks_at_rest",
     "is_compiled",
     "is_constant",
+    "is_followed",
+    "is_mapped",
+    "is_one_of_many",
     "is_unknown",
+    "is_view",
+    "layers",
+    "make_dual",
+    "mapped",
     "operations_of",
     "outside_of_programs",
+    "outside_of_transforms",
     "place_of",
     "places",
     "pytree",
+    "saved_tensors_are_hooked",
     "sequence_number",
     "tables",
+    "transform_level",
+    "transforms_are_active",
     "uncompiled",
+    "unpack_dual",
     "unwatched",
     "value_of",
     "vectorised",
     "version_of",
+    "versions_of",
     "vjp",
     "with_parameters",
     "with_tangent",
     "without_compiler",
+    "without_tangent",
     "writing",
 ]
 
@@ -86,6 +104,16 @@ class Recording(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    @staticmethod
+    def carry_out(op: Any, args: Any, kwargs: Any) -> Any:
+        """Do this operation.
+
+        Zeros of forward mode have no memory, and PyTorch crashes where a mode hands them on; they are given some.
+        """
+        if any(type(x) is Tensor and x._is_zerotensor() for x in args) and not (op.is_view or op._schema.is_mutable):
+            args = pytree.tree_map_only(Tensor, lambda x: torch.zeros_like(x) if x._is_zerotensor() else x, args)
+        return op(*args, **kwargs)
+
 
 #: Context in which no ``TorchFunctionMode`` sees any operation.
 unwatched = torch._C.DisableTorchFunction
@@ -96,28 +124,29 @@ def place_of(x: Tensor) -> int:
     return 0 if x._is_zerotensor() else x.untyped_storage().data_ptr()
 
 
-def writing(op: Any, args: Any, kwargs: Any, out: Tensor) -> Callable[[], Any] | None:
-    """``op(*args, **kwargs)`` as a call that writes to ``out``, and has done so once; None if there is no such call."""
+def writing(op: Any, args: Any, kwargs: Any, outs: list[Tensor]) -> Callable[[], Any] | None:
+    """``op(*args, **kwargs)`` as a call that writes to ``outs``, and has done so once; None if there is none."""
     if op.overloadpacket.__name__ == "clone":
-        return functools.partial(out.copy_, args[0])
-    shape, strides = out.shape, out.stride()
-    for run, where in _ways(op.overloadpacket):
-        with contextlib.suppress(TypeError, RuntimeError, ValueError):
-            call = functools.partial(run, *args, **kwargs, **{where: out})
-            call()
-            return call if (out.shape, out.stride()) == (shape, strides) else None
+        return functools.partial(outs[0].copy_, args[0])
+    before = [(out.shape, out.stride()) for out in outs]
+    for run, names in _ways(op.overloadpacket):
+        if len(names) == len(outs):
+            with contextlib.suppress(TypeError, RuntimeError, ValueError):
+                call = functools.partial(run, *args, **kwargs, **dict(zip(names, outs, strict=True)))
+                call()
+                return call if [(out.shape, out.stride()) for out in outs] == before else None
     return None
 
 
 @functools.cache
-def _ways(packet: Any) -> list[tuple[Any, str]]:
-    """Functions that perform an operation and write to a given tensor, each with the name of that argument.
+def _ways(packet: Any) -> list[tuple[Any, list[str]]]:
+    """Functions that perform an operation and write to given tensors, each with the names of these arguments.
 
     The function of :mod:`torch` comes first: calling it takes half the time.
     """
     overloads = [getattr(packet, name) for name in packet.overloads()]
-    outs = [(other, a.name) for other in overloads for a in other._schema.arguments if a.is_out]
-    return [(getattr(torch, packet.__name__, None), "out"), *outs]
+    outs = [(other, [a.name for a in other._schema.arguments if a.is_out]) for other in overloads]
+    return [(getattr(torch, packet.__name__, None), ["out"]), *outs]
 
 
 def vjp(
@@ -135,17 +164,18 @@ def vectorised(func: Callable[..., Any], times: Tensor, states: Tensor, *args: A
 
     A compiled ``func`` runs uncompiled: the compiler might otherwise never compile it for single states again.
     """
+    given = [(times, True), (states, True), *[(x, False) for x in args]]
     if "torch._dynamo" in sys.modules:
         with uncompiled():
-            return _vmap(func, times, states, args)
-    return _vmap(func, times, states, args)
+            return mapped(func, given, times.shape[0])
+    return mapped(func, given, times.shape[0])
 
 
-def _vmap(func: Callable[..., Any], times: Tensor, states: Tensor, args: tuple[Any, ...]) -> Any:
-    count = times.shape[0]
-    level = _functorch._vmap_increment_nesting(count, "error")
+def mapped(func: Callable[..., Any], given: Iterable[tuple[Any, bool]], count: int, randomness: str = "error") -> Any:
+    """``func`` of tensors, those that say so mapped along their first axis, as :func:`torch.func.vmap` has it."""
+    level = _functorch._vmap_increment_nesting(count, randomness)
     try:
-        out = func(_functorch._add_batch_dim(times, 0, level), _functorch._add_batch_dim(states, 0, level), *args)
+        out = func(*[_functorch._add_batch_dim(x, 0, level) if along else x for x, along in given])
         return _functorch._remove_batch_dim(out, level, count, 0)
     finally:
         _functorch._vmap_decrement_nesting()
@@ -229,12 +259,78 @@ def operations_of(call: Callable[..., Any], *given: Tensor) -> Any:
         return make_fx(call, decomposition_table={})(*given)  # or newer versions of PyTorch lose detach()
 
 
+def transforms_are_active() -> bool:
+    """Whether a transform of ``torch.func`` is active around this call."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def derivatives_around() -> list[str]:
+    """The transforms of ``torch.func`` around this call that take derivatives, from the outside in: grad or jvp."""
+    names = {_functorch.TransformType.Grad: "grad", _functorch.TransformType.Jvp: "jvp"}
+    return [names[x.key()] for x in _functorch.get_interpreter_stack() or () if x.key() in names]
+
+
+def transform_level() -> int:
+    """How many transforms of ``torch.func`` are active."""
+    top = _functorch.peek_interpreter_stack()
+    return 0 if top is None else int(top.level())
+
+
+#: Context: within, no transform of ``torch.func`` is active, as it is where a custom Function runs in the end.
+outside_of_transforms = temporarily_clear_interpreter_stack
+
+
 def derivatives_are_watched() -> bool:
     """Whether forward mode, a transform of ``torch.func`` or ``torch.export`` sees every operation of this call."""
     elsewhere = bool(DUAL_THREAD) and threading.get_ident() not in DUAL_THREAD
-    if (forward_ad._current_level >= 0 and not elsewhere) or torch._C._are_functorch_transforms_active():
+    if (forward_mode_level() >= 0 and not elsewhere) or transforms_are_active():
         return True
     return torch.compiler.is_exporting()
+
+
+def layers(x: Tensor) -> Iterator[Tensor]:
+    """A tensor, and what it is to the transforms further out: each wraps the tensor of the next one."""
+    yield x
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
+        yield x
+
+
+#: Whether the innermost transform that knows a tensor is vmap.
+is_mapped = _functorch.is_batchedtensor
+#: Whether this is one of several gradients taken at once by ``is_grads_batched=True``, without ``torch.func``.
+is_one_of_many = _functorch.is_legacy_batchedtensor
+
+
+def is_followed(x: Tensor) -> bool:
+    """Whether any transform around this call has a gradient, a tangent or an axis of vmap of this very tensor."""
+    if x.requires_grad or is_mapped(x) or without_tangent(x)[1] is not None:
+        return True
+    level = transform_level()
+    if level == 0:
+        return False
+    inner = _functorch.get_unwrapped(x) if _functorch.maybe_get_level(x) == level else x
+    with temporarily_pop_interpreter_stack():
+        return is_followed(inner)
+
+
+def forward_mode_level() -> int:
+    """The level of the innermost forward mode; negative outside of any."""
+    return forward_ad._current_level
+
+
+#: Context: whether tangents are carried along within.
+forward_mode = forward_ad._set_fwd_grad_enabled
+#: Dual numbers and their parts without the checks of :mod:`torch.autograd.forward_ad`.
+make_dual, unpack_dual = torch._make_dual, torch._unpack_dual
+
+
+def without_tangent(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The value and the tangent of a tensor in the innermost forward mode, if that is where one is active."""
+    if forward_mode_level() < 0:
+        return x, None
+    value, tangent = forward_ad.unpack_dual(x)
+    return (x, None) if tangent is None else (value, tangent)
 
 
 def is_unknown(x: Tensor) -> bool:
@@ -249,14 +345,14 @@ def outside_of_programs() -> contextlib.AbstractContextManager[Any]:
 
 def are_batched(grads: Tensor) -> bool:
     """Whether these are several gradients at once, as in ``torch.autograd.grad(..., is_grads_batched=True)``."""
-    return _functorch.is_legacy_batchedtensor(grads) or derivatives_are_watched()
+    return is_one_of_many(grads) or derivatives_are_watched()
 
 
 def is_constant(x: Tensor) -> bool:
     """Whether this tensor is constant for every transform: it has no gradient, no tangent and no axis of vmap."""
     if x.requires_grad or _functorch.is_functorch_wrapped_tensor(x):
         return False
-    return forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None
+    return without_tangent(x)[1] is None
 
 
 def with_tangent(x: Tensor | None) -> Tensor | None:
@@ -264,9 +360,7 @@ def with_tangent(x: Tensor | None) -> Tensor | None:
 
     Measured: the tangent of a network of two layers takes the time of 12 to 24 evaluations without zeros, 2.3 with.
     """
-    if x is None or forward_ad._current_level < 0 or not x.is_floating_point():
-        return x
-    if forward_ad.unpack_dual(x).tangent is not None:
+    if x is None or forward_mode_level() < 0 or not x.is_floating_point() or without_tangent(x)[1] is not None:
         return x
     return forward_ad.make_dual(x, torch.zeros_like(x))  # type: ignore[no-any-return]
 
@@ -281,19 +375,48 @@ def multiprocessors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
+def saved_tensors_are_hooked() -> bool:
+    """Whether what autograd saves goes through hooks here, as in ``torch.utils.checkpoint``."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def is_view(x: Tensor) -> bool:
+    """Whether a tensor is a view of another one."""
+    return x._base is not None
+
+
 def version_of(x: Tensor) -> int:
     """How often a tensor has been written to; 0 if it was made in inference mode, where versions are not counted."""
     return 0 if x.is_inference() else x._version
 
 
+def versions_of(tensors: Iterable[Tensor | None]) -> list[int]:
+    """How often each of these has been written to, also further out; none in inference mode, which does not count."""
+    try:  # asking each whether it is of inference mode takes memory that is freed only after the pass
+        return [y._version for x in tensors if x is not None for y in layers(x)]
+    except RuntimeError:
+        return []
+
+
 def value_of(x: Tensor) -> Tensor:
     """The values of a tensor, for inspection: detached, and for all samples of vmap."""
-    if not torch._C._are_functorch_transforms_active():
+    if not transforms_are_active():
         return x.detach()
-    while _functorch.is_functorch_wrapped_tensor(x):
-        x = _functorch.get_unwrapped(x)
-    with temporarily_clear_interpreter_stack():  # or detach() would be wrapped again
-        return x.detach()
+    *_, innermost = layers(x)
+    with outside_of_transforms():  # or detach() would be wrapped again
+        return innermost.detach()
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether this module, one of its parts or all modules have hooks on their calls or on their gradients."""
+    every = nn.modules.module
+    return bool(
+        every._global_forward_hooks or every._global_forward_pre_hooks
+        or every._global_backward_hooks or every._global_backward_pre_hooks
+    ) or any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+        for m in module.modules()
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -1,7 +1,4 @@
-"""Private names of PyTorch for transforms: dual numbers, vmap and what is active around a call.
-
-Like :mod:`.torch_private`, of which it is the second half.
-"""
+"""Transforms of PyTorch around a solve and inside it: dual numbers, and what cannot be transformed."""
 
 from __future__ import annotations
 
@@ -13,57 +10,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 
 from ..errors import UnsupportedError
-from .torch_private import DUAL_THREAD, derivatives_are_watched
-
-__all__ = [
-    "Duals",
-    "dual",
-    "follows_gradients",
-    "is_followed",
-    "mapped",
-    "outside_of_transforms",
-    "refuse_many",
-    "refuse_mapped",
-    "solved",
-    "tangents_apart",
-    "tangents_of",
-    "transform_level",
-    "transforms_are_active",
-    "without_tangent",
-]
+from .torch_private import (
+    DUAL_THREAD,
+    derivatives_are_watched,
+    derivatives_around,
+    forward_mode,
+    forward_mode_level,
+    is_mapped,
+    is_one_of_many,
+    is_view,
+    layers,
+    make_dual,
+    unpack_dual,
+    versions_of,
+    without_tangent,
+)
 
 #: Held by the one thread that has dual numbers: forward mode has one level for all threads of a process.
 _ONE_THREAD = threading.RLock()
-#: Context: within, no transform of ``torch.func`` is active, as it is where a custom Function runs in the end.
-outside_of_transforms = temporarily_clear_interpreter_stack
-
-
-def transforms_are_active() -> bool:
-    """Whether a transform of ``torch.func`` is active around this call."""
-    return torch._C._are_functorch_transforms_active()
-
-
-def mapped(func: Callable[..., Tensor], given: Iterable[tuple[Any, bool]], count: int, randomness: str) -> Tensor:
-    """``func`` of tensors, those that say so mapped along their first axis, as :func:`torch.func.vmap` has it."""
-    level = _functorch._vmap_increment_nesting(count, randomness)
-    try:
-        out = func(*[_functorch._add_batch_dim(x, 0, level) if along else x for x, along in given])
-        return _functorch._remove_batch_dim(out, level, count, 0)
-    finally:
-        _functorch._vmap_decrement_nesting()
 
 
 class Duals:
     """Dual numbers for one pass: ``torch.func.jvp`` again and again, with tensors that stay the same.
 
     As a context it opens forward mode, unless it is open already. A ``timeless`` function makes no use of the time.
-    Measured with a network of two layers: 84 µs a call,
-    150 µs where every call opens forward mode and makes all dual numbers, 230 µs by ``torch.func.jvp``.
+    Measured with a network of two layers: 84 µs a call, 150 µs where every call opens forward mode and makes all dual
+    numbers, 230 µs by ``torch.func.jvp``.
     """
 
     def __init__(self, timeless: bool = False) -> None:
@@ -76,7 +51,7 @@ class Duals:
 
     def __enter__(self) -> Duals:
         _ONE_THREAD.acquire()
-        self._own = forward_ad._current_level < 0
+        self._own = forward_mode_level() < 0
         if self._own:
             DUAL_THREAD.add(threading.get_ident())
             forward_ad.enter_dual_level()
@@ -103,26 +78,39 @@ class Duals:
         followed = torch.is_grad_enabled()
         if followed:
             self._renew()
-        level = forward_ad._current_level
-        before = torch._C._is_fwd_grad_enabled()
-        torch._C._set_fwd_grad_enabled(True)  # here alone: a backward pass would carry tangents along
-        try:
+        level = forward_mode_level()
+        with forward_mode(True):  # here alone: a backward pass would carry tangents along
             if followed != self._followed or len(tensors) != len(self._of) or not all(map(is_, tensors, self._of)):
                 half = len(tensors) // 2
                 pairs = zip(tensors[:half], tensors[half:], strict=True)
-                self._made = [torch._make_dual(x.clone(), d, level=level) for x, d in pairs]
+                self._made = [make_dual(x.clone(), d, level=level) for x, d in pairs]
                 self._of, self._followed = tensors, followed
             # copies: a view hands its tangent on to all that it is a view of, here a block of rows
             if not self._timeless:  # PyTorch takes 0.25 ms to multiply by a tensor that has no tangent
                 if self._still is None or self._still.shape != t.shape:
                     self._still = torch.zeros_like(t)
-                t = torch._make_dual(t.clone(), self._still, level=level)
-            z, tangent = z.clone(), tangent if tangent._base is None else tangent.clone()
-            out = func(t, torch._make_dual(z, tangent, level=level), *self._made)
-            value, moved = torch._unpack_dual(out, level=level)
-        finally:
-            torch._C._set_fwd_grad_enabled(before)
+                t = make_dual(t.clone(), self._still, level=level)
+            z, tangent = z.clone(), tangent.clone() if is_view(tangent) else tangent
+            given = (tangent, *tensors[len(tensors) // 2 :])
+            versions = versions_of(given)
+            out = func(t, make_dual(z, tangent, level=level), *self._made)
+            refuse_written(versions, given)
+            value, moved = unpack_dual(out, level=level)
         return value, torch.zeros_like(value) if moved is None else moved
+
+
+def refuse_written(versions: list[int], tangents: Iterable[Tensor | None]) -> None:
+    """Raise if ``func`` has written to one of these tangents, which had these versions before it was called.
+
+    ``empty_like(z).copy_(w)``, where PyTorch expands ``w``, has no tangent of its own but shares that of ``w``. A later
+    operation in place changes both.
+    """
+    if versions_of(tangents) != versions:
+        raise UnsupportedError(
+            "func writes in place to a tensor whose tangent PyTorch shares with an argument of func, as it does after "
+            "copy_() of an argument with fewer dimensions; forward mode and second derivatives would be wrong. "
+            "Compute that tensor without writing to it, or begin with argument.expand_as(z).clone()."
+        )
 
 
 @contextlib.contextmanager
@@ -131,7 +119,7 @@ def tangents_apart(tensors: Iterable[Tensor | None]) -> Iterator[list[Any]]:
 
     PyTorch turns it off there, and with it that of all transforms further out: their tangents would be lost.
     """
-    with forward_ad._set_fwd_grad_enabled(True):
+    with forward_mode(True):
         yield [None if x is None else without_tangent(x)[0] for x in tensors]
 
 
@@ -142,37 +130,30 @@ def dual(value: Tensor, tangent: Tensor) -> Tensor:
 
 def follows_gradients(x: Tensor | None) -> bool:
     """Whether a tensor may be asked for a gradient, by autograd or by a transform around this call."""
-    if x is None or not torch.is_grad_enabled():
-        return False
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if x.requires_grad:
-            return True
-        x = _functorch.get_unwrapped(x)
-    return x.requires_grad
+    return x is not None and torch.is_grad_enabled() and any(layer.requires_grad for layer in layers(x))
 
 
-def is_followed(x: Tensor) -> bool:
-    """Whether any transform around this call has a gradient, a tangent or an axis of vmap of this very tensor."""
-    if x.requires_grad or _functorch.is_batchedtensor(x) or without_tangent(x)[1] is not None:
+def gradients_are_differentiated(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether derivatives of gradients may be asked for: gradients by a transform, inside of another or of autograd."""
+    around = derivatives_around()
+    if "grad" in around[1:]:
         return True
-    level = transform_level()
-    if level == 0:
-        return False
-    inner = _functorch.get_unwrapped(x) if _functorch.maybe_get_level(x) == level else x
-    with temporarily_pop_interpreter_stack():
-        return is_followed(inner)
+    others = forward_mode_level() >= 0 and "jvp" not in around
+    return "grad" in around and (others or any(x is not None and [*layers(x)][-1].requires_grad for x in tensors))
+
+
+def tangents_are_around() -> bool:
+    """Whether forward mode or ``torch.func.jvp`` is active around this call."""
+    return forward_mode_level() >= 0 or "jvp" in derivatives_around()
 
 
 def refuse_mapped(what: str, *tensors: Tensor) -> None:
     """Raise where vmap hides values that have to be looked at."""
-    for x in tensors:
-        while _functorch.is_functorch_wrapped_tensor(x):
-            if _functorch.is_batchedtensor(x):
-                raise UnsupportedError(
-                    f"{what} cannot be mapped by vmap: what is done depends on the values. Leave "
-                    "them out of it and map the rest, or loop over them."
-                )
-            x = _functorch.get_unwrapped(x)
+    if any(is_mapped(layer) for x in tensors for layer in layers(x)):
+        raise UnsupportedError(
+            f"{what} cannot be mapped by vmap: what is done depends on the values. Leave them out of it and map the "
+            "rest, or loop over them."
+        )
 
 
 def tangents_of(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
@@ -182,7 +163,7 @@ def tangents_of(tensors: Iterable[Tensor | None]) -> list[Tensor | None]:
 
 def refuse_many(derivatives: Iterable[Tensor | None]) -> None:
     """Raise where these are several at once, as ``is_grads_batched=True`` has them without ``torch.func``."""
-    if any(x is not None and _functorch.is_legacy_batchedtensor(x) for x in derivatives):
+    if any(x is not None and is_one_of_many(x) for x in derivatives):
         raise UnsupportedError(
             "these derivatives of a solve cannot be taken several at once by vectorize=True or is_grads_batched=True. "
             "Use torch.func.hessian, or vectorize=False."
@@ -192,17 +173,3 @@ def refuse_many(derivatives: Iterable[Tensor | None]) -> None:
 def solved(matrix: Tensor, right: Tensor) -> Tensor:
     """``torch.linalg.solve``, whose own derivatives are wrong where forward mode is nested or inside vmap."""
     return torch.linalg.inv(matrix) @ right if derivatives_are_watched() else torch.linalg.solve(matrix, right)
-
-
-def transform_level() -> int:
-    """How many transforms of ``torch.func`` are active."""
-    top = _functorch.peek_interpreter_stack()
-    return 0 if top is None else int(top.level())
-
-
-def without_tangent(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The value and the tangent of a tensor in the innermost forward mode, if that is where one is active."""
-    if forward_ad._current_level < 0:
-        return x, None
-    value, tangent = forward_ad.unpack_dual(x)
-    return (x, None) if tangent is None else (value, tangent)

@@ -47,7 +47,7 @@ def _function(experiment: Experiment) -> Callable[..., None]:
         ("out", str, typer.Option(experiment.out, "--out", help="folder for configuration, results and pictures")),
         ("resume", bool, typer.Option(False, "--resume", help="go on with the interrupted run in --out")),
         ("as_json", bool, typer.Option(False, "--json", help="print the results as JSON and nothing else")),
-        ("quiet", bool, typer.Option(False, "--quiet", help="no progress bars")),
+        ("quiet", bool, typer.Option(False, "--quiet", help="no progress bars; messages go to stderr")),
     ]
     invoke.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d, annotation=a) for n, a, d in parameters]

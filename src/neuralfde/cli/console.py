@@ -18,11 +18,15 @@ from .report import Report, Row
 class ConsoleReport(Report):
     """Shows bars with their latest values and the time left, and hands everything on to a report that keeps it.
 
+    ``quiet``: no bars and no tables on the way, and messages go to stderr; ``silent``: no messages either.
+
     Once a signal is in ``arrived``, nothing more is kept: what it was raised into may have caught it, and gone on with
     something broken.
     """
 
-    def __init__(self, kept: Report, console: Console, quiet: bool = False, arrived: Sequence[int] = ()) -> None:
+    def __init__(
+        self, kept: Report, console: Console, quiet: bool = False, silent: bool = False, arrived: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.kept, self.arrived = kept, arrived
         self.console = console
@@ -34,9 +38,10 @@ class ConsoleReport(Report):
             TextColumn("{task.fields[value]}"),
             TimeRemainingColumn(),
             console=console,
-            disable=quiet,
+            disable=quiet or silent,
         )
-        self.quiet = quiet
+        self.quiet, self.silent = quiet or silent, silent
+        self.aside = Console(stderr=True) if quiet else console
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> ConsoleReport:
@@ -62,8 +67,8 @@ class ConsoleReport(Report):
 
     def message(self, text: str) -> None:
         """See ``Report``."""
-        if not self.quiet:
-            self.console.print(escape(text), highlight=False)
+        if not self.silent:  # what is doubtful about a result is told without bars too
+            self.aside.print(escape(text), highlight=False)
         self.kept.message(text)
 
     def table(self, title: str, rows: list[Row], columns: tuple[str, ...]) -> None:

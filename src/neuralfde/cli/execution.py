@@ -25,12 +25,11 @@ from ..errors import (
     UnsupportedError,
 )
 from .console import ConsoleReport, table
-from .experiment import Experiment
+from .experiment import Experiment, available, load
 from .folder import FolderReport, plain
-from .installed import available, load
 from .options import check
+from .processes import launched, rank_and_count, restarts
 from .report import Report
-from .torchrun import launched, rank_and_count, restarts
 
 USAGE, MISSED, FAILED = 2, 3, 4
 
@@ -48,7 +47,7 @@ def execute(
         rank = _rank(experiment)
         resume = resume or (bool(out) and restarts() > 0 and (Path(out) / "config.json").is_file())
         kept = FolderReport(Path(out), experiment.name, config, resume, writes=rank == 0) if out else Report()
-        report = ConsoleReport(kept, console, quiet or as_json, arrived) if rank == 0 else kept
+        report = ConsoleReport(kept, console, quiet, as_json, arrived) if rank == 0 else kept
         for note in kept.notes if isinstance(kept, FolderReport) and rank == 0 else ():
             typer.echo(note, err=True)
         with _interruptible(arrived):

@@ -26,11 +26,15 @@ All that such a package needs from here is in this module. The package ``neuralf
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from neuralfde_command import experiments
+
+from ..errors import InputError
 from .folder import FolderReport, plain, write_json
 from .options import (
     ADJOINTS,
@@ -45,8 +49,8 @@ from .options import (
     words,
     writable,
 )
+from .processes import rank_and_count, restarts
 from .report import Report, Row
-from .torchrun import rank_and_count, restarts
 
 __all__ = [
     "ADJOINTS",
@@ -58,7 +62,9 @@ __all__ = [
     "Options",
     "Report",
     "Row",
+    "available",
     "device_option",
+    "load",
     "numbers",
     "option",
     "place",
@@ -103,3 +109,16 @@ def read(name: str, module: ModuleType) -> Experiment:
     shares = bool(getattr(module, "PROCESSES", False))
     out = str(getattr(module, "OUT", ""))
     return Experiment(name, module.Config, module.run, module.__doc__ or "", examples, columns, shares, out)
+
+
+def available() -> list[str]:
+    """The names of all experiments that are installed."""
+    return list(experiments.modules())
+
+
+def load(name: str) -> Experiment:
+    """Import an experiment by its name."""
+    found = experiments.modules()
+    if name not in found:
+        raise InputError(experiments.unknown(name))
+    return read(name, importlib.import_module(found[name]))

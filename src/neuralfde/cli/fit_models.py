@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, nearest
+from ..fitting.unknowns import Bounds
 from ..special import mittag_leffler
 from .predator_prey import lotka_volterra
 
@@ -31,7 +32,7 @@ class Curve:
     formula: str
     curve: Callable[..., Tensor]
     guess: Guess
-    shares: tuple[str, ...] = ()  # parameters between 0 and 1
+    bounds: dict[str, Bounds] = field(default_factory=dict)  # of parameters searched as they are, not by logarithms
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,13 @@ MODELS: dict[str, Curve | Equation] = {
         "z = rest + amplitude E_β(-(t/tau)^β)",
         _zener,
         lambda t, v: {"rest": float(v[-1]) / 2, "amplitude": float(v[0]), "tau": _middle(t)},
+        bounds={"rest": (0.0, None)},
     ),
     "maxwell": Curve(
         "z = modulus t^-β E_{α-β,1-β}(-(t/tau)^(α-β)), α = β + gap (1 - β)",
         _maxwell,
         lambda t, v: {"modulus": float(v[0]), "gap": 0.5, "tau": _middle(t)},
-        shares=("gap",),
+        bounds={"gap": (0.0, 1.0)},
     ),
     "logistic": Equation(
         "D^β z = rate z (1 - z/capacity)",
@@ -153,6 +155,22 @@ def model_of(name: str, fitted: bool = True) -> Curve | Equation:
     if not path.endswith(".py"):
         raise InputError(f"there is no model {name!r}. {nearest(name, MODELS)} Or give your own as FILE.py:function.")
     return _from_file(Path(path), function, fitted)
+
+
+def try_out(name: str, model: Equation, t: Tensor, z: Tensor, params: dict[str, float]) -> None:
+    """Refuse a function that fails at its first call, or does not give a slope for this state."""
+    try:
+        slope = model.func(t, z, **params)
+    except Exception as error:
+        raise InputError(
+            f"{name} fails at the initial values: {type(error).__name__}: {error}. Change it, or the initial values."
+        ) from error
+    if not isinstance(slope, Tensor) or slope.shape != z.shape:
+        got = tuple(slope.shape) if isinstance(slope, Tensor) else type(slope).__name__
+        raise InputError(
+            f"{name} gives {got} for a state z of shape {tuple(z.shape)}; it must give a tensor like z. The last axis "
+            "of z holds the variables: write z[..., 0]."
+        )
 
 
 def _from_file(path: Path, function: str, fitted: bool) -> Equation:

@@ -7,13 +7,14 @@ and over several sets of noise. The models of order 1 have a stress that rests, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..fitting import CurveFit, fit_curve
+from ..fitting import CurveFit, FitWarning, fit_curve
 from ..special import mittag_leffler
 
 SEEN, AHEAD, REPEATS = 10.0, 100.0, 3
@@ -60,9 +61,11 @@ def fit_until(name: str, seed: int) -> CurveFit:
     function, guess = MODELS[name]
     times, values = measure(seed)
     seen = times <= SEEN
-    return fit_curve(
-        function, times[seen], values[seen], guess, bounds={"order": (0.05, 1.0)} if "order" in guess else None
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # no model is the one that the data come from
+        return fit_curve(
+            function, times[seen], values[seen], guess, bounds={"order": (0.05, 1.0)} if "order" in guess else None
+        )
 
 
 def predict(name: str, found: CurveFit, times: Tensor) -> Tensor:

@@ -46,7 +46,11 @@ class Range:
 
     def __str__(self) -> str:
         ends = (("at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below))
-        return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None and end != LARGEST) or "finite"
+        return " and ".join(f"{word} {end:g}" for word, end in ends if _is_told(end)) or "finite"
+
+
+def _is_told(end: float | None) -> bool:
+    return end is not None and end != LARGEST and math.isfinite(end)
 
 
 def option(
@@ -119,7 +123,10 @@ def numbers(kind: type[int] | type[float] = float, **ends: float) -> Callable[[s
 def pairs(text: str) -> dict[str, float]:
     """A reader of ``name=value,name=value``."""
     parts = [part.partition("=") for part in text.split(",")]
-    return {name.strip(): numbers()(value)[0] for name, _, value in parts}
+    try:
+        return {name.strip(): numbers()(value)[0] for name, _, value in parts}
+    except ValueError:
+        raise ValueError("it must be name=value,name=value with numbers as values") from None
 
 
 def words(known: Sequence[str], separator: str = ",") -> Callable[[str], list[str]]:

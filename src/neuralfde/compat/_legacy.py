@@ -68,7 +68,10 @@ def solve(
     steps = int(torch.tensor(end) / torch.tensor(step))
     times = torch.linspace(0, end, steps + 1)
     h = float(times[-1] / steps)
-    march = _March(func, structure, times.to(row), name, h, orders.to(row), shares.to(row), memory, corrections)
+    orders, shares = orders.to(row), shares.to(row)
+    corrector = _trapezoid(h, orders) if name == "corrector" else None
+    scheme = rule(name, h, orders, shares, len(times))
+    march = _March(func, structure, times.to(row), h, scheme, corrector, memory, corrections)
     if reverse is None:
         rows = march.run(row)
     else:
@@ -77,25 +80,18 @@ def solve(
     return structure.unpack(torch.stack(rows) if history else rows[-1])
 
 
+@dataclass(frozen=True, eq=False)
 class _March:
     """One forward solution of a legacy scheme on flat rows."""
 
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        structure: Structure,
-        times: Tensor,
-        name: str,
-        h: float,
-        orders: Tensor,
-        shares: Tensor,
-        memory: int,
-        corrections: int,
-    ) -> None:
-        self.func, self.structure, self.times, self.h = func, structure, times, h
-        self.name, self.memory, self.corrections = name, memory, corrections
-        self.rule = rule(name, h, orders, shares, len(times))
-        self.corrector = _trapezoid(h, orders) if name == "corrector" else None
+    func: Callable[..., Any]
+    structure: Structure
+    times: Tensor
+    h: float
+    rule: Rule
+    corrector: Weights | None
+    memory: int
+    corrections: int
 
     def slope(self, k: int, row: Tensor) -> Tensor:
         """``f(t_k, row)`` as a row."""

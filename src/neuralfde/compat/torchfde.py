@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ..api import fdeint as _solve
+from ..base.checks import real, reals, whole
 from ..base.structure import tensors_in
-from ..errors import CapturedTensorError, InputError, UnsupportedError, nearest
+from ..base.torch_private import is_followed
+from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError, nearest
 from ..history import Window
 from ..orders import MultiTerm
 from ..rhs.first import graph_nodes
@@ -100,6 +102,10 @@ def _run(
     adjoint: Any,
     reverse: bool,
 ) -> Any:
+    if not isinstance(options, Mapping | None):
+        raise InputTypeError(f"options must be a dict, such as {{'memory': 100}}, got {type(options).__name__}.")
+    if not isinstance(method, str):
+        raise InputTypeError(f"method must be one of torchfde's names, got {type(method).__name__}. Use 'predictor'.")
     given = dict(options or {})
     legacy = legacy or bool(given.get("legacy", False))
     adjoint = given.pop("adjoint", adjoint)
@@ -115,14 +121,12 @@ def _run(
     for key in given:
         if key not in _OPTIONS:
             _log.warning("option %r is ignored. %s", key, nearest(key, _OPTIONS))
-    end, step = float(t), float(step_size)
-    if not (end > 0 and 0 < step <= end * (1 + 1e-6)):
-        raise InputError(f"t={end:g} and step_size={step:g}: both must be positive, and the step no longer than t.")
-    memory = int(given.get("memory", -1))
-    if memory < 1 and memory != -1:
-        raise InputError(f"memory={memory}: a number of steps from 1 on, or -1 for the whole past.")
+    end, step = _number("t", t), _number("step_size", step_size)
+    if not step <= end * (1 + 1e-6):
+        raise InputError(f"t={end:g} and step_size={step:g}: the step must be no longer than t.")
+    memory = -1 if given.get("memory", -1) == -1 else whole("memory", given["memory"], hint="-1 is the whole past.")
     history = bool(given.get("return_history", False))
-    corrections = int(given.get("corrector_step", 1))
+    corrections = whole("corrector_step", given.get("corrector_step", 1), hint="For none use method='predictor'.")
     orders, shares = _terms(beta, name, given.get("multi_coefficient"))
     held = Attributes.used_by(func, y0)
     if legacy:
@@ -154,9 +158,26 @@ def _run(
         raise
 
 
+def _number(name: str, value: Any) -> float:
+    """The end time or the step as a positive number; as a tensor it would get no gradient."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise InputError(
+                f"{name} has shape {tuple(value.shape)} and must be one number: t is the end time. For states at all "
+                "grid points pass options={'return_history': True}; neuralfde.fdeint takes a tensor of times."
+            )
+        if is_followed(value):
+            raise InputError(
+                f"{name} requires grad, or a transform follows it, and would get no gradient. Pass {name}.detach(); an "
+                "end time is learned by neuralfde.fdeint(..., t=1.0, horizon=t)."
+            )
+        value = float(value)
+    return real(name, value, above=0)
+
+
 def _terms(beta: float | Tensor, name: str, shares: Any) -> tuple[Tensor, Tensor]:
     """Orders and their weights, 1-D, in the dtype they were given in."""
-    orders = beta.reshape(-1) if isinstance(beta, Tensor) else torch.tensor(beta, dtype=torch.float64).reshape(-1)
+    orders = reals("beta", beta).reshape(-1)
     orders = orders if orders.is_floating_point() else orders.float()
     if name != "glmulti":
         if orders.numel() != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,13 +15,15 @@ from torch import Tensor
 
 from ..base.grid import Request, read_times, request
 from ..base.policy import ADAPTIVE_AGAIN, ADAPTIVE_ATTEMPTS, EVENT_FIRST_SHARE, EVENT_ROUNDS, JUMP_LENGTH
-from ..base.structure import Structure, alike, all_finite, structure_of
+from ..base.structure import Structure, alike, all_finite, as_numbers, structure_of
 from ..base.torch_private import derivatives_are_watched, pytree
 from ..door.adaptive import Adapted, adapted
 from ..door.validation import Options, read_args
 from ..errors import ConvergenceError, InputError, UnsupportedError
 from ..solver import Solved, run
-from ..time import Cell, Event, Moment, read_jumps, root, samples_of, support, times_of
+from ..time import Event, read_jumps
+from ..time.events import Cell, Moment, early, root, samples_of, support, times_of
+from ..time.jumps import points_of, time_slack
 
 Spans = list[list[tuple[float, float]]]  # for each sample the cells of the mesh in which its event happens
 
@@ -38,6 +41,7 @@ class Watched:
         self.jumps, self.spent = self._given_jumps(given, t), 0
         self.doses = {j.when for j in self.jumps}  # all others will be resets
         self.share, self.excess = 1.0, 0.0  # of a tolerance: asked for each step, and found at the end
+        self.beyond = 0  # how many steps a march goes on after its event: that of the solve may be later
         with torch.no_grad():
             first = self._value(self.asked[0], z0)
         self.own, self.samples = first.ndim > 0, first.numel()
@@ -47,7 +51,12 @@ class Watched:
             return []
         known = read_jumps(given.jumps, self.structure, t)
         times = torch.tensor(known.times, dtype=torch.float64) if known.moving is None else known.moving
-        return [Moment(self.asked[0] + x, self.structure.unpack(v)) for x, v in zip(times, known.rows, strict=True)]
+        found = [Moment(self.asked[0] + x, self.structure.unpack(v)) for x, v in zip(times, known.rows, strict=True)]
+        whens = {x: j.when for x, j in zip(known.times, found, strict=True)}
+        start, whole = self.asked[0], self.asked[-1] - self.asked[0]
+        for k, x in enumerate(self.asked[1:], 1):  # the times asked for, as rounded, that mean these jumps
+            self.asked[k] = whens.get(known.snapped(x - start, start, whole), x)
+        return found
 
     def _value(self, time: float, z: Any) -> Tensor:
         return self.event.value(self.like.new_tensor(time), z, self.args, self.structure)
@@ -73,22 +82,25 @@ class Watched:
         ends = torch.tensor(self.asked, dtype=torch.float64)
         if given.adaptive:
             given, march = adapted(self.func, self.z0, ends, self.order, given, False, self.share, self._until())
-            return self.asked[0] + march.found.times, given, march
+            return points_of(self.asked[0], march.found.times), given, march
         grid = request(ends, given.step, given.steps, given.grading, given.grid).grid
-        points = grid.start + grid.elapsed
+        points = points_of(grid.start, grid.elapsed)
         points[-1] = self.asked[-1]
         return points, given._replace(step=None, steps=None, grading=1.0), None
 
     def _until(self) -> Callable[[float, Any], bool] | None:
-        """Whether every sample has had its event, asked after each accepted step; None where the solve goes on."""
+        """Whether every sample has had its event, asked after each accepted step of a march; None where it goes on."""
         if not self.ends:
             return None
         values, ended = [self._value(self.asked[0], self.z0)], torch.zeros(self.samples, dtype=torch.bool)
+        left = self.beyond + 1
 
         def until(time: float, z: Any) -> bool:
+            nonlocal left
             values.append(self._value(time, z))
             ended.logical_or_(self.event.crossed(*values[-2:]).reshape(-1).cpu())
-            return bool(ended.all())
+            left -= bool(ended.all())
+            return left <= 0
 
         return until
 
@@ -105,7 +117,10 @@ class Watched:
 
     def _crossed(self, points: Tensor, given: Options, march: Adapted | None) -> Spans:
         end = float(points[-1])
-        times = sorted({*points.tolist(), *(j.when for j in self.jumps if j.when < end)})
+        times = sorted({*self._apart(points).tolist(), *(j.when for j in self.jumps if j.when < end), end})
+        size = max(map(abs, self.asked))
+        pairs = [(a, b) for a, b in itertools.pairwise(times) if self._begins(a)]
+        times = sorted({*times, *(x for a, b in pairs for x in early(a, b, size) if a < x < b)})
         given = self._jumping(given, end)._replace(grid=points, callback=None, check_finite=False)
         solved = run(self.func, self.z0, torch.tensor(times, dtype=torch.float64), self.order, given)
         self.spent += solved.plan.field.evaluations
@@ -130,9 +145,23 @@ class Watched:
                 found[k].append((times[n], times[n]))
         return [sorted(spans) for spans in found]
 
+    def _begins(self, time: float) -> bool:
+        """Whether the solution begins like a power at this time: at the start, and after a jump."""
+        return time == self.asked[0] or any(j.when == time for j in self.jumps)
+
+    def _apart(self, points: Tensor) -> Tensor:
+        """The points without those next to a jump, where the state is looked at before and after it."""
+        jumps = torch.tensor([j.when for j in self.jumps], dtype=torch.float64)
+        whole = self.asked[-1] - self.asked[0]
+        near = 2 * time_slack(torch.finfo(torch.float64).eps, whole, self.asked[0], whole)
+        return points[((points[:, None] - jumps).abs() > near).all(1)]
+
     def solve(self, points: Tensor, given: Options, spans: Spans) -> tuple[Solved, list[float], list[list[Moment]]]:
         """The solve up to its end, its times, and what happened in each of these cells."""
-        end = max(found[0][1] for found in spans) if self.ends and all(spans) else float(points[-1])
+        end = float(points[-1])
+        if self.ends and all(spans):  # the end of the step in which the last of them happens
+            last = max(found[0][1] for found in spans)
+            end = min(x for x in (*points.tolist(), *(j.when for j in self.jumps)) if x >= last)
         jumps = {j.when: j.at for j in self.jumps}
         inside = {x for found in spans for a, b in found if a < b for x in samples_of(*support(a, b, jumps))}
         times = sorted({*(x for x in self.asked if x < end), *inside, *(b for found in spans for _, b in found), end})
@@ -146,7 +175,8 @@ class Watched:
                 return Moment(jumps[b], self.sample(pytree.tree_map(lambda x: x[place[b]], solved.ys), k))
             rows = [place[x] for x in samples_of(*support(a, b, jumps))]
             states = self.sample(pytree.tree_map(lambda x: x[rows], solved.ys), k, 1)
-            return root(Cell(*support(a, b, jumps), states), partial(self._value_of, k))
+            first = a if self._begins(a) else -math.inf
+            return root(Cell(*support(a, b, jumps), states, first), partial(self._value_of, k))
 
         return solved, times, [[happened(k, *span) for span in found] for k, found in enumerate(spans)]
 
@@ -165,7 +195,7 @@ class Watched:
             shift -= apart
         assert self.event.reset is not None
         whole = self.everywhere(event.state)
-        after = self.event.reset(whole)
+        after = as_numbers(self.event.reset(whole))
         if not alike(after, whole) or not all_finite(*pytree.tree_leaves(after)):
             raise InputError(
                 "reset must return a state of the structure, shapes and dtype that it is given, in finite numbers: "
@@ -207,6 +237,11 @@ def _located(watched: Watched) -> tuple[Tensor, Options, Adapted | None, Spans]:
     for _ in range(ADAPTIVE_ATTEMPTS):
         points, options, march = watched.mesh()
         spans = watched.spans(points, options, march)
+        reached = -math.inf
+        while not all(spans) and reached < float(points[-1]) < watched.asked[-1]:  # later than in the march
+            reached, watched.beyond = float(points[-1]), 2 * watched.beyond + 1
+            points, options, march = watched.mesh()
+            spans = watched.spans(points, options, march)
         if march is None or watched.excess <= 1:
             return points, options, march, spans
         if not math.isfinite(watched.excess):

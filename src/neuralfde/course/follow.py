@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from ..base.grid import read_times, request
-from ..base.policy import JUMP_LENGTH
 from ..base.structure import structure_of
-from ..base.torch_private import pytree
-from ..base.torch_transforms import is_followed
+from ..base.torch_private import is_followed, pytree
 from ..door.adaptive import Adapted, adapted
 from ..door.export import refuse_export
 from ..door.validation import Options
 from ..errors import InputError
 from ..solver import Solved, run, to_tolerance
-from ..time import read_jumps, value_of_jump, with_jumps
+from ..time.jumps import points_of, read_jumps, time_slack, value_of_jump, with_jumps
 from .events import refuse_event, run_with_event
 
 
@@ -31,6 +29,11 @@ def follow(func: Any, z0: Any, t: Any, order: Any, given: Options, *more: Any) -
     jumps = given.jumps
     if not (isinstance(jumps, tuple | list) and len(jumps) == 2 and callable(jumps[1])):
         return run_with_event(func, z0, t, order, given)
+    if given.before is not None:
+        raise InputError(
+            "jumps= put a short step before each jump, and a resumed solve continues with steps of one length. Solve "
+            "from the start with all jumps, or continue from a window: past=(times, states)."
+        )
     if isinstance(jumps[0], Tensor) and is_followed(jumps[0]):
         raise InputError(
             "jumps= by a function of the state need times without gradient: detach them, or find them by "
@@ -63,32 +66,32 @@ def _jump_by_jump(
     (times, value), structure = given.jumps, structure_of(z0)
     known, asked = read_jumps(given.jumps, structure, t), read_times(t)[0]
     values: list[Any] = []
-    elapsed = None
+    spent = 0
+    points, whole = None, asked[-1] - asked[0]
+    slack = time_slack(torch.finfo(torch.float64).eps, whole, asked[0], whole)
     if not given.adaptive:
         wanted = with_jumps(request(t, given.step, given.steps, given.grading, given.grid), known, t)
-        elapsed, given = wanted.grid.elapsed, given._replace(step=None, steps=None, grading=1.0)
+        points = points_of(asked[0], wanted.grid.elapsed)
+        given = given._replace(step=None, steps=None, grading=1.0)
     for k, at in enumerate(known.times):
         end = torch.tensor([asked[0] + at], dtype=torch.float64)
         part = given._replace(jumps=_stacked(times[:k], values), callback=None)
-        if elapsed is not None:
-            before = elapsed[elapsed < at - 1.5 * JUMP_LENGTH * (asked[-1] - asked[0])]
-            part = part._replace(grid=torch.cat([asked[0] + before, end]))
-        found = solve(func, z0, torch.tensor([asked[0], asked[0] + at], dtype=torch.float64), order, part).ys
-        values.append(value_of_jump(value, pytree.tree_map(lambda x: x[-1], found)))
+        if points is not None:
+            part = part._replace(grid=torch.cat([points[points < end - slack], end]))
+        found = solve(func, z0, torch.tensor([asked[0], asked[0] + at], dtype=torch.float64), order, part)
+        spent += found.stats.evaluations
+        values.append(value_of_jump(value, pytree.tree_map(lambda x: x[-1], found.ys)))
     given = given._replace(jumps=_stacked(times, values))
-    if elapsed is not None:
-        given = given._replace(grid=torch.cat([asked[0] + elapsed[:-1], end.new_tensor(asked[-1:])]))
-    return solve(func, z0, t, order, given, *more)
+    if points is not None:
+        given = given._replace(grid=torch.cat([points[points < asked[-1] - slack], end.new_tensor(asked[-1:])]))
+    found = solve(func, z0, t, order, given, *more)
+    return found._replace(spent=found.spent + spent)
 
 
 def _on_mesh_of(found: Solved, t: Any, given: Options) -> Options:
-    """The options for repeating a solve to a tolerance on its own mesh, extended to the last time of ``t``.
-
-    The point just before each jump is left out: it will be added again.
-    """
+    """The options for repeating a solve to a tolerance on its own mesh, extended to the last time of ``t``."""
     grid, asked = found.problem.request.grid, read_times(t)[0]
-    points = grid.start + grid.elapsed
-    points = points[torch.cat([points.diff() > 3 * JUMP_LENGTH * (asked[-1] - asked[0]), torch.tensor([True])])]
+    points = points_of(grid.start, grid.elapsed)
     end = torch.tensor(asked[-1:], dtype=torch.float64)
     named = given.method is not None or given.linear is not None  # otherwise the default method for a tolerance
     method, mesh = given.method if named else found.problem.scheme, torch.cat([points[points < asked[-1]], end])

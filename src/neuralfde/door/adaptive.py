@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..base.grid import Grid, read_times
 from ..base.structure import Structure, all_finite, structure_of
-from ..base.torch_private import derivatives_are_watched, value_of
+from ..base.times import times_of_series
+from ..base.torch_private import derivatives_are_watched, is_mapped, layers, value_of, without_tangent
 from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
@@ -21,7 +22,9 @@ from ..rhs.field import Field
 from ..rhs.first import first_evaluation
 from ..schemes import IMEX, Trapezoid
 from ..solve.delays import lags_of
-from ..time import Equation, Found, Tolerance, find_mesh, read_jumps, refuse_hopeless
+from ..time import Jumps, read_jumps
+from ..time.controller import Tolerance
+from ..time.search import Equation, Found, find_mesh, refuse_hopeless
 from .lags import delays_of
 from .meshes import refuse_jumps, why_not_fading
 from .observed import Observed, read_past, refuse_past
@@ -78,16 +81,17 @@ def adapted(
     jumps = None
     if given.jumps is not None:
         refuse_jumps(scheme, operator)
-        jumps = read_jumps(given.jumps, structure, t)
+        jumps = _bare_jumps(read_jumps(given.jumps, structure, t))
     window = None
     if given.past is not None:
         refuse_past(operator, known, given.velocity is not None)
         window = read_past(given.past, structure, t)
+        window = window._replace(rows=_bare(window.rows))
     args = given.args
     if given.linear is not None:
         func, whole = joined(func, z0, given)
         args = whole.args
-    beta, row0, args = known["order"].detach(), structure.pack(z0).detach(), read_args(args, structure)
+    beta, row0, args = _bare(known["order"]), _bare(structure.pack(z0)), read_args(args, structure)
     check_order(beta, scheme, velocity=False)
     if not all_finite(row0):
         raise InputError("z0 contains NaN or infinity (step 0); check the data or the layers before the solve.")
@@ -96,7 +100,7 @@ def adapted(
     marched = None if given.lags is None else _Marched(given, structure, window, row0, times[-1] - times[0])
     if marched is not None:
         args = (marched.lagged(0.0), *args)
-    field = Field(func, structure, torch.tensor(times[:1]).to(row0), args)
+    field = Field(func, structure, row0.new_tensor(times[:1]), args)
     with torch.no_grad():
         first_evaluation(field, row0, [])
     if field.noise.active:
@@ -105,31 +109,48 @@ def adapted(
     def slope(time: float, z: Tensor) -> Tensor:
         calls[0] += 1
         here = args if marched is None else (marched.lagged(time), *args[1:])
-        return field.when(row0.new_tensor(times[0] + time), z, here)
+        return _bare(field.when(row0.new_tensor(times[0] + time), z, here))
 
     def ended(time: float, row: Tensor) -> bool:
         if marched is not None:
             marched.accept(time, row)
         return until is not None and until(times[0] + time, structure.unpack(row))
 
-    calls, horizon = [1], known.get("horizon", torch.ones_like(beta)).detach()
+    calls, horizon = [1], _bare(known.get("horizon", torch.ones_like(beta)))
     before = None if window is None else partial(window.at, beta)
     equation = Equation(slope, field.shape, beta, horizon**beta, row0, before)
-    try:
-        march = partial(find_mesh, equation, marching, times[-1] - times[0], jumps=jumps)
-        if marched is None and until is None:
-            refuse_hopeless(march, tolerance)
-        found = march(tolerance, until=ended, lag=math.inf if marched is None else marched.shortest)
-    except RuntimeError as error:
-        if not derivatives_are_watched() or "vmap" not in str(error):
-            raise
-        raise UnsupportedError(
-            "steps to a tolerance depend on values, which are not available under vmap. Pass steps=, or grid= with the "
-            "grid of an earlier solution; a batch axis of z0 needs no vmap."
-        ) from error
+    march = partial(find_mesh, equation, marching, times[-1] - times[0], jumps=jumps, outputs=_outputs(t, times))
+    if marched is None and until is None:
+        refuse_hopeless(march, tolerance)
+    found = march(tolerance, until=ended, lag=math.inf if marched is None else marched.shortest)
     mesh = Grid.through(times[0], found.times)
     steps = given._replace(grid=mesh, method=scheme, solver=None, rtol=None, atol=None)
     return steps, Adapted(found, calls[0], tolerance, gain)
+
+
+def _outputs(t: Any, times: list[float]) -> list[float]:
+    """The times that are asked for, since the start and in order; of all samples, if each has its own."""
+    if isinstance(t, Tensor) and t.ndim == 2:
+        times = times_of_series(t).unique().tolist()
+    return [x - times[0] for x in times[1:-1]]
+
+
+def _bare(x: Tensor) -> Tensor:
+    """The values of a tensor, which is all that a march needs, without what transforms and forward mode know of it."""
+    if not derivatives_are_watched():
+        return x.detach()
+    if any(is_mapped(layer) for layer in layers(x)):
+        raise UnsupportedError(
+            "steps to a tolerance depend on values, which are not available under vmap. Pass steps=, or grid= with the "
+            "grid of an earlier solution; a batch axis of z0 needs no vmap."
+        )
+    return without_tangent(value_of(x))[0]
+
+
+def _bare_jumps(jumps: Jumps) -> Jumps:
+    values = jumps.values
+    bare = _bare(values) if isinstance(values, Tensor) else lambda row: _bare(values(row))
+    return jumps._replace(values=bare)
 
 
 def _refuse(given: Options, more: bool, against: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,6 @@ class InRealNumbers(nn.Module):
     """``func`` of a complex state as a function of pairs; a module, so that parameters of ``func`` are found."""
 
     made_anew = True  # at every call: no cache of captured steps would know it
-    repeatable = True  # each call converts its arguments, and most of what an equation does in ℂ is done to constants
     only_converts = property(lambda self: self.func)  # what is seen of func holds for this as well
 
     def __init__(self, func: Callable[..., Any], lagged: bool = False) -> None:
@@ -33,20 +33,18 @@ class InRealNumbers(nn.Module):
         t = _each(lambda x: x.squeeze(-1) if x.ndim else x, t)
         args = (again_complex(args[0]), *args[1:]) if self.lagged else args
         out = self.func(t, again_complex(z), *args)
-        return _each(lambda x: torch.view_as_real(x if x.is_complex() else torch.complex(x, 0 * x)), out)
+        return _each(lambda x: _as_pairs(x if x.is_complex() else torch.complex(x, 0 * x)), out)
 
 
 def in_real_numbers(
     func: Callable[..., Any], z0: Any, order: Any, given: Options
 ) -> tuple[Callable[..., Any], Any, Any, Options]:
     """The same problem for pairs of real numbers."""
-    function("func", func, "func(t, z, *args)")
     if given.linear is not None:
         raise InputError("linear= acts on real states. Put it into func, or write z as its real and imaginary parts.")
-    if isinstance(order, Caputo):
-        order = order.order
-    if not isinstance(order, Operator):
-        order = pytree.tree_map(_beside_pairs, order)
+    function("func", func, "func(t, z, *args)")
+    order = order.order if isinstance(order, Caputo) else order
+    order = _operator_beside_pairs(order) if isinstance(order, Operator) else pytree.tree_map(_beside_pairs, order)
     velocity = None if given.velocity is None else pytree.tree_map(_as_pairs, given.velocity)
     horizon, jumps, event = pytree.tree_map(_beside_pairs, given.horizon), given.jumps, given.event
     if isinstance(jumps, tuple | list) and len(jumps) == 2:
@@ -73,13 +71,23 @@ def _pairwise(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _as_pairs(x: Any) -> Any:
-    """Complex numbers as pairs; what is none is left for the door to refuse."""
-    return torch.view_as_real(x) if isinstance(x, Tensor) and x.is_complex() and x.layout == torch.strided else x
+    """Complex numbers as pairs; what is none is left for the door to refuse. A conjugate is only marked as such."""
+    if not (isinstance(x, Tensor) and x.is_complex() and x.layout == torch.strided):
+        return x
+    return torch.view_as_real(x.resolve_conj())
 
 
 def _beside_pairs(x: Any) -> Any:
     """Numbers that broadcast to a complex state as ones that broadcast to its pairs."""
     return x.unsqueeze(-1) if isinstance(x, Tensor) and x.ndim else x
+
+
+def _operator_beside_pairs(operator: Operator) -> Operator:
+    """The operator, whose numbers broadcast to a complex state, with ones that broadcast to its pairs."""
+    found = copy.copy(operator)
+    numbers = lambda: pytree.tree_map(_beside_pairs, operator.numbers())  # noqa: E731
+    object.__setattr__(found, "numbers", numbers)  # operators are frozen
+    return found
 
 
 def again_complex(tree: Any) -> Any:

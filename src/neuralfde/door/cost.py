@@ -194,7 +194,18 @@ def _mib(count: float) -> str:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted memory and work of a solve; printed as a short table."""
+    """The predicted memory and work of a solve; printed as a short table.
+
+    Attributes:
+        steps: the number of steps.
+        numbers: the number of elements of the state.
+        history, storage: what will be used.
+        device_bytes, host_bytes: memory on the device and on the host, without that of ``func`` itself.
+        evaluations, products: evaluations of ``func`` and vector-Jacobian products, of both passes together. They are
+            lower bounds: iterations, and rows that ``checkpoint`` recomputes more than once, are not counted.
+        history_flops: floating-point operations of the history sums.
+        why: what was left to ``auto``, and how that was decided.
+    """
 
     steps: int
     numbers: int

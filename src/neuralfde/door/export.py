@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..base.structure import tensors_in
-from ..base.torch_private import is_unknown
+from ..base.torch_private import is_unknown, outside_of_programs
 from ..errors import UnsupportedError
 from ..orders import read_order
 from .validation import Options, read_scheme
@@ -28,8 +28,9 @@ def refuse_export(t: Any, order: Any, given: Options) -> None:
             "the iterations of an implicit stage depend on values that are not known during export. Use an explicit "
             "method: 'predictor', 'abm', 'gl-explicit' or 'l1-explicit'."
         )
-    read = {"order": read_order(order).numbers(), "t": t, "horizon": given.horizon, "grid": given.grid}
-    read["jumps"] = given.jumps
+    with outside_of_programs():  # parts of a constant are constants
+        numbers = read_order(order).numbers()
+    read = {"order": numbers, "t": t, "horizon": given.horizon, "grid": given.grid, "jumps": given.jumps}
     unknown = [name for name, value in read.items() if any(map(is_unknown, tensors_in(value)))]
     if unknown:
         raise UnsupportedError(

@@ -9,7 +9,8 @@ from typing import Any
 from ..errors import InputError, InputTypeError, nearest
 
 _BACKWARD = "The backward pass is the exact adjoint of the forward one and has no settings of its own; leave it out."
-#: what torchdiffeq and torchfde call an argument -> what to write here
+_TIMES = "Times are t here: a number T for [0, T], or an increasing tensor that begins with the initial time."
+#: what other solvers call an argument -> what to write here
 ARGUMENTS: dict[str, str] = {
     "step_size": "The step size is step=h here, or pass the number of steps as steps=n. Coming from torchfde: the time "
     "stands before the order, fdeint(func, z0, t, order).",
@@ -18,15 +19,19 @@ ARGUMENTS: dict[str, str] = {
     **dict.fromkeys(("adjoint_method", "adjoint_rtol", "adjoint_atol", "adjoint_options"), _BACKWARD),
     "adjoint_params": "Tensors that get gradients are params= here; those of an nn.Module are found automatically.",
     "event_fn": "It is event= here, a function that ends the solve where it crosses zero, or an Event.",
-    "y0": "The initial state is z0 here.",
-    "beta": "The order of the derivative is order here.",
+    **dict.fromkeys(("y0", "x0", "u0"), "The initial state is z0 here."),
+    **dict.fromkeys(("alpha", "beta", "q"), "The order of the derivative is order here."),
+    **dict.fromkeys(("h", "dt"), "The step size is step here."),
+    **dict.fromkeys(("n_steps", "num_steps", "nsteps", "N"), "The number of steps is steps here."),
+    **dict.fromkeys(("t_span", "tspan", "t_eval", "T", "ts", "times"), _TIMES),
+    **dict.fromkeys(("tol", "eps"), "Tolerances are rtol and atol here; a step size is step."),
 }
 #: what solvers of ordinary equations call their methods, and what comes nearest here
 ORDINARY: dict[str, str] = {
     "euler": "predictor",
     **dict.fromkeys(("midpoint", "heun2", "heun3", "rk4", "bosh3", "dopri5", "dopri8", "explicit_adams"), "abm"),
-    **dict.fromkeys(("adaptive_heun", "fehlberg2"), "abm"),
-    **dict.fromkeys(("implicit_adams", "fixed_adams", "scipy_solver"), "trapezoid"),
+    **dict.fromkeys(("adaptive_heun", "fehlberg2", "tsit5", "rk23", "rk45", "dop853"), "abm"),
+    **dict.fromkeys(("implicit_adams", "fixed_adams", "scipy_solver", "radau", "bdf", "lsoda"), "trapezoid"),
 }
 #: torchfde's names that mean nothing here, or something else
 TORCHFDE: dict[str, str] = {
@@ -70,10 +75,10 @@ def refuse_call(call: Callable[..., Any], count: int, given: Collection[str]) ->
 
 def refuse_method(method: str, known: Collection[str]) -> None:
     """Raise for a method that is known from another package."""
-    if method in ORDINARY:
+    if method.lower() in ORDINARY:
         raise InputError(
             f"method={method!r} is for ordinary equations; an equation with memory needs weights for its whole past. "
-            f"The nearest is method={ORDINARY[method]!r}. At order 1 'predictor' is Euler's method "
+            f"The nearest is method={ORDINARY[method.lower()]!r}. At order 1 'predictor' is Euler's method "
             "and 'abm' is Heun's."
         )
     base = method.removesuffix("-f").removesuffix("-o")

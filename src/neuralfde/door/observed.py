@@ -7,6 +7,7 @@ are those of an integral, the same for all sums.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,9 +17,9 @@ from torch import Tensor
 from ..base.checks import reals
 from ..base.grid import read_times
 from ..base.policy import WHOLE_SLACK
-from ..base.structure import Structure, alike, all_finite, structure_of
+from ..base.structure import Structure, alike, all_finite, as_numbers, structure_of
 from ..base.torch_private import pytree, value_of
-from ..errors import InputError, InputTypeError
+from ..errors import InputError, InputTypeError, UnsupportedError
 from ..history import History, Window
 from ..orders import Caputo, Operator
 from ..weights.observed import observed
@@ -41,7 +42,7 @@ class Observed(NamedTuple):
     def at(self, order: Tensor, ahead: float) -> Tensor:
         """The contribution of the window at this time since the start, (groups, width), without gradient."""
         weights = observed(order, self.back, torch.tensor([ahead], dtype=torch.float64))[:, 0]
-        return torch.einsum("wg,wgm->gm", weights.to(self.rows), self.rows.detach())
+        return (weights.to(self.rows)[..., None] * self.rows.detach()).sum(0)  # no product that autocast would round
 
 
 def initial_state(z0: Any, past: Any) -> Any:
@@ -49,6 +50,8 @@ def initial_state(z0: Any, past: Any) -> Any:
 
     A resumed solve starts from its own last state; ``z0`` then only gives the structure.
     """
+    if torch.compiler.is_exporting():
+        raise UnsupportedError("past= cannot be exported: its values are looked at. Export single steps with FDECell.")
     if isinstance(past, State):
         return past.template() if z0 is None else z0
     if not isinstance(past, tuple | list) or len(past) != 2:
@@ -61,9 +64,15 @@ def initial_state(z0: Any, past: Any) -> Any:
     last = pytree.tree_map(lambda x: x[-1], past[1])
     if z0 is not None:
         pairs = zip(pytree.tree_leaves(z0), pytree.tree_leaves(last), strict=False)
-        if not alike(z0, last) or not all(torch.allclose(a, b, rtol=1e-5) for a, b in pairs):
+        if not alike(z0, last) or not all(_same(a, b) for a, b in pairs):
             raise InputError("z0 is not the last state of past=: pass z0=None, which takes the last state.")
     return last
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether all elements agree to the digits of float32, or to those of the largest, whatever the scale of both."""
+    size = float(b.detach().abs().max())
+    return math.isfinite(size) and torch.allclose(a, b, rtol=1e-5, atol=1e-8 * size)
 
 
 def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:
@@ -102,6 +111,7 @@ def refuse_past(operator: Operator, numbers: dict[str, Tensor], more: bool, hist
 
 def read_velocity(velocity: Any, structure: Structure) -> Tensor:
     """``z'(0)`` as a row (groups, width)."""
+    velocity = as_numbers(velocity)
     given = structure_of(velocity, "velocity")
     if replace(given, spans=structure.spans) != structure:
         raise InputTypeError(

@@ -6,6 +6,7 @@ The samples of a batch share their output times, or each sample has its own. In 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..base.caches import to_device
-from ..base.grid import Request
-from ..base.policy import OUTPUT_NUMBERS
+from ..base.grid import Grid, Request
+from ..base.policy import AHEAD_SHORTEST, OUTPUT_NUMBERS
 from ..base.structure import Structure
 from ..errors import InputError
 from ..history import History, Window
@@ -57,9 +58,10 @@ def output(
     if every:
         nodes = set(range(wanted.grid.steps + 1))
     continuous = kernel.dense is not None and len(positions) > 0
-    if len(positions) and not (continuous and scheme.dense_meets_nodes):  # both ends of each cell are needed
+    if len(positions) and not (continuous and scheme.dense_meets_nodes and not scheme.dense_is_limited):
         lows = set(wanted.cells.long().flatten().tolist())
-        nodes |= lows | {n + 1 for n in lows}
+        around = range(-2, 3) if scheme.dense_is_limited else range(2)  # at least both ends of each cell
+        nodes |= {n + k for n in lows for k in around if 0 <= n + k <= wanted.grid.steps}
     found = tuple(sorted(nodes))
     if not continuous:
         return Output(found, positions, None)
@@ -125,6 +127,8 @@ def assembled(
     """
     if between is not None and scheme.dense_meets_nodes:
         here = between
+        if scheme.dense_is_limited:
+            here = limited(wanted.grid, *_places(wanted, structure), nodes, at_nodes, between)
     else:
         here = _moved(wanted, structure, nodes, at_nodes, between) if len(wanted.between) else at_nodes[:0]
     if wanted.series:
@@ -139,12 +143,8 @@ def _moved(
     wanted: Request, structure: Structure, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None
 ) -> Tensor:
     """States between grid points: linear, or continuous output plus its linear correction, see :func:`assembled`."""
-    cells, count = wanted.cells, len(wanted.between)
-    shares = wanted.grid.held(wanted.between) - cells
-    if wanted.series:
-        cells, shares = _spread(cells, structure), _spread(shares, structure)
-    low = torch.searchsorted(torch.tensor(nodes, dtype=torch.float64), cells)
-    share = (shares.to(at_nodes) if shares.requires_grad else to_device(shares, at_nodes))[..., None]
+    (cells, shares), count = _places(wanted, structure), len(wanted.between)
+    low, share = torch.searchsorted(torch.tensor(nodes), cells), _like(shares, at_nodes)
     if between is None or wanted.series:
         left, right = _pick(at_nodes, low), _pick(at_nodes, low + 1)
     else:
@@ -154,6 +154,56 @@ def _moved(
         left, right = (x - y.reshape(x.shape) for x, y in zip((left, right), between[count:].chunk(2), strict=True))
     moved = torch.lerp(left, right, share).view(count, *at_nodes.shape[1:])
     return moved if between is None else moved + between[:count]
+
+
+def limited(
+    grid: Grid, low: Tensor, shares: Tensor, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor
+) -> Tensor:
+    """Continuous output of an implicit scheme, as far as the states at the grid points around bear it out.
+
+    A stage damps the error of a state, but its slope is off by that error times the rate ``λ`` of a stiff equation, and
+    nothing damps an integral of slopes up to a time inside a cell. A smooth solution is an eighth of its second
+    difference away from the straight line between both ends of the cell. So output is held to half of the larger one at
+    the two points before, and where the solution begins like a power (at the start or after a jump), to the
+    states at both ends and half of the second difference behind it. The line alone is of order 2, so that this keeps
+    the order.
+    """
+    times = grid.elapsed if grid.moving is None else grid.moving
+    known, points = torch.tensor(nodes), [(low + k).clamp(0, grid.steps) for k in range(-2, 3)]
+    z = [_pick(at_nodes, torch.searchsorted(known, n)) for n in points]
+    lengths = [times[b] - times[a] for a, b in itertools.pairwise(points)]
+    moves = [b - a for a, b in itertools.pairwise(z)]
+
+    def bend(k: int) -> Tensor:
+        """The second difference at the point between two cells, for the length of the cell with the output."""
+        before, after = lengths[k], lengths[k + 1]
+        meant = torch.minimum(before, after) > AHEAD_SHORTEST * lengths[2]
+        one, two = (torch.where(meant, lengths[2] / torch.where(meant, x, 1.0), 0.0) for x in (before, after))
+        gain = torch.where(meant, 2 * lengths[2] / torch.where(meant, before + after, 1.0), 0.0)
+        found = _like(gain, at_nodes) * (_like(two, at_nodes) * moves[k + 1] - _like(one, at_nodes) * moves[k]).abs()
+        return torch.minimum(found, moves[k].abs() + moves[k + 1].abs()) / 2
+
+    line = torch.lerp(z[2], z[3], _like(shares, at_nodes))
+    begins = _like((lengths[1] <= AHEAD_SHORTEST * lengths[2]).to(lengths[2]), at_nodes) > 0
+    slack = torch.finfo(line.dtype).eps ** 0.75 * torch.maximum(z[2].abs(), z[3].abs()).detach()
+    most = torch.where(begins, bend(2), torch.maximum(bend(0), bend(1))) + slack
+    top = torch.where(begins, torch.maximum(z[2], z[3]), line) + most
+    least = torch.where(begins, torch.minimum(z[2], z[3]), line) - most
+    here = between.reshape(line.shape)
+    return (here - (here - top).clamp(min=0) + (least - here).clamp(min=0)).reshape(between.shape)
+
+
+def _places(wanted: Request, structure: Structure) -> tuple[Tensor, Tensor]:
+    """For each part of a row the grid point before each output time, and the share of the cell that has passed."""
+    cells, shares = wanted.cells, wanted.grid.held(wanted.between) - wanted.cells
+    if wanted.series:
+        cells, shares = _spread(cells, structure), _spread(shares, structure)
+    return cells.long(), shares
+
+
+def _like(numbers: Tensor, rows: Tensor) -> Tensor:
+    """Numbers for all times and parts, to be multiplied with rows."""
+    return (numbers.to(rows) if numbers.requires_grad else to_device(numbers, rows))[..., None]
 
 
 def _pick(rows: Tensor, which: Tensor) -> Tensor:

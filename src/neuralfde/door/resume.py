@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..adjoints import Adjoint, Paper
 from ..base.grid import Grid, Request, request
+from ..base.policy import WHOLE_SLACK
 from ..base.structure import Structure
 from ..base.torch_private import pytree
 from ..errors import InputError
@@ -68,13 +69,17 @@ class State:
         if isinstance(t, Tensor) and t.ndim > 1:
             raise InputError("a resumed solve needs one row of times for the whole batch, on its grid.")
         first, last = (float(t[0]), float(t[-1])) if isinstance(t, Tensor) and several else (self.time, float(t))
-        if abs(first - self.time) > 1e-6 * max(1.0, abs(self.time)):
-            raise InputError(f"t begins at {first:g}, but the solve to be resumed stopped at {self.time:g}.")
+        eps = torch.finfo(t.dtype if isinstance(t, Tensor) and t.is_floating_point() else torch.float64).eps
+        if abs(first - self.time) > max(WHOLE_SLACK * self.step, 4 * eps * abs(self.time)):
+            raise InputError(
+                f"t begins at {first!r}, but the solve to be resumed stopped at {self.time!r}: begin there, or give "
+                "the new end alone, as a number."
+            )
         if last <= self.time:
             raise InputError(f"t={last:g} is not after {self.time:g}, where the solve to be resumed stopped.")
         if steps is not None:
             raise InputError("a resumed solve keeps its step; leave steps= out and give the new end time as t.")
-        if step is not None and abs(step - self.step) > 1e-6 * self.step:
+        if step is not None and abs(step - self.step) > WHOLE_SLACK * self.step:
             refuse_other("step", f"{self.step:g}", f"{step:g}")
         times = t if several else torch.tensor([self.time, last], dtype=torch.float64)
         found = request(times, self.step, None)

@@ -52,9 +52,11 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
     part = read_linear(given.linear, structure)
     # func gets the tensors as arguments, and these get the gradients; its own copy must be detached
     held = part if part.own else part.with_tensors([x.detach() for x in part.tensors])
+    if func is None or isinstance(func, Tensor):
+        refuse_args(given)
     args = given.args
     if isinstance(func, Tensor):
-        func, args = constant, (func, *args)
+        func, args = constant, (func,)
     tensors = () if part.own else part.tensors
     given = given._replace(args=(*args, tuple(tensors)), linear=None)
     if given.params is not None and part.own:
@@ -70,6 +72,15 @@ def joined(func: Any, z0: Any, given: Options) -> tuple[Callable[..., Any], Opti
         known = solver_for(held, func is None or func is constant, numbers, uneven, second_order)
         scheme = scheme if known is None else replace(scheme, solver=known)
     return Joined(func, held), given._replace(method=scheme, solver=None)
+
+
+def refuse_args(given: Options) -> None:
+    """Raise if there are arguments for a ``func`` that is None or a tensor."""
+    if not isinstance(given.args, tuple | list) or len(given.args) > 0:
+        raise InputError(
+            "args= are passed on to func, which is None or a constant source here and takes none. Leave args= out, or "
+            "pass func(t, z, *args)."
+        )
 
 
 def refuse_orders(problem: Problem) -> None:

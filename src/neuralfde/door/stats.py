@@ -15,9 +15,19 @@ from .validation import Problem
 
 @dataclass(frozen=True)
 class Stats:
-    """What a solve cost and how it was done; ``why`` says what was left to ``auto`` and how that was decided.
+    """What a solve cost and how it was done.
 
-    ``factorisations`` and ``linear_solves`` are those of implicit stages that were solved one by one.
+    Attributes:
+        steps: the number of steps.
+        step: the step size; with steps of different lengths their mean.
+        evaluations: how often ``func`` was evaluated in the forward pass, and in the search for a mesh. A call that is
+            vectorised over several steps counts once for each of them.
+        history_bytes: memory of the history and the storage at the end of the forward pass.
+        method, adjoint, history, storage, stepper: what was used.
+        why: what was left to ``auto``, and how that was decided.
+        factorisations, linear_solves: those of implicit stages that were solved one by one.
+        rejected: steps rejected in the search for a mesh.
+        smallest_step, largest_step: the extremes of the step sizes.
     """
 
     steps: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ from ..base.checks import function, named
 from ..base.grid import Grid, Mesh, Request, request
 from ..base.policy import SMALL_NUMBERS, SMALL_STATE
 from ..base.structure import Structure, grouped, tensors_in
-from ..base.torch_private import is_constant, value_of
+from ..base.torch_private import derivatives_are_watched, is_constant, places, value_of, with_parameters
 from ..errors import InputError, InputTypeError, UnsupportedError
 from ..history import Exponentials, Full, History
 from ..orders import Operator, read_order
+from ..rhs.first import refuse_computed
 from ..schemes import Scheme, StageSolver
 from ..solve.delays import lags_of
 from ..solve.steppers import Single, Stepper
@@ -114,6 +116,8 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
     """The problem, or an error that says what to change; ``train``: whether rows are kept for a backward pass."""
     before, scheme = given.before, read_scheme(given.method, given.solver)
     read_callback(given.callback)
+    if not isinstance(given.check_finite, bool):
+        raise InputTypeError(f"check_finite must be True or False, got {type(given.check_finite).__name__}.")
     if given.rtol is not None or given.atol is not None:
         raise InputError(
             "rtol= and atol= choose the steps: leave step=, steps=, grid= and a resumed solve out, or the tolerances."
@@ -162,7 +166,12 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
 
 
 def is_small(structure: Structure, steps: int) -> bool:
-    """Whether a solve is so small that its history is kept in full without checking the free memory."""
+    """Whether a solve is so small that its history is kept in full without checking the free memory.
+
+    So is one that is exported for batches of any size, which has no number of elements yet.
+    """
+    if isinstance(structure.numel, torch.SymInt):
+        return True
     return steps * max(SMALL_STATE, structure.numel) <= SMALL_NUMBERS
 
 
@@ -230,7 +239,11 @@ def read_stepper(stepper: str | Stepper, how: Adjoint) -> Stepper | None:
 def refuse_surroundings(func: Callable[..., Any]) -> None:
     """Raise if a solve cannot work in its surroundings: in ``torch.jit``, in a replica, or with a sharded ``func``."""
     if func is None or isinstance(func, Tensor):
-        raise InputError("func is missing. Pass func(t, z, *args); None and a constant tensor need linear=.")
+        given = "missing" if func is None else "a tensor"
+        raise InputError(
+            f"func is {given}. Pass func(t, z, *args); None and a constant tensor need linear=. (Arguments stand as "
+            "func, z0, t, order.)"
+        )
     function("func", func, "func(t, z, *args)")
     if torch.jit.is_tracing():
         raise UnsupportedError("torch.jit is not supported: use torch.export, which takes solves with given steps.")
@@ -252,7 +265,24 @@ def read_params(func: Callable[..., Any], params: Iterable[Tensor] | None) -> li
         params = func.parameters() if isinstance(func, nn.Module) else ()
     else:
         params = given_params(params)
+        if not derivatives_are_watched():
+            refuse_computed(params)
     return list({id(p): p for p in params if p.requires_grad}.values())
+
+
+def parameters_apart(func: Any, params: Iterable[Tensor] | None) -> contextlib.AbstractContextManager[Any]:
+    """Context in which the parameters of ``func`` are views of themselves if one may be computed from another.
+
+    ``torch.func.functional_call`` brings such parameters, for example from the inner steps of meta-learning. The
+    gradient of the one must not include what flows through the other; a view is computed from no other view.
+    """
+    if not isinstance(func, nn.Module) or params is not None or not torch.is_grad_enabled():
+        return contextlib.nullcontext()
+    owned = {id(x): x for x in func.parameters() if x.requires_grad}
+    if len(owned) < 2 or all(x.is_leaf for x in owned.values()) or derivatives_are_watched():
+        return contextlib.nullcontext()
+    views = {at: x.view_as(x) for at, x in owned.items()}
+    return with_parameters(func, {name: views[id(x)] for name, x in places(func).items() if id(x) in views})  # type: ignore[no-any-return]
 
 
 def given_params(params: Any) -> list[Tensor]:

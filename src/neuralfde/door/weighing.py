@@ -13,9 +13,8 @@ from ..base.caches import Cache, capturing, to_device
 from ..base.grid import Mesh
 from ..base.policy import DEVICE_ORDERS, DEVICE_WEIGHTS, PICARD_NUMBERS
 from ..base.structure import Structure, all_finite
-from ..base.torch_private import is_constant, outside_of_programs
-from ..base.torch_transforms import outside_of_transforms, transforms_are_active
-from ..errors import InputError
+from ..base.torch_private import is_constant, outside_of_programs, outside_of_transforms, transforms_are_active
+from ..errors import InputError, InputTypeError
 from ..history import Exponentials
 from ..history.wrappers import Tables
 from ..orders import KNOWN, Caputo
@@ -103,14 +102,36 @@ def _weights(problem: Problem, given: Options, keep: bool, every: bool) -> Weigh
         grid, velocity = before.whole(grid.steps), before.initial.shape[0] > 1
     known, mesh, place = _placed(problem, problem.mesh(velocity, grid), not keep)
     with place:
-        whole = kernel = problem.operator.kernel(known, problem.scheme, mesh)
+        whole = kernel = _checked(problem.operator.kernel(known, problem.scheme, mesh), problem, mesh, known)
     if before is not None:
-        kernel, past_rows = before.continued(whole, past)
+        with torch.autocast(like.device.type, enabled=False):  # as in the loop, which takes these sums
+            kernel, past_rows = before.continued(whole, past)
     nodes, coefficients = _coefficients(kernel, problem, every)
     fixed = {k: c for k, c in coefficients._asdict().items() if c is not None and is_constant(c)}
     coefficients = coefficients._replace(**{k: to_device(c, like) for k, c in fixed.items()})
     times = grid.times(like)[grid.steps - wanted.grid.steps :]
     return Weights(coefficients, times, nodes, kernel.first, past_rows, whole if keep else None)
+
+
+def _checked(kernel: Any, problem: Problem, mesh: Mesh, known: dict[str, Tensor]) -> Kernel:
+    """The weights, if those of a scheme or an operator from elsewhere can be used."""
+    made = f"kernel() of {type(problem.scheme).__name__}, with order {type(problem.operator).__name__},"
+    if not isinstance(kernel, Kernel):
+        raise InputTypeError(f"{made} must return a neuralfde.weights.kernel.Kernel, got {type(kernel).__name__}.")
+    wanted, shape = (problem.scheme.sums, mesh.steps + 1), tuple(kernel.weights.shape)
+    if len(shape) not in (3, 4) or shape[0] != wanted[0] or (mesh.uniform and shape[1] != wanted[1]):
+        raise InputError(
+            f"{made} gave weights of shape {shape}; they must be (sums, steps + 1, groups), here "
+            f"({wanted[0]}, {wanted[1]}, groups)."
+        )
+    parts = (kernel.weights, kernel.local, kernel.start, kernel.base)
+    lost = [name for name, x in known.items() if x.requires_grad]
+    if lost and torch.is_grad_enabled() and not any(x is not None and x.requires_grad for x in parts):
+        raise InputError(
+            f"{made} gave weights without a gradient, but {', '.join(lost)} requires one. Compute them by PyTorch "
+            "operations from the numbers that kernel() is given, without detach() or float()."
+        )
+    return kernel
 
 
 def _placed(problem: Problem, mesh: Mesh, alone: bool) -> tuple[dict[str, Tensor], Mesh, AbstractContextManager[Any]]:

@@ -2,7 +2,15 @@
 
 from .api import fit, profile_order
 from .curves import CurveFit, fit_curve
-from .diagnostics import BoundWarning, Diagnostics, FitWarning, IdentifiabilityWarning, ResidualWarning, StepWarning
+from .diagnostics import (
+    BoundWarning,
+    Diagnostics,
+    FitWarning,
+    IdentifiabilityWarning,
+    NoiseWarning,
+    ResidualWarning,
+    StepWarning,
+)
 from .optimisers import LBFGS, Adam, LevenbergMarquardt, Progress
 from .population import Population
 from .profile import Profile
@@ -19,6 +27,7 @@ __all__ = [
     "FitWarning",
     "IdentifiabilityWarning",
     "LevenbergMarquardt",
+    "NoiseWarning",
     "Population",
     "Profile",
     "Progress",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,21 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.checks import function, reals
-from ..errors import InputError, InputTypeError
+from ..base.checks import function, plain, reals
+from ..errors import InputError, InputTypeError, attempts
 from .data import Data, Observe, observer, read_data, variable_names
 from .diagnostics import FitWarning, IdentifiabilityWarning, StepWarning, diagnose, warn_of
 from .intervals import Uncertainty, bootstrap, gauss_newton
-from .modules import fill, left_alone
-from .optimisers import Optimiser, Path, Progress
+from .modules import Named, fill, left_alone
+from .optimisers import STOPPED, Optimiser, Path, Progress
 from .problem import Problem
 from .profile import RESOLUTION, Profile, profile
 from .result import Fit
-from .search import SMALL, check_optimiser, search
+from .search import SMALL, check_optimiser, hold_out, search
 from .semilinear import parted
 from .setup import check_options, check_search, module_of, of_each, problem_of
 from .starts import Starts, all_starts
-from .unknowns import ORDER, Bounds
+from .unknowns import INITIAL, ORDER, Bounds
 
 
 def fit(
@@ -75,7 +76,8 @@ def fit(
             ``Fit.population`` gives their mean and spread.
         order: β; with ``learn_order`` its initial guess, inside ``order_bounds``. These are by default (0.02, 1), or
             (1, 2) for an order above 1, which needs ``velocity=``, the initial ``z'``.
-        initial: the initial states; default: the first observations. With ``learn_initial`` they are unknowns too.
+        initial: the initial states; default: the first observations, if ``observe`` shows these states themselves. With
+            ``learn_initial`` they are unknowns too.
         observe: what was measured: an index, several, or a function of the state.
         noise: standard deviations of the measurements, if known: a number, one for each variable, or an array in the
             layout of the observations.
@@ -106,45 +108,43 @@ def fit(
     Returns:
         A ``Fit``. With intervals, it issues an ``IdentifiabilityWarning`` if the data do not determine the order or
         another unknown, a ``StepWarning`` if the error of the solver moves an estimate out of its interval, a
-        ``BoundWarning`` if an estimate lies at its bound, and a ``ResidualWarning`` if neighbouring residuals are
-        correlated, so that the intervals are too narrow. All of them are a ``FitWarning``. If the fit raises an error
+        ``BoundWarning`` if an estimate lies at its bound, a ``NoiseWarning`` if residuals are larger than ``noise=`` or
+        differ in size between variables, and a ``ResidualWarning`` if neighbouring residuals are correlated, so that
+        the intervals are too narrow. All of them are a ``FitWarning``. If the fit raises an error
         or is interrupted, the module is left unchanged.
     """
     began = time.perf_counter()
     check_options(options, fit.__kwdefaults__ or {})
     check_search(intervals, resamples, patience, callback, seed)
+    resamples, seed, options = plain(resamples), plain(seed), {name: plain(value) for name, value in options.items()}
     if options.get("linear") is not None:
         model, options["linear"] = parted(model, params, options["linear"])
     data = read_data(times, observations, noise, weights)
     module = module_of(model, of_each(params, each, data.values.shape[1]))
     names = variable_names(variables, data)
     problem, flat = problem_of(
-        module,
-        data,
-        order,
-        learn_order,
-        order_bounds,
-        initial,
-        learn_initial,
-        observer(observe),
-        bounds,
-        robust,
-        options,
-    )
-    problem = replace(problem, each=tuple(each))
-    with left_alone(module):
+        module, data, order, learn_order, order_bounds, initial, learn_initial, observer(observe), bounds, robust,
+        tuple(each), options,
+    )  # fmt: skip
+    with left_alone(module), attempts():
         guesses = all_starts(problem.unknowns, flat, starts, seed)
         path = search(problem, guesses, optimiser, stages, validation, seed, patience, callback, resume)
         flat = problem.unknowns.to_value(path.free)
-        sure = _uncertainty(problem, flat, intervals, resamples, seed)
+        sure = _uncertainty(hold_out(problem, validation, seed)[0], flat, intervals, resamples, seed)
         verdict, curve = _verdict(problem, flat, sure, check_order) if learn_order else (None, None)
         found = replace(_result(problem, flat, path, sure, data), identifiable=verdict, profile=curve, variables=names)
+    short = None
     if curve is not None and found.converged and found.loss > curve.threshold:
-        found = replace(found, converged=False, message=_not_least(found, curve))
-        warnings.warn(found.message, FitWarning, stacklevel=2)
+        short = _not_least(found, curve)
+    elif sure is not None and sure.promise > 1 and not validation and path.message != STOPPED:
+        short = _no_minimum(sure)
+    if short is not None:
+        found = replace(found, converged=False, message=short)
+        warnings.warn(short, FitWarning, stacklevel=2)
     if sure is not None:
         explained = _warn_of_the_step(found)
-        warn_of(found.diagnostics, curve is not None, explained)
+        network, known_start = not isinstance(problem.model, Named), INITIAL not in problem.unknowns.shapes
+        warn_of(found.diagnostics, curve is not None, explained, network, known_start)
     fill(module, problem.unknowns.split(flat))
     return replace(found, seconds=time.perf_counter() - began)
 
@@ -155,6 +155,15 @@ def _not_least(found: Fit, curve: Profile) -> str:
     return (
         f"stopped short: order {found.order:.3g} has a loss of {found.loss:.3g}, order {order:.3g} one of {loss:.3g}. "
         f"Begin there (order={order:.3g}), take optimiser='lm', or more starts="
+    )
+
+
+def _no_minimum(sure: Uncertainty) -> str:
+    """The search ended where the loss still falls, by more than the noise explains."""
+    return (
+        f"stopped short of a minimum: one step more would lower the sum of squares by {sure.promise:.3g} noise "
+        "variances, so the intervals mean little. Take optimiser='lm' or more iterations, other first guesses, or more "
+        "starts="
     )
 
 
@@ -207,7 +216,8 @@ def profile_order(
         check_optimiser(optimiser)
     if progress is not None:
         function("progress", progress, "progress(done, total)")
-    return profile(found.problem, found.flat, orders, optimiser, progress)
+    with attempts():
+        return profile(found.problem, found.flat, orders, optimiser, progress)
 
 
 def _uncertainty(problem: Problem, flat: Tensor, how: str | None, resamples: int, seed: int) -> Uncertainty | None:
@@ -228,9 +238,13 @@ def _warn_of_the_step(found: Fit) -> bool:
     for name, shift in found.step_shift.items():
         low, high = found.intervals[name]
         if abs(shift) > (high - low) / 2:
+            moved = (
+                f"{name!r} moves by {shift:.2g}, more than the half-width {(high - low) / 2:.2g} of its interval"
+                if math.isfinite(shift)
+                else "the solution of the estimates blows up"
+            )
             warnings.warn(
-                f"the step of the solver is too long for these data: with half of it {name!r} moves by {shift:.2g}, "
-                f"more than the half-width {(high - low) / 2:.2g} of its interval. Pass more steps= "
+                f"the step of the solver is too long for these data: with half of it {moved}. Pass more steps= "
                 f"(this fit took {found.steps}), or grading= above 1.",
                 StepWarning,
                 stacklevel=3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ def read_data(times: Any, observations: Any, noise: Any, weights: Any) -> Data:
         scale = 1 / _alike("noise", noise, series, seen)
     elif weights is not None:
         scale = _alike("weights", weights, series, seen).sqrt()
+    squarable("observations, divided by their noise," if noise is not None else "observations", (scale * values)[seen])
     return Data(union, values.nan_to_num(0.0), torch.where(seen, scale, 0.0), noise is not None)
 
 
@@ -107,12 +109,13 @@ def _even(t: Tensor) -> Tensor:
 def _listed(times: Any, *others: Any) -> tuple[Any, ...]:
     """Nested tensors as lists, and likewise times (trajectories, times) with NaN at the ends of shorter ones."""
     given = tuple(list(x.unbind()) if isinstance(x, Tensor) and x.is_nested else x for x in (times, *others))
-    if not isinstance(times, Tensor) or times.is_nested or times.ndim != 2:
+    if isinstance(given[0], list) or getattr(times, "ndim", 1) != 2:
         return given
+    times = doubles("times", times)
     ends = times.isfinite().sum(1).tolist()
     return tuple(
         [row[:n] for row, n in zip(x, ends, strict=True)] if getattr(x, "shape", ())[:2] == times.shape else x
-        for x in given
+        for x in (times, *given[1:])
     )
 
 
@@ -150,6 +153,13 @@ def _series(times: Any, values: Any, k: int) -> _Series:
             "numbers need a list of times for each."
         )
     return _Series(t, v if v.ndim == 3 else v.reshape(len(t), 1, -1), v.ndim)
+
+
+def squarable(name: str, given: Tensor) -> None:
+    """Refuse numbers whose squares, which a fit adds up, have no floating-point number."""
+    largest = float(given.abs().max())
+    if largest > 1e140 or 0 < largest < 1e-140:
+        raise InputError(f"{name} are up to {largest:.3g}, and their squares are beyond float64. Choose another unit.")
 
 
 def doubles(name: str, given: Any) -> Tensor:
@@ -200,7 +210,7 @@ def variable_names(given: Sequence[str] | None, data: Data) -> tuple[str, ...]:
 def observer(observe: Observe) -> Callable[[Tensor], Tensor]:
     """What is measured of a state of shape (..., variables)."""
     if observe is None:
-        return lambda z: z
+        return _whole
     if callable(observe):
         return observe
     try:
@@ -209,11 +219,49 @@ def observer(observe: Observe) -> Callable[[Tensor], Tensor]:
         raise InputTypeError(
             f"observe={observe!r:.60} must be an index, a list of them, or a function of the state."
         ) from None
+    return functools.partial(_variables, index=index)
 
-    def observed(z: Tensor) -> Tensor:
-        count = z.shape[-1]
-        if not all(-count <= k < count for k in index):
-            raise InputError(f"observe={observe}: the state has {count} variables; use indices from 0 to {count - 1}.")
-        return z[..., index]
 
-    return observed
+def _whole(z: Tensor) -> Tensor:
+    return z
+
+
+def _variables(z: Tensor, index: list[int]) -> Tensor:
+    count = z.shape[-1]
+    if not all(-count <= k < count for k in index):
+        raise InputError(f"observe={index}: the state has {count} variables; use indices from 0 to {count - 1}.")
+    return z[..., index]
+
+
+@dataclass(frozen=True)
+class OwnTimes:
+    """Trajectories measured at different times: each at its own, in place of all at the union of them.
+
+    Times (B, K), and values and scales (K, B, m) there. What fills a row up is the last time, with scale zero, so that
+    every part of the trajectories is solved on the grid of all of them.
+    """
+
+    times: Tensor
+    values: Tensor
+    scale: Tensor
+
+    def of(self, rows: Tensor) -> OwnTimes:
+        """Those of some trajectories."""
+        return OwnTimes(self.times[rows], self.values[:, rows], self.scale[:, rows])
+
+
+def own_times(data: Data) -> OwnTimes | None:
+    """None where trajectories share most of their times."""
+    seen = data.seen.any(-1).T.clone()
+    seen[:, 0] = True  # the initial time
+    counts = seen.sum(1)
+    most = int(counts.max()) + 1
+    if 2 * most > len(data.times):
+        return None
+    where = seen.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # those first, in the order of time
+    there = torch.arange(most) < counts[:, None]
+    where = torch.where(there, where, len(data.times) - 1)
+    rows = torch.arange(len(where))[:, None]
+    scale = torch.where(there[..., None], data.scale.transpose(0, 1)[rows, where], 0.0)
+    values = data.values.transpose(0, 1)[rows, where]
+    return OwnTimes(data.times[where], values.transpose(0, 1), scale.transpose(0, 1))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from torch import Tensor
 
 from .intervals import Uncertainty
-from .problem import Problem
+from .problem import Problem, shortened
 from .unknowns import ORDER
 
 #: Deviations of the autocorrelation from 0 that count as seen: independent residuals reach them once in 200 fits.
 _SEEN = 2.6
+#: Fewer values than these do not say how large residuals of a variable are.
+_FEW = 8
 
 
 class FitWarning(UserWarning):
@@ -32,6 +36,10 @@ class ResidualWarning(FitWarning):
     """Neighbouring residuals are correlated, while the intervals assume that they are independent."""
 
 
+class NoiseWarning(FitWarning):
+    """Residuals are larger than the ``noise=`` that was given, or, without it, not of one size for all variables."""
+
+
 class BoundWarning(FitWarning):
     """An estimate lies at its bound: the data favour values beyond it, and its interval is not symmetric."""
 
@@ -46,12 +54,17 @@ class Diagnostics:
         correlated: whether it is significantly above 0, so that the intervals are too narrow.
         at_bound: the unknowns at a bound for which the data favour values beyond it.
         undetermined: the unknowns that the data do not determine, alone or because only a combination of them matters.
+        excess: how many times larger than ``noise=`` residuals are; 1 if that is not significant, or none was given.
+        uneven: how many times larger residuals of one variable are than those of another, if no noise was given; 1 if
+            that is less than 2 or not significant.
     """
 
     autocorrelation: float
     correlated: bool
     at_bound: tuple[str, ...] = ()
     undetermined: tuple[str, ...] = ()
+    excess: float = 1.0
+    uneven: float = 1.0
 
     @property
     def widening(self) -> float:
@@ -66,6 +79,13 @@ class Diagnostics:
             found.append(
                 f"neighbouring residuals are correlated ({self.autocorrelation:.2f}): the intervals are too narrow, "
                 f"by a factor of about {self.widening:.1f} if it is noise that persists"
+            )
+        if self.excess > 1:
+            found.append(f"residuals are {self.excess:.3g} times the noise= given, which the intervals count on")
+        if self.uneven > 1:
+            found.append(
+                f"residuals of one column are {self.uneven:.3g} times those of another, and the intervals take them "
+                "as of one size: give noise= or weights="
             )
         if self.at_bound:
             found.append(f"at its bound, where the data would have it beyond: {_listed(self.at_bound)}")
@@ -83,10 +103,38 @@ def diagnose(problem: Problem, flat: Tensor, residuals: Tensor, sure: Uncertaint
     correlated = real and r * pairs**0.5 > _SEEN
     if sure is None:
         return Diagnostics(r, correlated)
+    excess, uneven = 1.0, 1.0
+    if problem.data.calibrated and problem.robust is None:
+        excess = _excess(residuals, len(flat))
+    elif real and not problem.data.calibrated:
+        uneven = _uneven(shortened(residuals, problem.robust))
     down, up = problem.unknowns.room(flat)
     names = problem.unknowns.labels()
     beyond = ((sure.step <= down) | (sure.step >= up)) & ~sure.blind
-    return Diagnostics(r, correlated, _pick(names, beyond), _pick(names, sure.blind))
+    return Diagnostics(r, correlated, _pick(names, beyond), _pick(names, sure.blind), excess, uneven)
+
+
+def _excess(residuals: Tensor, unknowns: int) -> float:
+    """The deviation of residuals of deviation 1, if that is too large to be chance: χ² as a normal distribution."""
+    kept = residuals[~residuals.isnan()]
+    freedom = len(kept) - unknowns
+    square = float(kept.square().sum()) / max(1, freedom)
+    return square**0.5 if freedom > 0 and square > 1 + _SEEN * (2 / freedom) ** 0.5 else 1.0
+
+
+def _uneven(residuals: Tensor) -> float:
+    """The largest ratio of deviations of two variables, from 2 on and beyond chance: log F as a normal distribution.
+
+    Of eight values at least, since log F of few is skewed; with many variables some ratio is always large.
+    """
+    columns = [c[~c.isnan()] for c in residuals.flatten(0, 1).T]
+    squares = [(max(float(c.square().mean()), 1e-300), len(c)) for c in columns if len(c) >= _FEW]
+    if len(squares) < 2:
+        return 1.0
+    (high, many), (low, few) = max(squares), min(squares)
+    most = NormalDist().inv_cdf(1 - 0.005 / (len(squares) * (len(squares) - 1)))
+    seen = high > 4 * low and math.log(high / low) > most * (2 / many + 2 / few) ** 0.5
+    return (high / low) ** 0.5 if seen else 1.0
 
 
 def autocorrelation(residuals: Tensor) -> tuple[float, int]:
@@ -100,33 +148,57 @@ def autocorrelation(residuals: Tensor) -> tuple[float, int]:
     return (product / square if square > 0 else 0.0), pairs
 
 
-def warn_of(found: Diagnostics, order_checked: bool, explained: bool) -> None:
+def warn_of(
+    found: Diagnostics,
+    order_checked: bool = False,
+    explained: bool = False,
+    network: bool = True,
+    known_start: bool = True,
+) -> None:
     """Issue what the diagnostics found, each with what to do.
 
-    A profile has said all about the order where that was checked; too long a step explains correlated residuals.
+    A profile has said all about the order where that was checked; too long a step explains correlated residuals. Not
+    every fit is one of a network, or takes the first value as known.
     """
     lost = [n for n in found.undetermined if n != ORDER or not order_checked]
     if lost:
         warnings.warn(
             f"the data do not determine {_listed(lost)}: the predictions do not depend on them, or only on a "
-            "combination of them, or there are no more values than unknowns. Fix some of them, or measure more; for a "
-            "network, whose weights mean nothing one by one, pass intervals=None.",
+            "combination of them, or there are no more values than unknowns. Fix some of them, or measure more"
+            + ("; for a network, whose weights mean nothing one by one, pass intervals=None." if network else "."),
             IdentifiabilityWarning,
             stacklevel=3,
         )
     if found.at_bound:
         warnings.warn(
             f"{_listed(found.at_bound)} ended at a bound, where the loss still falls: the other estimates depend on "
-            "that bound. Widen bounds= (or order_bounds=), or fix the value if the bound is certain.",
+            "that bound. Widen bounds= (or order_bounds=), or fix the value if the bound is certain."
+            + (" An order of 1 is that of the ordinary equation, without memory." if ORDER in found.at_bound else ""),
             BoundWarning,
+            stacklevel=3,
+        )
+    if found.excess > 1 and not explained:
+        warnings.warn(
+            f"residuals are {found.excess:.3g} times the noise= given, and the intervals count on that noise. Either "
+            "it is larger: leave noise= out, or pass weights=; or the model does not fit: look at residuals over time.",
+            NoiseWarning,
+            stacklevel=3,
+        )
+    if found.uneven > 1:
+        warnings.warn(
+            f"residuals of one column are {found.uneven:.3g} times those of another, and the intervals take them "
+            "as of one size: too narrow for unknowns of the one, too wide for those of the other. Pass noise= or "
+            "weights=, with a number for each column of the observations.",
+            NoiseWarning,
             stacklevel=3,
         )
     if found.correlated and not explained:
         warnings.warn(
             f"neighbouring residuals are correlated ({found.autocorrelation:.2f}), and the intervals take them as "
             f"independent: they are too narrow, by a factor of about {found.widening:.1f} if it is noise that "
-            "persists. A term may be missing in the model, or the first value is noisy (learn_initial=True); look at "
-            "residuals over time.",
+            "persists. A term may be missing in the model"
+            + (", or the first value is noisy (learn_initial=True)" if known_start else "")
+            + "; look at residuals over time.",
             ResidualWarning,
             stacklevel=3,
         )

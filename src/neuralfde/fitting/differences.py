@@ -1,10 +1,13 @@
-"""The Jacobian of a fit with a linear part, by central differences: all moved solutions are copies in one solve.
+"""The Jacobian of a fit by central differences: all moved solutions are copies in one solve.
+
+For a linear part, and for a function that has no forward mode or cannot be vectorised.
 
 The error is about 1e-8 of a column. That of the order is made elsewhere: systems with a linear part have one order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +29,11 @@ def _offsets(problem: Problem, flat: Tensor) -> Tensor:
     return torch.minimum(wanted, 0.5 * torch.minimum(-down, up))
 
 
-def columns_by_differences(problem: Problem, flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Predictions (T, B, m) and their columns: model, then variables of the initial state."""
+def columns_by_differences(problem: Problem, flat: Tensor, vectorised: bool = True) -> tuple[Tensor, Tensor]:
+    """Predictions (T, B, m) and their columns: model, then variables of the initial state.
+
+    Unless it can be ``vectorised``, the function is called for one copy after the other.
+    """
     named, by = problem.unknowns.split(flat), problem.unknowns.split(_offsets(problem, flat))
     z0 = named.get(INITIAL, problem.initial)
     values = [named[n].reshape(-1) for n in problem.names]
@@ -45,13 +51,25 @@ def columns_by_differences(problem: Problem, flat: Tensor) -> tuple[Tensor, Tens
     starts[..., :width] += signs[:, None, count:] * far[count:].T
     shapes = [named[n].shape for n in problem.names]
     parts = [p.reshape(-1, *s) for p, s in zip(moved.split([len(v) for v in values], -1), shapes, strict=True)]
-    mapped = vmap(problem.field_of, in_dims=(None, 0, *(0 for _ in parts)))
+    mapped: Any = _one_by_one(problem)
+    if vectorised:
+        mapped = vmap(problem.field_of, in_dims=(None, 0, *(0 for _ in parts)))
     options = {k: v for k, v in problem.options.items() if k != "adjoint"}
     if problem.velocity is not None:
         options["velocity"] = problem.velocity.expand(len(signs), -1, -1).clone()
     states = _copies(problem, mapped, starts, named.get(ORDER, problem.order), parts, options)
     seen = torch.stack([problem.observed(s) for s in states.unbind(1)])
     return seen[0], (seen[1 : 1 + total] - seen[1 + total :]) / (2 * far[:, None, :, None])
+
+
+def _one_by_one(problem: Problem) -> Callable[..., Tensor]:
+    """The right-hand side of all copies, from a call for each."""
+
+    def mapped(t: Tensor, states: Tensor, *parts: Tensor) -> Tensor:
+        each = zip(states.unbind(-3), *(p.unbind(0) for p in parts), strict=True)
+        return torch.stack([problem.field_of(t, z, *values) for z, *values in each], -3)
+
+    return mapped
 
 
 def _copies(

@@ -14,7 +14,7 @@ from torch import distributed as dist
 
 from ..base.checks import real, whole
 from ..errors import InputError, NonFiniteError
-from .problem import Problem
+from .problem import UNSOLVABLE, Problem
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Progress:
 
 #: ``watch(iteration, total, free, loss, state)``; returns True to stop early.
 Watch = Callable[[int, int, Tensor, float, dict[str, Any]], bool]
+
+
+#: The message of a search that a callback or ``patience=`` ended, and of one that found no way on.
+STOPPED = "stopped early"
+NO_STEP = "no step improves the loss; the model may be discontinuous in its parameters, or the solution unstable"
 
 
 @dataclass
@@ -62,7 +67,7 @@ class Path:
         saved = {"iteration": done, "free": self.free, "history": [*self.history], **own}
         stop = watch(done, done if self.converged else total, self.free, self.history[-1], saved)
         if self.converged or stop:
-            self.message = "converged" if self.converged else "stopped early"
+            self.message = "converged" if self.converged else STOPPED
         return self.converged or stop
 
 
@@ -102,16 +107,20 @@ class LevenbergMarquardt:
         scale = matrix.norm(dim=0) if state is None else state["scale"]
         cost, count = float(residual.square().sum()), max(1, len(residual))
         path.history = path.history or [cost / count]
+        # of the data, so that their unit does not matter; data that are zero have none
+        size = float((problem.data.scale * problem.data.values).square().sum()) or cost
         for k in range(begin, self.iterations):
             scale = torch.maximum(scale, matrix.norm(dim=0))
-            move = _bounded_move(residual, matrix, damping, scale, problem.unknowns.room(values))
+            move = bounded_move(residual, matrix, damping, scale, problem.unknowns.room(values))
             trial_cost = self._cost(problem, values + move)
             expected = cost - float((residual + matrix @ move).square().sum())
             gained = cost - trial_cost
-            small = float((move * scale).norm()) <= self.tolerance * (float((values * scale).norm()) + self.tolerance)
+            small = float((move * scale).norm()) <= self.tolerance * (
+                float((values * scale).norm()) + self.tolerance * size**0.5
+            )
             if gained >= 0:
                 values = values + move
-                path.converged = small or gained <= self.tolerance * cost or trial_cost <= 1e-28
+                path.converged = small or gained <= self.tolerance * cost or trial_cost <= 1e-28 * size
                 cost = trial_cost
                 damping = max(damping * (0.1 if gained > 0.75 * expected else 0.5), 1e-12)
             else:
@@ -119,7 +128,7 @@ class LevenbergMarquardt:
                 # no direction improves the loss any more at the precision of the arithmetic
                 path.converged = small or expected <= self.tolerance * cost
                 if damping > 1e12 and not path.converged:
-                    path.message = "no step improves the loss; the model may be discontinuous in its parameters"
+                    path.message = NO_STEP
                     break
             path.free = problem.unknowns.to_free(values)
             path.history.append(cost / count)
@@ -132,9 +141,10 @@ class LevenbergMarquardt:
     def _begin(self, problem: Problem, values: Tensor) -> tuple[Tensor, Tensor]:
         try:
             return problem.jacobian(values)
-        except NonFiniteError as error:
-            raise NonFiniteError(
-                f"the solution blows up at the values the search starts from. {error} A closer first guess, bounds=, "
+        except UNSOLVABLE as error:
+            what = "the solution blows up" if isinstance(error, NonFiniteError) else "the equation cannot be solved"
+            raise type(error)(
+                f"{what} at the values the search starts from. {error} A closer first guess, bounds=, "
                 "or stages=(0.1, 0.3, 1.0), which fits early data first, may help."
             ) from error
 
@@ -142,12 +152,12 @@ class LevenbergMarquardt:
         try:
             with torch.no_grad():
                 cost = float(problem.residuals(values).square().sum())
-        except (NonFiniteError, ValueError):  # the step left the region where the equation can be solved
+        except (*UNSOLVABLE, ValueError):  # the step left the region where the equation can be solved
             return math.inf
         return cost if math.isfinite(cost) else math.inf
 
 
-def _bounded_move(
+def bounded_move(
     residual: Tensor, matrix: Tensor, damping: float, scale: Tensor, room: tuple[Tensor, Tensor]
 ) -> Tensor:
     """The damped step; unknowns that would cross a bound go nine tenths of the way, and the others make up for it."""
@@ -205,20 +215,26 @@ class LBFGS:
             inner.zero_grad()
             try:
                 loss = problem.loss(problem.unknowns.to_value(u)) / unit
-            except NonFiniteError:
+            except UNSOLVABLE:
                 u.grad = torch.zeros_like(u)
-                return torch.tensor(1e300, dtype=u.dtype)
+                return torch.tensor(1e100, dtype=u.dtype)  # the line search squares it
             loss.backward()
             return loss
 
         for k in range(begin, self.iterations):
             before = u.detach().clone()
-            path.history.append(unit * float(inner.step(closure).detach()))
+            loss = float(inner.step(closure).detach())
+            path.history.append(unit * loss)
             path.free = u.detach().clone()
-            moved = float((path.free - before).norm())
-            path.converged = moved <= self.tolerance * (float(before.norm()) + self.tolerance)
+            rests = float((path.free - before).norm()) <= self.tolerance * (float(before.norm()) + self.tolerance)
+            # a line search that finds no step at all rests too, but not where it is flat
+            slope = inner.state[u].get("prev_flat_grad", torch.zeros_like(before))
+            path.converged = rests and float((slope * (1 + before.abs())).abs().max()) <= max(loss, 1e-6)
             # a copy: the optimiser goes on changing its own
             if path.ends(k + 1, self.iterations, watch, optimiser=copy.deepcopy(inner.state_dict())):
+                break
+            if rests:
+                path.message = NO_STEP
                 break
         return path
 
@@ -228,7 +244,7 @@ def unit_of(problem: Problem, free: Tensor) -> float:
     try:
         with torch.no_grad():
             found = float(problem.loss(problem.unknowns.to_value(free)))
-    except NonFiniteError:
+    except UNSOLVABLE:
         return 1.0
     return found if 0 < found < math.inf else 1.0
 
@@ -240,7 +256,7 @@ class Adam:
     Attributes:
         epochs: passes over the trajectories.
         lr: learning rate, for the unconstrained variables.
-        batch_size: trajectories per step; default: all of them.
+        batch_size: trajectories per step; default: all of them, as it must be if they depend on each other.
         seed: the seed of the shuffling.
         stop_below: the loss below which the fit counts as converged.
         group: a ``torch.distributed`` process group whose members split the trajectories of every step. All of them
@@ -271,6 +287,11 @@ class Adam:
             inner.load_state_dict(state["optimiser"])
         batch = problem.initial.shape[0]
         size = batch if self.batch_size is None else min(self.batch_size, batch)
+        if size < batch or (self.group is not None and dist.get_world_size(self.group) > 1):
+            with torch.no_grad():
+                named = problem.unknowns.split(problem.unknowns.to_value(path.free))
+                why, instead = "steps with some of them leave out the others", "leave out batch_size= and group="
+                problem.refuse_coupled(named, why, instead)
         for k in range(begin, self.epochs):
             total = 0.0
             for rows in torch.randperm(batch, generator=generator).split(size):

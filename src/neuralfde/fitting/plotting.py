@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InputError
+
 if TYPE_CHECKING:
     from .result import Fit
 
@@ -15,6 +17,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 def draw(fit: Fit, path: str | Path | None, labels: list[str] | None) -> Any:
     """See ``Fit.plot``."""
+    count = fit.observed.shape[2]
+    if labels is not None and (isinstance(labels, str) or len(labels) != count):
+        raise InputError(f"labels={labels!r}: {count} names are needed, one for each observed variable, in a list.")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -42,7 +47,7 @@ def _curves(fit: Fit, ax: Any, labels: list[str] | None) -> None:
     times = fit.grid()
     curves = fit.predict(times)
     band = None if fit.covariance is None or not bool(fit.covariance.isfinite().all()) else fit.band(times)
-    names = labels or list(fit.variables)
+    names = list(fit.variables) if labels is None else labels
     shown = min(fit.observed.shape[1], 2)
     for m in range(fit.observed.shape[2]):
         colour = COLOURS[m % len(COLOURS)]

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import jvp, vmap
 
 from ..api import fdeint
-from ..errors import InputError
-from .data import Data
+from ..errors import ConvergenceError, InputError, NonFiniteError
+from .data import Data, OwnTimes, own_times
 from .differences import columns_by_differences
 from .modules import Named, call, names_at
-from .own_times import OwnTimes, own_times
 from .semilinear import Unknown
 from .steps import halved
-from .tangents import tangents
+from .tangents import coupled, output_is_limited, tangents
 from .unknowns import INITIAL, ORDER, Unknowns
+
+#: What a solve raises at unknowns for which the equation has no solution up to the end, or none that steps can find.
+UNSOLVABLE = (NonFiniteError, ConvergenceError)
 
 #: The step of the central difference in the order; its error is about 1e-10 in float64.
 _DELTA = 1e-5
@@ -73,11 +77,20 @@ class Problem:
         return call(self.model, self.places, {**self.fixed, **named}, t, z)
 
     def _field_of_each(self, t: Tensor, z: Tensor, named: dict[str, Tensor]) -> Tensor:
-        """The function for one trajectory, with the numbers that are its own, mapped over all of them."""
+        """The function for one trajectory, with the numbers that are its own, mapped over all of them.
+
+        One by one where it cannot be mapped, as where it looks at values of the state.
+        """
         assert isinstance(self.model, Named)
         func, axes = self.model.func, {n: 0 if n in self.each else None for n in named}
-        mapped = vmap(lambda x, v: func(t, x, **v), in_dims=(z.ndim - 2, axes), out_dims=z.ndim - 2)
-        out: Tensor = mapped(z, named)
+        axis = z.ndim - 2
+        try:
+            out: Tensor = vmap(lambda x, v: func(t, x, **v), in_dims=(axis, axes), out_dims=axis)(z, named)
+        except RuntimeError as error:
+            if type(error) not in (RuntimeError, NotImplementedError):
+                raise
+            own = ({n: v[k] if n in self.each else v for n, v in named.items()} for k in range(z.shape[axis]))
+            out = torch.stack([func(t, x, **v) for x, v in zip(z.unbind(axis), own, strict=True)], axis)
         return out
 
     def solve(
@@ -135,17 +148,27 @@ class Problem:
 
         Forward mode along the solution, see ``tangents``. Where that does not do, columns of the model and of the
         initial state solve the sensitivity equation ``D^β S = (∂f/∂z) S + ∂f/∂θ`` together with the state and with the
-        same scheme, and the column of the order is a central difference. With ``linear=`` all columns are differences.
+        same scheme, and the column of the order is a central difference. With ``linear=``, where PyTorch has no
+        forward mode for what the model does, and where states between steps are limited, all columns are differences.
         """
+        _load_forward_mode()
         with torch.no_grad():
             named = self.unknowns.split(flat)
             quick = None if self.semilinear else tangents(self, named)
-            if self.semilinear:
-                predicted, columns = columns_by_differences(self, flat)
+            if quick is None and INITIAL in named:
+                self.refuse_coupled(
+                    named, "initial states are learned for each of them", "give initial= without learn_initial=True"
+                )
+            if self.semilinear or (quick is None and output_is_limited(self)):
+                predicted, columns = columns_by_differences(self, flat, vectorised=self.semilinear)
             else:
-                states, directions = self._sensitivities(named) if quick is None else quick
-                columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
-                predicted = self.observed(states)
+                try:
+                    predicted, columns = self._along(self._sensitivities(named) if quick is None else quick)
+                except RuntimeError as error:
+                    if type(error) not in (RuntimeError, NotImplementedError):
+                        raise
+                    # PyTorch has no forward mode or no vmap for what func does
+                    quick, (predicted, columns) = None, columns_by_differences(self, flat, vectorised=False)
             last = []
             if ORDER in named:
                 last = [self._order_column(named, predicted)[None] if quick is None else columns[-1:]]
@@ -154,6 +177,22 @@ class Problem:
             plain = (self.data.scale * (predicted - self.data.values))[seen]
             pair = jvp(lambda r: shortened(r, self.robust), (plain,), (torch.ones_like(plain),))
             return pair[0], matrix[:, seen].T * pair[1][:, None]
+
+    def refuse_coupled(self, named: Mapping[str, Tensor], why: str, instead: str) -> None:
+        """Raise if trajectories depend on each other, where something is done for each of them or for some of them."""
+        times = self.data.times[[0, len(self.data.times) // 2, -1]]
+        states = named.get(INITIAL, self.initial).expand(len(times), -1, -1)
+        if coupled(self, [named[n] for n in self.names], times, states):
+            raise InputError(
+                f"trajectories depend on each other in the model, and {why}. If they belong together, make them the "
+                f"variables of one trajectory; or {instead}."
+            )
+
+    def _along(self, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Predictions and their columns, from states and theirs."""
+        states, directions = found
+        columns = vmap(lambda s: jvp(self.observed, (states,), (s,))[1])(directions.movedim(1, 0))
+        return self.observed(states), columns
 
     def _sensitivities(self, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         z0 = named.get(INITIAL, self.initial)
@@ -230,9 +269,24 @@ def shortened(residual: Tensor, robust: float | None) -> Tensor:
     return residual * (2 / (1 + (1 + ratio).sqrt())).sqrt()
 
 
+def influence(residual: Tensor, robust: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of shortened residuals s(r): their slope s', the force ψ = s s' = r / √(1 + (r/k)²) on the estimates, and ψ'."""
+    root = 1 + residual.square() / (2 * robust**2)  # √(1 + (r/k)²)
+    slope = ((root + 1) / 2).sqrt() / root
+    return slope, residual * slope, root.pow(-3)
+
+
 def default_steps(times: Tensor) -> int:
     """A grid that meets equally spaced times, with at least 100 steps; 200 steps for irregular times."""
     gaps = times[1:] - times[:-1]
     if bool(((gaps - gaps[0]).abs() <= 1e-9 * gaps[0].abs()).all()):
         return len(gaps) * max(1, math.ceil(100 / len(gaps)))
     return 200
+
+
+@cache
+def _load_forward_mode() -> None:
+    """PyTorch warns of its own use of ``torch.jit`` where forward mode is used first: it does so here, unheard."""
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore")
+        forward_ad.make_dual(torch.zeros(()), torch.ones(()))

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..errors import NonFiniteError
+from .intervals import robust_variance, wide
 from .optimisers import LevenbergMarquardt, Optimiser
-from .problem import Problem
+from .problem import UNSOLVABLE, Problem
 from .unknowns import ORDER, Unknowns
 
-#: The 95 % point of chi-squared with one degree of freedom.
-_CHI2 = 3.8415
 #: Widest 95 % range of the order that still counts as known.
 RESOLUTION = 0.25
 
@@ -49,7 +47,7 @@ def profile(
     """Refit all unknowns but the order at each of ``orders`` (default: nine over the allowed range).
 
     An order is compatible with the data where the sum of squares exceeds its minimum by less than 3.84 noise
-    variances (the likelihood ratio at 95 %).
+    variances (the likelihood ratio at 95 %); by the square of Student's t if the variance is itself an estimate.
     """
     values = problem.unknowns.split(flat)
     best = float(values[ORDER])
@@ -81,7 +79,7 @@ def profile(
                 else:
                     with torch.no_grad():
                         found[order] = float(fixed.loss(start))
-            except NonFiniteError:  # the solution blows up at this order: further out is no better
+            except UNSOLVABLE:  # the solution blows up at this order: further out is no better
                 break
             if progress is not None:
                 progress(len(found) - 1, len(orders))
@@ -89,7 +87,11 @@ def profile(
     freedom = max(1, count - problem.unknowns.size)
     floor = 1e-12 * float((problem.data.scale * problem.data.values).square().sum()) / count
     variance = 1.0 if problem.data.calibrated else max(least * count / freedom, floor)
-    threshold = least + _CHI2 * variance / count
+    if problem.robust is not None:
+        with torch.no_grad():
+            residual = problem.residuals(flat)[problem.data.seen]
+        variance = max(float(robust_variance(residual, problem.robust, problem.unknowns.size)), floor)
+    threshold = least + wide(problem, freedom) ** 2 * variance / count
     tested = tuple(sorted(found))
     losses = tuple(found[o] for o in tested)
     interval = _crossing(tested, losses, threshold)

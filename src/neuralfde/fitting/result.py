@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .data import Data
+from .data import Data, doubles
 from .diagnostics import Diagnostics
+from .intervals import wide
 from .population import Population, population
 from .problem import Problem
 from .profile import Profile
@@ -77,15 +78,20 @@ class Fit:
 
         The first of ``times`` may be later than the initial time of the data; the step is at most that of the fit.
         """
-        times = torch.as_tensor(times, dtype=torch.float64)
+        times = doubles("times", times)
         start = float(self.times[0])
-        if times.ndim != 1 or float(times[0]) < start:
-            raise InputError(f"times must be one row that does not begin before the initial time {start:g}.")
+        if times.ndim != 1 or not len(times) or not bool((times.isfinite() & (times >= start)).all()):
+            raise InputError(f"times must be a row of at least one number, none before the initial time {start:g}.")
         late = float(times[0]) > start
         asked = torch.cat([self.times[:1], times]) if late else times
         named = self.problem.unknowns.split(self.flat)
         if initial is not None:
-            given = torch.as_tensor(initial, dtype=torch.float64)
+            given, width = doubles("initial", initial), self.problem.initial.shape[-1]
+            if given.ndim not in (1, 2) or given.shape[-1] != width:
+                raise InputError(
+                    f"initial has shape {tuple(given.shape)}; a state of this fit has {width} variables: "
+                    f"({width},) or (trajectories, {width})."
+                )
             named = {**named, "initial": given[None] if given.ndim == 1 else given}
         with torch.no_grad():
             found = self.problem.solve(named, asked, **until(self.problem.options, self.times, float(asked[-1])))
@@ -100,7 +106,7 @@ class Fit:
         """
         if self.covariance is None:
             raise InputError("a band needs the covariance of the estimates: fit with intervals='gauss-newton'.")
-        times = torch.as_tensor(times, dtype=torch.float64)
+        times = doubles("times", times)
         middle = self.predict(times)
         late = float(times[0]) > float(self.times[0])
         asked = torch.cat([self.times[:1], times]) if late else times
@@ -115,14 +121,14 @@ class Fit:
                 torch.where(data.seen, 1 / data.scale.clamp(min=1e-300), torch.nan).flatten(0, 1).nanmedian(0).values
             )
             variance = variance + (self.noise * typical).square()
-        half = 1.959964 * variance.sqrt()
+        half = wide(self.problem, self.problem.data.count - len(self.flat)) * variance.sqrt()
         return middle - half, middle + half
 
     def population(self, name: str) -> Population:
         """Mean and spread over the trajectories of a parameter in ``each=``, and the estimates shrunk towards the mean.
 
-        The estimates of single trajectories are assumed to be independent. Needs the covariance that Gauss-Newton
-        intervals provide.
+        The estimates of single trajectories are assumed to be independent; those that the data do not determine are
+        left out. Needs the covariance that Gauss-Newton intervals provide.
         """
         if name not in self.problem.each:
             raise InputError(f"{name!r} was not fitted separately for each trajectory: fit with each=[{name!r}].")
@@ -130,7 +136,8 @@ class Fit:
             raise InputError("a population needs the covariance of the estimates: fit with intervals='gauss-newton'.")
         labels = list(self.estimates)
         mine = [k for k, label in enumerate(labels) if label.startswith(f"{name}[")]
-        return population(self.flat[mine], self.covariance.diagonal()[mine])
+        known = torch.tensor([labels[k] not in self.diagnostics.undetermined for k in mine])
+        return population(self.flat[mine], self.covariance.diagonal()[mine].where(known, torch.inf))
 
     def grid(self, end: float | None = None) -> Tensor:
         """The grid points of the solver, up to ``end`` (default: the last time of the data)."""
@@ -151,8 +158,7 @@ class Fit:
             lines.append(f"{name:<{width}}  {value:>12.6g}  {shown:>28}")
         if ORDER not in self.estimates:
             lines.append(f"{'order':<{width}}  {self.order:>12.6g}  {'(given)':>28}")
-        count = int((~self.observed.isnan()).sum())
-        lines.append(f"loss {self.loss:.4g} over {count} values, residual deviation {self.noise:.4g}")
+        lines.append(f"loss {self.loss:.4g} over {self.problem.data.count} values, residual deviation {self.noise:.4g}")
         lines.append(f"{self.message} after {len(self.history)} iterations, {self.seconds:.1f} s")
         if self.identifiable is False:
             lines.append("the order is NOT identifiable from these data" + self._range())

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..base.checks import real
-from ..errors import InputError, InputTypeError, NonFiniteError, nearest
+from ..errors import InputError, InputTypeError, nearest
 from .data import Data
-from .optimisers import OPTIMISERS, Optimiser, Path, Progress
-from .problem import Problem
+from .optimisers import OPTIMISERS, STOPPED, Optimiser, Path, Progress
+from .problem import UNSOLVABLE, Problem
 from .steps import until
 
 #: Up to this many unknowns the exact Jacobian is cheap: Levenberg-Marquardt is the default and intervals are given.
@@ -31,20 +31,33 @@ def search(
     if not isinstance(resume, Mapping | None):
         got = type(resume).__name__
         raise InputTypeError(f"resume must be the .state of a Progress, which callback= gets; got {got}.")
-    trained, held = _hold_out(problem, validation, seed)
-    judge, best, failure = held or trained, None, None
+    trained, held = hold_out(problem, validation, seed)
+    judge, best, failure, ended = held or trained, None, None, False
+
+    def told(progress: Progress) -> bool:
+        nonlocal ended
+        ended = callback is not None and bool(callback(progress))
+        return ended
+
+    early: list[tuple[Problem, Problem | None]] = [(part, None) for part in _early(trained, stages)]
     for flat in guesses if resume is None else guesses[:1]:
         try:
-            for early in _early(trained, stages) if resume is None else []:
-                flat = problem.unknowns.to_value(_minimise(early, None, chosen, flat, patience, callback, None).free)
-            path = _minimise(trained, held, chosen, flat, patience, callback, resume)
+            for part, check in [*(early if resume is None else []), (trained, held)]:
+                path = _minimise(part, check, chosen, flat, patience, told, resume)
+                flat = problem.unknowns.to_value(path.free)
+                if ended:  # by the callback: no further stage, and no further guess
+                    if part is not trained:
+                        path.converged, path.message = False, STOPPED
+                    break
             with torch.no_grad():
                 loss = float(judge.loss(problem.unknowns.to_value(path.free))) if len(guesses) > 1 else 0.0
-        except NonFiniteError as error:  # the solution blows up from this guess; another may do
+        except UNSOLVABLE as error:  # the solution blows up from this guess; another may do
             failure = error
             continue
         if best is None or loss < best[0]:
             best = (loss, path)
+        if ended:
+            break
     if best is None:
         assert failure is not None
         raise failure
@@ -69,7 +82,8 @@ def check_optimiser(given: Any) -> None:
         raise InputTypeError(f"optimiser must be a name or an object such as Adam(), got {got}.")
 
 
-def _hold_out(problem: Problem, fraction: float, seed: int) -> tuple[Problem, Problem | None]:
+def hold_out(problem: Problem, fraction: float, seed: int) -> tuple[Problem, Problem | None]:
+    """What estimates are made from, and what decides when to stop."""
     if not 0 <= real("validation", fraction, hint="It is a fraction in [0, 1).") < 1:
         raise InputError(f"validation={fraction:g} must be a fraction in [0, 1).")
     if fraction == 0:
@@ -105,7 +119,7 @@ def _early(problem: Problem, stages: Sequence[float]) -> list[Problem]:
 
 def _minimise(
     problem: Problem, held: Problem | None, optimiser: Optimiser, flat: Tensor, patience: int | None,
-    callback: Callback | None, resume: dict[str, Any] | None,
+    callback: Callback, resume: dict[str, Any] | None,
 ) -> Path:  # fmt: skip
     best = (float("inf"), flat, 0)
 
@@ -120,9 +134,7 @@ def _minimise(
         if judged < best[0] * (1 - 1e-6):
             best = (judged, free.clone(), k)
         stop = patience is not None and k - best[2] >= patience
-        if callback is not None:
-            stop = bool(callback(Progress(k, total, loss, held_loss, values, state))) or stop
-        return stop
+        return bool(callback(Progress(k, total, loss, held_loss, values, state))) or stop
 
     path = optimiser.minimise(problem, problem.unknowns.to_free(flat), watch, resume)
     if held is not None and best[0] < float("inf"):

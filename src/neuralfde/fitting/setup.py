@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..api import fdeint
-from ..base.checks import function, real, whole
+from ..base.checks import function, misfit, real, whole
 from ..base.grid import request
 from ..door.migration import refuse
 from ..errors import InputError, InputTypeError, nearest
@@ -27,8 +26,7 @@ def module_of(model: Any, params: Mapping[str, float | Tensor] | None) -> nn.Mod
         if params is not None:
             raise InputError("params= is for a plain function; the unknowns of an nn.Module are its parameters.")
         return model
-    if not callable(model):
-        raise InputTypeError(f"model must be an nn.Module or a function (t, z, **params), got {type(model).__name__}.")
+    function("model", model, "model(t, z, **params)")
     if not isinstance(params, Mapping | None):
         raise InputTypeError(f"params={params!r:.60} must be a dictionary of first guesses such as {{'rate': 1.0}}.")
     taken = set(dir(nn.Module())) & set(params or ())
@@ -63,23 +61,18 @@ def _for_each(name: str, given: float | Tensor, count: int) -> Tensor:
 
 
 def _check_names(model: Callable[..., Tensor], params: Mapping[str, Any]) -> None:
-    try:
-        signature = inspect.signature(model)
-    except (TypeError, ValueError):  # a built-in function does not say what it takes
-        return
-    try:
-        signature.bind(None, None, **params)
-    except TypeError as error:
+    why = misfit(model, None, None, **params)
+    if why is not None:
         raise InputError(
-            f"model{signature} cannot be called as model(t, z, {', '.join(params)}): {error}. Give in params= the "
-            "names that follow t and z there."
-        ) from None
+            f"model cannot be called as model(t, z, {', '.join(params)}): {why}. Give in params= the names that follow "
+            "t and z there."
+        )
 
 
 def problem_of(
     module: nn.Module, data: Data, order: float, learn_order: bool, order_bounds: tuple[float, float] | None,
     initial: Any, learn_initial: bool, observe: Callable[[Tensor], Tensor], bounds: Mapping[str, Bounds] | None,
-    robust: float | None, options: dict[str, Any],
+    robust: float | None, each: tuple[str, ...], options: dict[str, Any],
 ) -> tuple[Problem, Tensor]:  # fmt: skip
     """What is fitted to what, and where the unknowns start."""
     order = real("order", order.item() if getattr(order, "ndim", 1) == 0 else order)  # type: ignore[attr-defined]
@@ -90,7 +83,7 @@ def problem_of(
         raise InputError(f"order_bounds={order_bounds} must lie inside (0, 1], or inside [1, 2] with velocity=.")
     if robust is not None:
         real("robust", robust, above=0, hint="It is the residual from which on errors count linearly.")
-    z0 = _initial(initial, data, learn_initial)
+    z0 = _initial(initial, data, observe)
     extra = {INITIAL: z0} if learn_initial else {}
     if learn_order:
         extra[ORDER] = torch.tensor(order, dtype=torch.float64)
@@ -102,10 +95,9 @@ def problem_of(
     kept = {n: double(n, b) for n, b in module.named_buffers()}
     kept |= {n: double(n, p) for n, p in module.named_parameters() if not p.requires_grad}
     velocity = options.pop("velocity", None)
-    problem = Problem(module, data, unknowns, z0, order, observe, _solver_options(options, data), kept)
-    problem = replace(
-        problem, robust=robust, velocity=None if velocity is None else _states("velocity", velocity, data)
-    )
+    velocity = None if velocity is None else _states("velocity", velocity, data)
+    options = _solver_options(options, data)
+    problem = Problem(module, data, unknowns, z0, order, observe, options, kept, velocity, robust, each)
     return problem, unknowns.pack(values)
 
 
@@ -134,16 +126,8 @@ def check_search(intervals: Any, resamples: Any, patience: Any, callback: Any, s
 
 def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse what neither the solver nor the fit (whose own arguments are ``own``) knows."""
-    known = set(fdeint.__kwdefaults__ or ()) - {
-        "args",
-        "params",
-        "callback",
-        "rtol",
-        "atol",
-        "max_steps",
-        "jumps",
-    }
-    refuse("fit()", options, known | set(own))
+    unknown = {"args", "params", "callback", "rtol", "atol", "max_steps", "jumps", "lags", "past", "event"}
+    refuse("fit()", options, (set(fdeint.__kwdefaults__ or ()) - unknown) | set(own))
 
 
 def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:
@@ -157,14 +141,21 @@ def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:
     return {"method": "abm" if options.get("linear") is None else "imex", **options}
 
 
-def _initial(initial: Any, data: Data, learn: bool) -> Tensor:
+def _initial(initial: Any, data: Data, observe: Callable[[Tensor], Tensor]) -> Tensor:
     if initial is not None:
         return _states("initial", initial, data)
     if not bool(data.seen[0].all()):
         raise InputError(
             "the initial state was not measured in full. Pass initial=, with learn_initial=True if it is a guess."
         )
-    return data.values[0].clone()
+    z0 = data.values[0].clone()
+    seen = observe(z0[None])
+    if seen.shape == (1, *z0.shape) and not torch.allclose(seen[0], z0, rtol=1e-6, atol=0):
+        raise InputError(
+            "the first observations are not the initial state, since observe= makes something else of that. Pass the "
+            "state itself as initial=, with learn_initial=True if it is a guess."
+        )
+    return z0
 
 
 def _states(name: str, given: Any, data: Data) -> Tensor:

@@ -21,6 +21,7 @@ from torch.func import jvp, vmap
 
 from ..base.grid import Request, request
 from ..base.policy import TANGENT_STEPS
+from ..door.output import limited
 from ..door.validation import read_history, read_scheme
 from ..history import FFT, Full
 from ..schemes import Scheme
@@ -87,17 +88,62 @@ def tangents(problem: Problem, named: Mapping[str, Tensor]) -> tuple[Tensor, Ten
     if learned:
         out[:, -1] += torch.einsum("tn,nbd->tbd", change.between, slopes)
     seen = torch.einsum("tn,nbd->tbd", m.nodes, states - z0) + torch.einsum("tn,nbd->tbd", m.between, slopes)
-    return z0 + seen, out
+    seen = z0 + seen
+    if scheme.dense_is_limited and len(wanted.between):
+        _limit(wanted, states, found, seen, out)
+    return seen, out
+
+
+def _limit(wanted: Request, states: Tensor, moved: Tensor, seen: Tensor, out: Tensor) -> None:
+    """Hold continuous output to what the states bear out, and its derivatives along; writes to the last two."""
+    low, nodes = wanted.cells.long(), tuple(range(len(states)))
+    hold = partial(limited, wanted.grid, low, wanted.between - low, nodes)
+    at = torch.tensor(wanted.nodes) < 0
+    rows, own = (x.flatten(1)[:, None] for x in (states, seen[at]))
+    pushes = moved.permute(2, 0, 1, 3).flatten(2)[:, :, None], out[at].transpose(0, 1).flatten(2)[:, :, None]
+    along = vmap(lambda *d: jvp(hold, (rows, own), d)[1])(*pushes)
+    seen[at], out[at] = hold(rows, own).view_as(seen[at]), along.transpose(0, 1).reshape(out[at].shape)
+
+
+def output_is_limited(problem: Problem) -> bool:
+    """Whether output is no linear map of states and slopes, so that an equation for its derivatives has another one."""
+    options = problem.options
+    given = [options.get(name) for name in ("step", "steps", "grading", "grid")]
+    wanted = request(problem.data.times, given[0], given[1], given[2] or 1.0, given[3])
+    return len(wanted.between) > 0 and read_scheme(options.get("method"), options.get("solver")).dense_is_limited
 
 
 def _differs(problem: Problem, values: list[Tensor], times: Tensor, states: Tensor, again: Tensor) -> bool:
     """Whether ``func`` is another function when it is vectorised over time, or a trajectory depends on another one."""
-    if not bool((again - states).abs().max() <= 1e-6 * states.abs().max()):
-        return True
-    probe = torch.zeros_like(states[0])
-    probe[0] = 1
-    slope = jvp(lambda z: problem.field_of(times[0], z, *values), (states[0],), (probe,))[1]
-    return bool(slope[1:].any())
+    return not bool((again - states).abs().max() <= 1e-6 * states.abs().max()) or coupled(
+        problem, values, times, states
+    )
+
+
+def coupled(problem: Problem, values: list[Tensor], times: Tensor, states: Tensor) -> bool:
+    """Whether the slope of a trajectory depends on another one, at the first, a middle or the last of these states.
+
+    Trajectories are moved whose number has, or has not, a certain bit: for any two of them one is then moved alone.
+    """
+    count = states.shape[1]
+    if count == 1 or problem.each:
+        return False
+    bits = torch.arange(count) >> torch.arange((count - 1).bit_length())[:, None] & 1
+    for k in {0, len(states) // 2, len(states) - 1}:
+        here = _slope(problem, values, times[k], states[k])
+        for moved in torch.cat([bits, 1 - bits]).bool():
+            other = torch.where(moved[:, None], 1.001 * states[k] + 1e-3 * states[k].abs().mean(), states[k])
+            change = (_slope(problem, values, times[k], other) - here)[~moved]
+            if bool((change.abs() > 1e-12 * here[~moved].abs()).any()):
+                return True
+    return False
+
+
+def _slope(problem: Problem, values: list[Tensor], t: Tensor, z: Tensor) -> Tensor:
+    """With the same random numbers every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return problem.field_of(t, z, *values).detach()
 
 
 def _columns(values: list[Tensor], z0: Tensor, initial: bool, learned: bool) -> tuple[Tensor, Tensor]:

@@ -24,8 +24,8 @@ def add_rows(row: Tensor, weights: Tensor, past: Tensor) -> None:
         with ieee(row):
             row.addmm_(weights, past)
     else:
-        grid, apart = (-(-width // AXPY_COLUMNS),), weights.stride(1)
-        kernel[grid](row, weights, past, width, count, apart, past.stride(0), COLUMNS=AXPY_COLUMNS)
+        grid, options = (-(-width // AXPY_COLUMNS),), {"COLUMNS": AXPY_COLUMNS, "enable_fp_fusion": True}
+        kernel[grid](row, weights, past, width, count, weights.stride(1), past.stride(0), **options)
 
 
 @cache

@@ -83,7 +83,7 @@ class Exponentials(History):
         size, steps = self.block, weights.shape[1] - 1
         if steps < 2 * size:
             return torch.nn.functional.pad(weights, (0, 0, 0, 2 * size - steps - 1))
-        power, fewest = _decay(value_of(weights), size), self.terms or max(4, _guess(self.tol, steps, size))
+        power, fewest = _decay(weights, size), self.terms or max(4, _guess(self.tol, steps, size))
         place = (size, steps, weights.device)
         sampled = weights[:, _SAMPLED.get(place, partial(_samples, *place))]
         tried = partial(self._tried, weights.detach(), sampled.detach(), power)
@@ -169,7 +169,7 @@ def _decay(weights: Tensor, block: int) -> float:
     """
     steps = weights.shape[1] - 1
     ends = weights[:, block :: steps - block].abs().clamp(min=1e-300)  # of lags B and N
-    slope = torch.log(ends[:, 0] / ends[:, 1]).mean() / math.log(steps / block)
+    slope = value_of(torch.log(ends[:, 0] / ends[:, 1])).mean() / math.log(steps / block)  # of all orders under vmap
     return round(min(2.0, max(0.0, float(slope))), 1)
 
 
@@ -215,7 +215,8 @@ def _worst(c: Tensor, weights: Tensor, rates: Tensor, block: int) -> float:
         else:
             fading = _fading_at(part, block, rates, c)
         true = weights[:, part]
-        worst = max(worst, float(((fading @ c - true).abs() / torch.maximum(true.abs(), floor)).max()))
+        off = (fading @ c - true).abs() / torch.maximum(true.abs(), floor)
+        worst = max(worst, float(value_of(off).max()))
     return worst
 
 

@@ -89,14 +89,13 @@ class LongBlocks(Memory):
         if block.start == 0:
             return None
         early, later = min(block.count, self.near), max(0, block.count - self.near)
-        first = self.short.recall(Block(block.start, early))
-        assert first is not None
-        found = first.new_empty(block.count, *first.shape[1:]) if out is None else out
-        found[:early] = first
+        groups, _, _, width = self.short.older.shape
+        found = self.fade.new_empty(block.count, self.short.outs, groups, width) if out is None else out
+        self.short.recall(Block(block.start, early), found[:early])
         if later:
             sums = self.modes.coefficients.unsqueeze(-1) * self._folded()  # (groups, outputs or inputs, K, width)
             sums = (sums.sum(1, keepdim=True) if self.backward else sums).permute(2, 1, 0, 3).flatten(1)
-            found[early:] = (self.fade[:later] @ sums).view_as(found[early:])
+            torch.mm(self.fade[:later], sums, out=found[early:].view(later, -1))
         return found
 
     def _folded(self) -> Tensor:

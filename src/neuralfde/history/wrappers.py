@@ -98,9 +98,14 @@ class Tabled(Wrapped):
 
 
 class Assembled(NamedTuple):
-    """The memory of a forward pass with all wrappers; those that are needed after the pass have names."""
+    """The memory of a forward pass with all wrappers; those that are needed after the pass have names.
+
+    ``again`` is the memory for steps that are taken again: without output between grid points, which is part of the
+    result and would be added to a second time.
+    """
 
     memory: Memory
+    again: Memory
     starting: Starting | None
     between: Between | None
 
@@ -124,6 +129,7 @@ def assembled(
     memory = Initial(memory, initial, base, sums, known)
     if start is not None:
         memory = starting = Starting(memory, start)
+    memory = again = memory if tables is None else Tabled(memory, tables, False)
     if dense is not None:
         times, steps = dense.shape[:2]
         if base is None:
@@ -131,7 +137,7 @@ def assembled(
         else:
             states = torch.einsum("iog,igm->ogm", base[:, steps:], initial)
         memory = between = Between(memory, dense, states)
-    return Assembled(memory if tables is None else Tabled(memory, tables, False), starting, between)
+    return Assembled(memory, again, starting, between)
 
 
 class Transposed(NamedTuple):

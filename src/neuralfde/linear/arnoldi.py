@@ -8,6 +8,7 @@ Koskela, Relton and Schweitzer 2021).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..base.policy import ARNOLDI_LOOK, ARNOLDI_VECTORS
 from ..errors import ConvergenceError
+from ..schemes.krylov import arnoldi_step
 from ..schemes.sparse_systems import SparseMatrix
 from .sparse import Sparse
 
@@ -25,7 +27,7 @@ class TooManyVectors(ConvergenceError):
 
 def by_arnoldi(part: Sparse, q: Tensor, gains: Tensor, r: Tensor, tolerance: float) -> Tensor:
     """``Re Σ_k gains[i, k] (q_k - A)⁻¹ r`` for each ``i``, to a tolerance relative to the largest."""
-    return _Sum.apply(part, tolerance, q, gains, r, part.values)  # type: ignore[no-untyped-call, no-any-return]
+    return _Sum.apply(part, tolerance, q, gains, r, *part.tensors)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Sum(torch.autograd.Function):
@@ -33,7 +35,7 @@ class _Sum(torch.autograd.Function):
     def forward(
         ctx: Any, part: Sparse, tolerance: float, q: Tensor, gains: Tensor, r: Tensor, values: Tensor
     ) -> Tensor:
-        basis, x = _solved(SparseMatrix(part.rows, part.columns, values, part.n), r, q, gains, tolerance)
+        basis, x = _solved(replace(part.matrix, values=values), r, q, gains, tolerance)
         ctx.part, ctx.tolerance = part, tolerance
         ctx.save_for_backward(q, gains, r, values, basis, x)
         return _combined(basis, x, gains).view(len(gains), *r.shape)
@@ -48,7 +50,7 @@ class _Sum(torch.autograd.Function):
             found = iter(torch.autograd.grad(y, followed, grad, create_graph=True))
             grads = [next(found) if x.requires_grad else None for x in inputs]
             return None, None, grads[0], None, *grads[1:]
-        transposed = SparseMatrix(ctx.part.columns, ctx.part.rows, values, ctx.part.n)
+        transposed = replace(ctx.part.matrix, values=values).transposed
         grad_q, grad_r, grad_values = torch.zeros_like(q), torch.zeros_like(r), torch.zeros_like(values)
         for one, gain in zip(grad, gains, strict=True):
             other, y = _solved(transposed, one, q, gain[None], ctx.tolerance)
@@ -58,7 +60,7 @@ class _Sum(torch.autograd.Function):
             pairs = torch.einsum("k,ska,skb->sab", gain, y, x).real
             by = torch.einsum("sab,sam->sbm", pairs, other)  # the gradient of A's product with each vector
             for rows, products in zip(basis.unbind(1), by.unbind(1), strict=True):
-                entries = products[:, ctx.part.rows] * rows[:, ctx.part.columns]
+                entries = products[:, transposed.columns] * rows[:, transposed.rows]
                 grad_values += entries.view(*r.shape[:-1], -1).sum_to_size(values.shape)
         return None, None, grad_q, None, grad_r, grad_values
 
@@ -83,14 +85,8 @@ def _solved(matrix: SparseMatrix, r: Tensor, q: Tensor, gains: Tensor, tolerance
     held = torch.stack([rows / torch.where(norm > 0, norm, 1.0)], 1)
     for k in range(min(size, matrix.n)):
         basis = held[:, : k + 1]
-        new = matrix.matvec(basis[:, k].view(r.shape)).reshape(rows.shape)
-        for _ in range(2):  # done twice, the basis is orthogonal to rounding
-            h = torch.einsum("skm,sm->sk", basis, new)
-            hessenberg[:, : k + 1, k] += h
-            new = new - torch.einsum("sk,skm->sm", h, basis)
-        length = new.norm(dim=1)
-        hessenberg[:, k + 1, k] = length
-        last = k + 1 == matrix.n
+        new = arnoldi_step(basis, matrix.matvec(basis[:, k].view(r.shape)).reshape(rows.shape), hessenberg)
+        length, last = hessenberg[:, k + 1, k], k + 1 == matrix.n
         if last or (k + 1) % ARNOLDI_LOOK == 0:
             for some in ([hard], list(range(len(q)))):  # all of them only once the hardest is solved
                 x = _small(hessenberg[:, : k + 1, : k + 1], q[some], norm)
@@ -101,7 +97,7 @@ def _solved(matrix: SparseMatrix, r: Tensor, q: Tensor, gains: Tensor, tolerance
             else:
                 return basis, x
         held = held if k + 1 < held.shape[1] else torch.cat([held, torch.zeros_like(held)], 1)
-        held[:, k + 1] = new / torch.where(length > 0, length, 1.0)[:, None]
+        held[:, k + 1] = new
     raise TooManyVectors(
         f"the solution without steps takes more than {size} vectors: A t^β is too large. Give steps= or rtol=."
     )

@@ -13,8 +13,10 @@ from ..base.policy import BAND_DENSE, DENSE_NUMBERS
 from ..errors import InputError
 from ..schemes.banded import Reduced
 from ..schemes.linear import Factor
-from .base import LinearPart, eigenvalues, enclosed
+from ..schemes.sparse_systems import SparseMatrix
+from .base import LinearPart
 from .dense import dense_factor
+from .eigenvalues import eigenvalues, enclosed
 
 
 class Bands(LinearPart):
@@ -47,14 +49,23 @@ class Bands(LinearPart):
             found = torch.addcmul(found, columns[k], around[..., k : k + n])
         return found
 
+    @property
+    def entries(self) -> SparseMatrix:
+        """The same as a sparse matrix, with its gradient."""
+        n, width = self.bands.shape[-2:]
+        rows = torch.arange(n, device=self.bands.device)[:, None].expand(n, width)
+        columns = rows + torch.arange(width, device=rows.device) - width // 2
+        inside = (columns >= 0) & (columns < n)
+        return SparseMatrix(rows[inside], columns[inside], self.bands[..., inside], n)
+
+    @cached_property
+    def _fixed(self) -> SparseMatrix:
+        return Bands(self.bands.detach()).entries
+
     @cached_property
     def matrix(self) -> Tensor:
-        """The same as a dense matrix."""
-        n, width = self.bands.shape[-2:]
-        bands, b = self.bands.detach(), width // 2
-        wide = bands.new_zeros(*bands.shape[:-2], n, n + 2 * b)
-        columns = torch.arange(n, device=bands.device)[:, None] + torch.arange(width, device=bands.device)
-        return wide.scatter(-1, columns.expand(bands.shape), bands)[..., b : b + n]
+        """The same as a dense matrix, without gradient."""
+        return self._fixed.dense()
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
         """See :class:`LinearPart`."""
@@ -67,11 +78,8 @@ class Bands(LinearPart):
 
     def top(self) -> float:
         """See :class:`LinearPart`; by Gershgorin's discs."""
-        bands, b = self.bands.detach(), self.bands.shape[-1] // 2
-        n, offsets = bands.shape[-2], torch.arange(-b, b + 1, device=bands.device)
-        target = torch.arange(n, device=bands.device)[:, None] + offsets
-        size = torch.where((target >= 0) & (target < n), bands.abs(), 0.0)
-        return float((bands[..., b] + size.sum(-1) - size[..., b]).max())
+        centre, radius = self._fixed.discs()
+        return float((centre + radius).max())
 
     def spectrum(self) -> Tensor | None:
         """See :class:`LinearPart`; if neighbours act on each other with equal signs, all eigenvalues are real."""

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ..base.caches import capturing
-from ..base.policy import COMPOSED_NUMBERS, DENSE_NUMBERS, LARGE_STEP, LOST_DIGITS
+from ..base.policy import COMPOSED_NUMBERS, LARGE_STEP, LOST_DIGITS
 from ..base.torch_private import derivatives_are_watched
 from ..base.torch_transforms import solved
 from ..errors import ConvergenceError, UnsupportedError
 from ..schemes.jacobian import irregular
+from ..schemes.krylov import least_eigenvalue
 from ..schemes.linear import Factor
-from .growth import least_eigenvalue
 
 
 class LinearPart(ABC):
@@ -92,6 +92,10 @@ class Systems:
         self._size: Tensor | None = None
         self._warned = False
         self.bearable = 0.0  # up to this weight, 1 - w0 λ is positive for all eigenvalues λ
+
+    def warn(self) -> None:
+        """See :class:`Stages`; what may be wrong here is refused or told of while systems are solved."""
+        return None
 
     def solve(self, w0: Tensor, r: Tensor) -> Tensor:
         """``(I - w_0 A)⁻¹ r``, differentiable in all of them."""
@@ -177,7 +181,7 @@ class _Inverse(torch.autograd.Function):
     def forward(ctx: Any, systems: Systems, transposed: bool, w0: Tensor, r: Tensor, *tensors: Tensor) -> Tensor:
         factor = systems.factor(w0, r)
         systems.linear_solves += 1
-        x = factor.solve_transposed(r) if transposed else factor.solve(r)
+        x = factor.solve(r, transposed)
         ctx.systems, ctx.transposed = systems, transposed
         ctx.save_for_backward(w0, x, *tensors)
         return x
@@ -206,15 +210,3 @@ class _Inverse(torch.autograd.Function):
 
 def _needed(ctx: Any) -> tuple[bool, ...]:
     return (ctx.needs_input_grad[2], *ctx.needs_input_grad[4:])
-
-
-def eigenvalues(matrix: Tensor) -> Tensor | None:
-    """The eigenvalues of a matrix; None if it is large."""
-    if matrix.shape[-1] > DENSE_NUMBERS:
-        return None
-    return torch.linalg.eigvalsh(matrix) if torch.equal(matrix, matrix.mT) else torch.linalg.eigvals(matrix)
-
-
-def enclosed(low: Tensor, high: float) -> Tensor | None:
-    """Bounds of real eigenvalues: ``low`` and 0, if ``high`` is at most rounding; None if it is positive."""
-    return torch.stack([low, low.new_zeros(())]) if high <= 1e-12 * float(low.abs()) else None

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..schemes.linear import Factor, inverted
-from .base import LinearPart, eigenvalues
+from .base import LinearPart
+from .eigenvalues import eigenvalues
 
 
 class Matrix(LinearPart):
@@ -51,13 +52,8 @@ class _Inverse(Factor):
         count, n = inverse.shape[:-2].numel(), inverse.shape[-1]
         self.why = f"a dense inverse of {n} elements" + (f", {count} samples" if count > 1 else "")
 
-    def solve(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return product(self.inverse, r)
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return product(self.inverse.mT, r)
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
+        return product(self.inverse.mT if transposed else self.inverse, r)
 
 
 def product(matrix: Tensor, z: Tensor) -> Tensor:

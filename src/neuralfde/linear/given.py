@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.structure import Structure
+from ..base.caches import capturing
+from ..base.checks import misfit
+from ..base.structure import Structure, all_finite
 from ..errors import InputError, InputTypeError
 from ..schemes.linear import Called, Factor
 from .base import LinearPart
@@ -27,23 +29,25 @@ class Given(LinearPart):
     own = True
 
     def __init__(self, made: Any) -> None:
-        self.made = made
+        self.made, self.product = made, made.matvec
         self.tensors = tuple(made.parameters()) if isinstance(made, nn.Module) else ()
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Given:
         """See :class:`LinearPart`; with its own parameters it is returned as it is."""
         if not isinstance(self.made, nn.Module) or all(a is b for a, b in zip(tensors, self.tensors, strict=True)):
             return self
-        names = [name for name, _ in self.made.named_parameters()]
-        return Given(_Called(self.made, dict(zip(names, tensors, strict=True))))
+        found, module = Given(self.made), _Product(self.made)
+        names = [name for name, _ in module.named_parameters()]
+        found.tensors = tuple(tensors)
+        found.product = lambda z: torch.func.functional_call(module, dict(zip(names, tensors, strict=True)), (z,))
+        return found
 
     def shape(self) -> None:
         """See :class:`LinearPart`."""
-        return None
 
     def matvec(self, z: Tensor) -> Tensor:
         """See :class:`LinearPart`."""
-        found: Tensor = self.made.matvec(z)
+        found: Tensor = self.product(z)
         return found
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
@@ -51,20 +55,9 @@ class Given(LinearPart):
         return Called(self.made, w0)
 
 
-class _Called(nn.Module):
-    """``matvec`` of a module with other parameters."""
+class _Product(nn.Module):
+    """``matvec`` of a module as a call."""
 
-    def __init__(self, made: nn.Module, tensors: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.held = (made, tensors)
-
-    def matvec(self, z: Tensor) -> Tensor:
-        made, tensors = self.held
-        found: Tensor = torch.func.functional_call(_Matvec(made), {f"made.{k}": v for k, v in tensors.items()}, (z,))
-        return found
-
-
-class _Matvec(nn.Module):
     def __init__(self, made: nn.Module) -> None:
         super().__init__()
         self.made = made
@@ -77,6 +70,12 @@ class _Matvec(nn.Module):
 def read_linear(linear: Any, structure: Structure | None = None) -> LinearPart:
     """The linear part of a user's matrix, sparse tensor or object; a function without arguments is called for it."""
     if callable(linear) and not isinstance(linear, LinearPart) and not hasattr(linear, "matvec"):
+        why = misfit(linear)
+        if why is not None:
+            raise InputTypeError(
+                f"linear= takes a function without arguments that returns a matrix or an object; {why}. To give the "
+                f"product A z itself, pass an object with {_NEEDED}."
+            )
         linear = linear()
     if isinstance(linear, Tensor):
         if linear.ndim < 2 or linear.shape[-1] != linear.shape[-2] or linear.is_complex():
@@ -107,7 +106,7 @@ def _check(part: LinearPart, structure: Structure) -> None:
     if shape is not None and (
         len(shape) > len(state)
         or shape[-part.axes :] != state[-part.axes :]
-        or torch.broadcast_shapes(shape, state) != state
+        or any(a not in (1, b) for a, b in zip(shape[::-1], state[::-1], strict=False))
     ):
         raise InputError(
             f"linear= acts on axes {tuple(shape)}, which do not fit a state of {tuple(state)}: they must be its last."
@@ -118,3 +117,5 @@ def _check(part: LinearPart, structure: Structure) -> None:
                 f"linear= is {x.dtype} on {x.device}, the state is {structure.dtype} on {structure.device}; "
                 "convert one of them."
             )
+    if part.tensors and not (torch.compiler.is_exporting() or capturing()) and not all_finite(*part.tensors):
+        raise InputError("linear= contains NaN or infinity; check what it is made of.")

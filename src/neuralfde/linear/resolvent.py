@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ from .base import LinearPart, Systems
 from .chebyshev import by_polynomials
 from .contour import contour_for
 from .dense import Matrix
-from .region import nearly_enclosing
+from .eigenvalues import nearly_enclosing
 from .sparse import Sparse
 
 
@@ -59,18 +60,20 @@ def without_steps(given: Equation, times: list[float], estimate: bool) -> Found:
     dtype, part = given.z0.dtype, given.part
     part = part.with_tensors([x.double() for x in part.tensors])
     if isinstance(part, Bands) and _known(part) is None:
-        part = _as_sparse(part)
+        entries = part.entries
+        part = Sparse(entries.rows, entries.columns, entries.values, entries.n)
     given = Equation(part, given.z0.double(), None if given.b is None else given.b.double(), *given[3:])
-    systems, known, large = part.systems(), _known(part), isinstance(part, Sparse) and part.n > DENSE_NUMBERS
+    systems, known, large = part.systems(), _known(part), isinstance(part, Sparse) and part.matrix.n > DENSE_NUMBERS
     sure = known is not None and (large or _is_easy(known, given, times))
     if known is None and isinstance(part, Sparse):
-        known = nearly_enclosing(part.rows, part.columns, value_of(part.values), part.n)
+        known = nearly_enclosing(replace(part.matrix, values=value_of(part.matrix.values)))
     if known is None:
         raise InputError(
             "linear= without func and without steps needs to know where the eigenvalues of A are: for a large matrix "
             "they are known only if it is sparse, tridiagonal or diagonal in a transform. Give steps= or rtol=."
         )
-    sums = _by_polynomials(given, known, times) if large and not known.is_complex() else None
+    low = float(known.min()) if large and not known.is_complex() else 0.0
+    sums = by_polynomials(part, low, *given[1:], times) if low < 0 else None
     if sums is not None:
         (states, fewer), systems.why = sums, "Chebyshev polynomials in a sparse matrix"
     elif isinstance(part, Matrix) and part.matrix.shape[-1] <= CONTOUR_MATRIX and not sure:
@@ -93,20 +96,6 @@ def _known(part: LinearPart) -> Tensor | None:
     return part.with_tensors([value_of(x) for x in part.tensors]).spectrum()
 
 
-def _as_sparse(part: Bands) -> Sparse:
-    n, width = part.bands.shape[-2:]
-    rows = torch.arange(n, device=part.bands.device)[:, None].expand(n, width)
-    columns = rows + torch.arange(width, device=rows.device) - width // 2
-    inside = (columns >= 0) & (columns < n)
-    return Sparse(rows[inside], columns[inside], part.bands[..., inside], n)
-
-
-def _by_polynomials(given: Equation, known: Tensor, times: list[float]) -> tuple[Tensor, Tensor] | None:
-    """States by Chebyshev polynomials, if eigenvalues are real and not positive; None if this takes too many."""
-    low = float(known.min())
-    return by_polynomials(given.part, low, given.z0, given.b, given.order, given.horizon, times) if low < 0 else None
-
-
 def _integral(given: Equation, known: Tensor, times: list[float], systems: Systems, share: float) -> Tensor:
     """The states at these times, from as many nodes as a ``share`` of all digits needs."""
     z0, b, part, poles = given.z0, given.b, given.part, _poles(known, given)
@@ -122,7 +111,7 @@ def _integral(given: Equation, known: Tensor, times: list[float], systems: Syste
     q = torch.exp(given.order * torch.log(nodes / given.horizon))
     size = float(known.abs().max()) * float(value_of(given.horizon) * times[-1]) ** float(value_of(given.order))
     few = size < ARNOLDI_VECTORS**2 and not derivatives_are_watched()
-    if isinstance(part, Sparse) and part.n > DENSE_NUMBERS and few:
+    if isinstance(part, Sparse) and part.matrix.n > DENSE_NUMBERS and few:
         r = part.matvec(z0) if b is None else part.matvec(z0) + b
         with contextlib.suppress(TooManyVectors):
             states = z0 + by_arnoldi(part, q, gains, r, ARNOLDI_ROUNDING**share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,9 +13,9 @@ from ..base.policy import DENSE_NUMBERS
 from ..errors import InputError
 from ..schemes.linear import Factor
 from ..schemes.sparse_systems import SparseMatrix, sparse_lu
-from .base import LinearPart, eigenvalues, enclosed
+from .base import LinearPart
 from .dense import dense_factor
-from .region import enclosing
+from .eigenvalues import eigenvalues, enclosed, enclosing
 
 
 class Sparse(LinearPart):
@@ -36,8 +37,7 @@ class Sparse(LinearPart):
                 raise InputError(
                     f"the {name} of Sparse must lie between 0 and {n - 1}, got {int(x.min())} to {int(x.max())}."
                 )
-        self.rows, self.columns, self.values, self.n = rows, columns, values, n
-        self.tensors = (values,)
+        self.matrix, self.tensors = SparseMatrix(rows, columns, values, n), (values,)
 
     @staticmethod
     def of(matrix: Tensor) -> Sparse:
@@ -49,52 +49,48 @@ class Sparse(LinearPart):
     def with_tensors(self, tensors: Sequence[Tensor]) -> Sparse:
         """See :class:`LinearPart`."""
         found = copy.copy(self)  # rows and columns are already checked
-        found.values, found.tensors = tensors[0], (tensors[0],)
+        found.matrix, found.tensors = replace(self.matrix, values=tensors[0]), (tensors[0],)
         return found
 
     def shape(self) -> torch.Size:
         """See :class:`LinearPart`."""
-        return torch.Size([*self.values.shape[:-1], self.n])
+        return torch.Size([*self.matrix.values.shape[:-1], self.matrix.n])
 
     def matvec(self, z: Tensor) -> Tensor:
         """See :class:`LinearPart`."""
-        return self._matrix(self.values).matvec(z)
+        return self.matrix.matvec(z)
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
         """See :class:`LinearPart`."""
-        if self.n <= DENSE_NUMBERS // 2 or (sparse_lu(like) is None and self.n <= 4 * DENSE_NUMBERS):
-            return dense_factor(self._dense(), w0, like)
-        return self._matrix(w0 * self.values.detach()).factor()
+        matrix = self._fixed
+        if matrix.n <= DENSE_NUMBERS // 2 or (sparse_lu(like) is None and matrix.n <= 4 * DENSE_NUMBERS):
+            return dense_factor(matrix.dense(), w0, like)
+        return replace(matrix, values=w0 * matrix.values).factor()
 
     def top(self) -> float:
         """See :class:`LinearPart`; by Gershgorin's discs."""
-        return float(self._discs()[1].max())
+        centre, radius = self._fixed.discs()
+        return float((centre + radius).max())
 
     def spectrum(self) -> Tensor | None:
         """See :class:`LinearPart`; bounds for a symmetric matrix, a region for other large ones."""
-        low, high = self._discs()
-        symmetric = self._symmetric(self.values.detach())
-        found = enclosed(low.min(), float(high.max())) if symmetric else None
-        if found is None and self.n <= DENSE_NUMBERS:
-            return eigenvalues(self._dense())
-        return found if symmetric else enclosing(self.rows, self.columns, self.values.detach(), self.n)
+        matrix = self._fixed
+        centre, radius = matrix.discs()
+        symmetric = _is_symmetric(matrix)
+        found = enclosed((centre - radius).min(), float((centre + radius).max())) if symmetric else None
+        if found is None and matrix.n <= DENSE_NUMBERS:
+            return eigenvalues(matrix.dense())
+        return found if symmetric else enclosing(matrix)
 
-    def _matrix(self, values: Tensor) -> SparseMatrix:
-        return SparseMatrix(self.rows, self.columns, values, self.n)
+    @property
+    def _fixed(self) -> SparseMatrix:
+        """The matrix without gradients."""
+        return replace(self.matrix, values=self.matrix.values.detach())
 
-    def _discs(self) -> tuple[Tensor, Tensor]:
-        """The ends of Gershgorin's discs on the real axis."""
-        values = self.values.detach()
-        centre, beside = self._matrix(values).diagonal(), torch.where(self.rows == self.columns, 0.0, values.abs())
-        reach = torch.zeros_like(centre).index_add(-1, self.rows, beside)
-        return centre - reach, centre + reach
 
-    def _symmetric(self, values: Tensor) -> bool:
-        here, there = self.rows * self.n + self.columns, self.columns * self.n + self.rows
-        (a, one), (b, two) = here.sort(), there.sort()
-        scale = values.abs().max() if len(a) else values.new_zeros(())
-        close = (values[..., one] - values[..., two]).abs() <= 1e-12 * scale
-        return bool((a == b).all() & close.all()) and len(a.unique()) == len(a)
-
-    def _dense(self) -> Tensor:
-        return self._matrix(self.values.detach()).dense()
+def _is_symmetric(matrix: SparseMatrix) -> bool:
+    rows, columns, values = matrix.rows, matrix.columns, matrix.values
+    (a, one), (b, two) = (rows * matrix.n + columns).sort(), (columns * matrix.n + rows).sort()
+    scale = values.abs().max() if len(a) else values.new_zeros(())
+    close = (values[..., one] - values[..., two]).abs() <= 1e-12 * scale
+    return bool((a == b).all() & close.all()) and len(a.unique()) == len(a)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..schemes.linear import Factor
-from ..schemes.transforms import TRANSFORMS, Transform
+from ..schemes.spectral import TRANSFORMS, Divided, Transform
 from .base import LinearPart
 
 
@@ -34,7 +34,7 @@ class Spectral(LinearPart):
             )
         self.eigenvalues, self.transform, self.axes = eigenvalues, transform, axes
         self.tensors = (eigenvalues,)
-        self._times = Transform(transform, eigenvalues.shape[-axes:], eigenvalues).times
+        self._by = Transform(transform, eigenvalues.shape[-axes:], eigenvalues)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Spectral:
         """See :class:`LinearPart`."""
@@ -51,15 +51,15 @@ class Spectral(LinearPart):
 
     def matvec(self, z: Tensor) -> Tensor:
         """See :class:`LinearPart`."""
-        return self._times(self.eigenvalues, z)
+        return self._by.times(self.eigenvalues, z)
 
     def solve_plainly(self, w0: Tensor, r: Tensor) -> Tensor:
         """See :class:`LinearPart`."""
-        return self._times(1 / (1 - w0 * self.eigenvalues), r)
+        return self._by.times(1 / (1 - w0 * self.eigenvalues), r)
 
     def factor(self, w0: Tensor, like: Tensor) -> Factor:
         """See :class:`LinearPart`."""
-        return _Divided(self.with_tensors([self.eigenvalues.detach()]), w0)
+        return Divided(self._by, 1 / (1 - w0 * self.eigenvalues.detach()))
 
     def top(self) -> float:
         """See :class:`LinearPart`."""
@@ -68,21 +68,3 @@ class Spectral(LinearPart):
     def spectrum(self) -> Tensor:
         """See :class:`LinearPart`."""
         return self.eigenvalues.detach()
-
-
-class _Divided(Factor):
-    """Division in the transform; the matrices are symmetric."""
-
-    why = "division in a transform"
-
-    def __init__(self, part: Spectral, w0: Tensor) -> None:
-        self.part, self.divided = part, 1 / (1 - w0 * part.eigenvalues)
-        self.singular = not bool(torch.isfinite(self.divided).all())
-
-    def solve(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self.part._times(self.divided, r)
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self.solve(r)

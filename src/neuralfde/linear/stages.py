@@ -67,21 +67,17 @@ class _Directly(Stages):
 
     @property
     def why(self) -> str:  # type: ignore[override]
-        """See :class:`Stages`."""
         return self.systems.why or self.other.why
 
     @property
     def factorisations(self) -> int:  # type: ignore[override]
-        """See :class:`Stages`."""
         return self.systems.factorisations + self.other.factorisations
 
     @property
     def linear_solves(self) -> int:  # type: ignore[override]
-        """See :class:`Stages`."""
         return self.systems.linear_solves + self.other.linear_solves
 
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
-        """See :class:`Stages`."""
         if w0.numel() > 1:  # elements of the state have different orders
             return self.other.solve(f, c, w0, guess, where)
         self.systems.linear_solves += 1
@@ -114,9 +110,8 @@ class _Directly(Stages):
         return self.judged[1]
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
-        """See :class:`Stages`."""
         if w0.numel() > 1:
             return self.other.solve_adjoint(jacobian, by, w0, where)
         right = by(torch.zeros_like(jacobian.z))
         self.systems.linear_solves += 1
-        return self.systems.factor(w0, right).solve_transposed(right)
+        return self.systems.factor(w0, right).solve(right, transposed=True)

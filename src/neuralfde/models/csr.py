@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from neuralfde.errors import InputError, InputTypeError
+
+_T = TypeVar("_T")
 
 CHUNK_BYTES = 32 * 2**20
 """Most bytes of gathered rows alive at once in the plain path."""
@@ -120,6 +124,28 @@ class Graph:
         return replace(self, **moved)
 
 
+class Kept:
+    """What was made of a tensor, kept for the next call with it: made again once it was written to.
+
+    Nothing is kept of a tensor that carries a gradient, whose graph lasts for one backward pass, or that does not count
+    its changes. Copies and files leave it behind.
+    """
+
+    def __init__(self) -> None:
+        self.last: tuple[Tensor, tuple[Any, ...], Any] | None = None
+
+    def of(self, x: Tensor, make: Callable[..., _T], *args: Any) -> _T:
+        """``make(x, *args)``, or what that was the last time."""
+        if self.last is not None and self.last[0] is x and self.last[1] == (x._version, *args):
+            return self.last[2]  # type: ignore[no-any-return]
+        made = make(x, *args)
+        self.last = None if x.is_inference() or x.requires_grad else (x, (x._version, *args), made)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"last": None}
+
+
 def spmm(graph: Graph, weight: Tensor, x: Tensor, *, transposed: bool = False) -> Tensor:
     """``A x``, or ``Aᵀ x``, with ``A`` the graph's pattern and ``weight`` ``(E,)`` its values; ``x`` is ``(N, F)``.
 
@@ -196,9 +222,10 @@ def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
     if edge_index.numel():
         low, high = int(edge_index.min()), int(edge_index.max())
         if low < 0 or high >= num_nodes:
+            remedy = f"Pass num_nodes={high + 1} or relabel the nodes." if low >= 0 else "Leave out what is no edge."
             raise InputError(
                 f"edge_index holds nodes {low} to {high}, but num_nodes={num_nodes}; nodes are numbered "
-                f"0 to {num_nodes - 1}. Pass num_nodes={high + 1} or relabel the nodes."
+                f"0 to {num_nodes - 1}. {remedy}"
             )
 
 

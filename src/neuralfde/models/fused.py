@@ -84,13 +84,13 @@ def _by_row(
     rowptr, col = (graph.rowptr_t, graph.col_t) if by_source else (graph.rowptr, graph.col)
     given = tuple(v.contiguous() if isinstance(v, Tensor) else v for v in given)
     crowded = graph.crowded[by_source]
-    order = (rowptr, col, graph.perm)
+    order, options = (rowptr, col, graph.perm), sizes | {"enable_fp_fusion": True}
     with torch.cuda.device_of(rows):
         most = (rowptr, csr.CROWDED)
-        kernel[(graph.num_nodes,)](*order, *most, *given, LISTED=False, EDGES=edges, num_warps=1, **sizes)
+        kernel[(graph.num_nodes,)](*order, *most, *given, LISTED=False, EDGES=edges, num_warps=1, **options)
         if crowded is not None:
             most, edges = (crowded, 2**31 - 1), WARPS * edges
-            kernel[(len(crowded),)](*order, *most, *given, LISTED=True, EDGES=edges, num_warps=WARPS, **sizes)
+            kernel[(len(crowded),)](*order, *most, *given, LISTED=True, EDGES=edges, num_warps=WARPS, **options)
 
 
 def _power(n: int) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neuralfde.errors import InputError, InputTypeError, nearest
-from neuralfde.models.csr import bags_of
+from neuralfde.models.csr import Kept, bags_of
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.message_passing import OVER, SCORES, Graph, attention, sums_of
 from neuralfde.models.powers import coefficients, sum_of_powers
@@ -248,8 +248,7 @@ class FGrand(nn.Module):
         self.attention = edges if variant == "l" else None
         func = Diffusion(None if variant == "l" else edges, bool(source), recompute)
         self.block = FDEBlock(func, order=order, learn_order=learn_order, t=t, step=step, **options)
-        self._prepared: tuple[Tensor, int, Graph] | None = None
-        self._bags: tuple[Tensor, Graph, Tensor] | None = None
+        self._prepared, self._bags = Kept(), Kept()
 
     @property
     def order(self) -> Tensor:
@@ -272,6 +271,10 @@ class FGrand(nn.Module):
             return self.logits(self.encode(x, *maps), graph, None, self.decoder.weight, total, known)
         blocks = [m.split(self.columns or len(m)) for m in (*maps, self.decoder.weight.t())]
         if self.recompute and torch.is_grad_enabled():
+            if features.is_sparse and features.requires_grad:
+                raise InputError(
+                    "recompute=True has no gradient for sparse features: pass x.to_dense(), or leave it out."
+                )
             weight = checkpoint(self.attend, x, *maps, graph, use_reentrant=True)
             for w, b, columns in zip(*blocks, strict=True):
                 total = total + checkpoint(self.columns_of, x, w, b, graph, weight, columns.t(), use_reentrant=True)
@@ -320,9 +323,7 @@ class FGrand(nn.Module):
         if not x.is_sparse:
             x = F.dropout(x, self.input_dropout, self.training)
             return x if nodes is None else x * nodes
-        if self._bags is None or self._bags[0] is not x:
-            self._bags = (x, *bags_of(x))
-        _, bags, entries = self._bags
+        bags, entries = self._bags.of(x, bags_of)
         values = F.dropout(entries[0], self.input_dropout, self.training)
         return bags, values if nodes is None else values * nodes[bags.row.long(), 0], x.shape[0]
 
@@ -341,14 +342,4 @@ class FGrand(nn.Module):
             if edges.num_nodes != nodes:
                 raise InputError(f"the graph has {edges.num_nodes} nodes, x has {nodes} rows.")
             return edges
-        if self._prepared is not None:
-            last, version, graph = self._prepared
-            if last is edges and version == edges._version and graph.num_nodes == nodes:
-                return graph
-        graph = Graph.from_edge_index(edges, nodes, self.loops)
-        if not edges.is_inference():
-            self._prepared = (edges, edges._version, graph)
-        return graph
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_prepared": None, "_bags": None}  # type: ignore[misc]
+        return self._prepared.of(edges, Graph.from_edge_index, nodes, self.loops)

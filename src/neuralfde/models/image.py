@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from neuralfde.errors import InputError
+from neuralfde.errors import InputError, InputTypeError
 from neuralfde.nn import FDEBlock
 
 SMALLEST_SIDE = 3  # pixels of the state where automatic downsampling stops
@@ -136,8 +136,9 @@ class ConvFDE(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.channels_last = channels_last
+        self.channels_last, self.shape = channels_last, tuple(shape)
         halvings, size = state_size(shape[1], shape[2], downsamplings)
+        self.size = size if time else None  # without the time as a channel any size will do
         layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3)]
         for _ in range(halvings):
             layers += [norm(width), nn.ReLU(), nn.Conv2d(width, width, 4, stride=2, padding=1)]
@@ -150,7 +151,19 @@ class ConvFDE(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The logits of a batch of images."""
+        if images.ndim != 4 or images.shape[1] != self.shape[0]:
+            raise InputError(
+                f"images have shape {tuple(images.shape)}; they must be (batch, channels, rows, columns), here "
+                f"(batch, {', '.join(map(str, self.shape))}). For one image or one of grey values add axes: x[None]."
+            )
+        if not images.is_floating_point():
+            raise InputTypeError(f"images have dtype {images.dtype}, as in a file: use images.float() / 255.")
         z = self.stem(images).to(self.stem[0].weight.dtype)  # the state keeps its precision under autocast
+        if self.size not in (None, tuple(z.shape[2:])):
+            raise InputError(
+                f"images of {images.shape[2]} × {images.shape[3]} pixels in a model for {self.shape[1]} × "
+                f"{self.shape[2]}: make one for them, ConvFDE({(*images.shape[1:],)}, ...), or with time=False."
+            )
         if self.channels_last:
             z = self.fde(z.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2)
         else:
@@ -178,4 +191,4 @@ def norm(width: int) -> nn.GroupNorm:
 
     Groups of one channel would leave the head, which averages over the image, next to nothing to see.
     """
-    return nn.GroupNorm(math.gcd(32, max(1, width // 2)), width)
+    return nn.GroupNorm(math.gcd(32, width, max(1, width // 2)), width)

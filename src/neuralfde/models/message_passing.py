@@ -23,8 +23,8 @@ from torch.autograd.function import once_differentiable
 
 from neuralfde.errors import InputError, nearest
 from neuralfde.models import fused
-from neuralfde.models.csr import Graph, row_max, row_sum, sddmm, spmm, working_dtype
-from neuralfde.models.softmax_attention import is_usual, mean_by_kernel, softmax_attention
+from neuralfde.models.csr import Graph, row_sum, sddmm, spmm, working_dtype
+from neuralfde.models.softmax_attention import is_usual, mean_by_kernel, softmax_, softmax_attention, softmax_back
 
 __all__ = ["Graph", "aggregate", "attention", "edge_scores", "edge_softmax", "edge_squareplus"]
 
@@ -179,7 +179,7 @@ def attention(
     parts = [x] if isinstance(x, Tensor) else list(x)
     if is_usual(wq, kind, normalise):
         return softmax_attention(graph, parts, (wq, bq, wk, bk), heads, keep)[0]
-    x = _whole(parts)
+    x = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     q = F.linear(x, wq, bq).view(graph.num_nodes, heads, -1)
     k = F.linear(x, wk, bk).view(graph.num_nodes, heads, -1)
     function = NORMALISERS[normalise] if isinstance(normalise, str) else normalise
@@ -260,16 +260,10 @@ class _EdgeDots(torch.autograd.Function):
         return None, grad_q, grad_k, None
 
 
-def _whole(parts: Sequence[Tensor]) -> Tensor:
-    """Blocks of columns as one matrix."""
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)
-
-
 class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(graph: Graph, scores: Tensor) -> Tensor:
-        weight = (scores - row_max(graph, scores).index_select(0, graph.row)).exp_()
-        return weight.div_(row_sum(graph, weight).index_select(0, graph.row))
+        return softmax_(graph, scores.clone())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -280,9 +274,7 @@ class _EdgeSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
-        product = weight * grad
-        mean = row_sum(ctx.graph, product).index_select(0, ctx.graph.row)
-        return None, product.sub_(mean.mul_(weight))
+        return None, softmax_back(ctx.graph, weight, grad)
 
 
 class _RowNormalise(torch.autograd.Function):

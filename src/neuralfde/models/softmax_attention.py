@@ -162,7 +162,7 @@ def _head_weights(graph: Graph, q: Tensor, k: Tensor, heads: int) -> tuple[Tenso
     """Attention of each head, ``(E, heads)`` from kernels, else of one, ``(E,)``; and its mean over heads."""
     if fused.usable(q, k):
         return fused.softmax(graph, q, k, heads)
-    own = _softmax_(graph, sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1])))
+    own = softmax_(graph, sddmm(graph, q, k).mul_(1.0 / math.sqrt(q.shape[1]))[:, None])[:, 0]
     return own, own
 
 
@@ -170,9 +170,7 @@ def _query_grads(graph: Graph, own: Tensor, grad: Tensor, k: Tensor, scale: floa
     """Gradients of scores and queries from ``scale`` times that of the attention :func:`_head_weights` gave."""
     if own.dim() == 2:
         return fused.softmax_back(graph, own, grad, k, scale)
-    scores = own * grad
-    mean = row_sum(graph, scores[:, None])[:, 0]
-    scores.sub_(mean.index_select(0, graph.row).mul_(own)).mul_(scale)
+    scores = softmax_back(graph, own[:, None], grad[:, None])[:, 0].mul_(scale)
     return scores, spmm(graph, scores, k)
 
 
@@ -181,7 +179,14 @@ def _key_grads(graph: Graph, scores: Tensor, q: Tensor) -> Tensor:
     return fused.softmax_keys(graph, scores, q) if scores.dim() == 2 else spmm(graph, scores, q, transposed=True)
 
 
-def _softmax_(graph: Graph, scores: Tensor) -> Tensor:
-    """Softmax of ``(E,)`` over each target's edges, in place."""
-    scores.sub_(row_max(graph, scores[:, None])[:, 0].index_select(0, graph.row)).exp_()
-    return scores.div_(row_sum(graph, scores[:, None])[:, 0].index_select(0, graph.row))
+def softmax_(graph: Graph, scores: Tensor) -> Tensor:
+    """Softmax of scores ``(E, H)`` over each target's edges, in place."""
+    scores.sub_(row_max(graph, scores).index_select(0, graph.row)).exp_()
+    return scores.div_(row_sum(graph, scores).index_select(0, graph.row))
+
+
+def softmax_back(graph: Graph, weight: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of the scores from that of their softmax ``weight``, all ``(E, H)``."""
+    product = weight * grad
+    mean = row_sum(graph, product).index_select(0, graph.row)
+    return product.sub_(mean.mul_(weight))

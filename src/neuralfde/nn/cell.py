@@ -11,7 +11,7 @@ from torch import Tensor
 from ..api import fdeint
 from ..base.checks import function, real, tensor, whole
 from ..base.grid import request
-from ..base.structure import grouped, structure_of
+from ..base.structure import as_numbers, grouped, structure_of
 from ..base.torch_private import derivatives_are_watched
 from ..door.validation import read_history, read_scheme
 from ..errors import InputError, InputTypeError
@@ -39,7 +39,8 @@ class FDECell(Ordered):
     Args:
         func: the right-hand side ``func(t, z, *inputs)``; an ``nn.Module`` if it has parameters.
         order: β in (0, 1], a number or a tensor that broadcasts to the state.
-        learn_order: train the order too, as in ``FDEBlock``; its weights are computed in ``begin``.
+        learn_order: train the order too, as in ``FDEBlock``. Its weights are computed in ``begin`` and travel with the
+            state: a state that was detached trains the order no further.
         step: the step size h.
         steps: the largest number of steps of a stream. A large value costs little: a hundred times as many steps need
             about ten more numbers for each element of the state. A longer stream raises an error; on a GPU and in an
@@ -81,8 +82,10 @@ class FDECell(Ordered):
         self.history, self.recent = past, past.block if steps >= 2 * past.block else steps
         self._own_number(order, learn_order, 1, "A cell starts from one initial value: use an order in that range.")
         if not learn_order:
-            for name, table in zip(("weights", "fade"), self._tables(), strict=True):
-                self.register_buffer(name, table)
+            with torch.device("cpu"):  # where the order has a value, also while a cell is made on the meta device
+                tables = self._tables(torch.as_tensor(order, dtype=torch.float64).detach())
+            for name, table in zip(("weights", "fade"), tables, strict=True):
+                self.register_buffer(name, table.to(self.fixed_order.device))
 
     @classmethod
     def from_block(cls, block: FDEBlock, steps: int | None = None) -> Self:
@@ -116,9 +119,14 @@ class FDECell(Ordered):
             history=past if isinstance(past, Exponentials) else "exponentials",
         )
 
-    def _tables(self) -> tuple[Tensor, Tensor]:
+    @property
+    def order(self) -> Tensor:
+        """The current order; differentiable if it is learned."""
+        return self._number()
+
+    def _tables(self, order: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (…, 1 + K + recent) of z_0, K fading sums and the last slopes; by what these sums fade in a step."""
-        order, near = self._number(), self.recent
+        near = self.recent
         kernel = self.scheme.kernel(order.reshape(-1).cpu(), self.step, self.steps)
         table = self.history.tabulate(kernel.weights)[0].T
         far = table[:, 2 * self.history.block :]
@@ -126,26 +134,52 @@ class FDECell(Ordered):
         fade = torch.exp(-self.history.rates(self.steps, far.shape[1])) if far.shape[1] else far[0]
         return weights.reshape(*order.shape, -1), fade
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Load an order with the weights that it has here: they also depend on the step, and so does their number."""
+        order = state_dict.get(f"{prefix}fixed_order")
+        if not self.learn_order and order is not None and order.shape == self.fixed_order.shape:
+            for name, table in zip(("weights", "fade"), self._tables(order.double()), strict=True):
+                state_dict[f"{prefix}{name}"] = table
+                self._buffers[name] = torch.empty_like(table, device=self.weights.device)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def begin(self, z0: Tensor) -> State:
         """The state of the cell before the first step."""
         tensor("z0", z0, also_complex=True)
+        z0 = as_numbers(z0)
         grouped(structure_of(z0.real if z0.is_complex() else z0), {"order": self._number()})  # or say what is wrong
-        own = tuple(x.to(z0) for x in self._tables()) if self.learn_order else ()
+        own = tuple(x.to(z0) for x in self._tables(self._number())) if self.learn_order else ()
         rows = (own[0] if own else self.weights).shape[-1]
         past = torch.cat([z0[..., None], z0.new_zeros(*z0.shape, rows - 1)], dim=-1)
         return torch.zeros((), dtype=torch.int64, device=z0.device), z0, past, *own
 
     def forward(self, state: State, *inputs: Any) -> tuple[Tensor, State]:
         """Take one step: returns ``z`` and the new state of the cell; ``inputs`` are passed to ``func``."""
-        n, z, past, *own = state
+        n, z, past, *own = self._mine(state)
         weights, fade = own or (self.weights.to(past), self.fade.to(past))
         self._refuse_late(n)
-        t = (self.start + self.step * n.double()).to(z.dtype.to_real())
+        t = (self.start + self.step * n.double()).to(z.real.dtype)
         slope = self._checked(self.func(t, z, *inputs), z)[..., None]
         first, sums, oldest, recent = past.split([1, past.shape[-1] - self.recent - 1, 1, self.recent - 1], dim=-1)
         past = torch.cat([first, fade * (sums + oldest), recent, slope], dim=-1)
         z = torch.where(n < self.steps, (weights * past).sum(-1), torch.nan)
         return z, (n + 1, z, past, *own)
+
+    def _mine(self, state: Any) -> State:
+        """The state, if it can be one of this cell."""
+        count = 5 if self.learn_order else 3
+        if not isinstance(state, tuple | list) or len(state) != count or not all(isinstance(x, Tensor) for x in state):
+            raise InputTypeError(
+                f"a step is z, state = cell(state, *inputs), where the state is a tuple of {count} tensors from "
+                f"cell.begin(z0) or from the step before, got {type(state).__name__}."
+            )
+        rows, found = (state[3] if self.learn_order else self.weights).shape[-1], state[2].shape
+        if found != (*state[1].shape, rows):
+            raise InputError(
+                f"the state is not of this cell: its past has shape {tuple(found)} in place of "
+                f"{(*state[1].shape, rows)}. Begin with z0, or make a cell with the same step, steps and history."
+            )
+        return tuple(state)
 
     def _refuse_late(self, n: Tensor) -> None:
         """Raise where the stream is too long, unless one would have to wait for a device or values are not known."""
@@ -168,6 +202,4 @@ class FDECell(Ordered):
 
     def extra_repr(self) -> str:
         """Order, step and length of the stream."""
-        order = self._number().detach()
-        shown = f"{float(order):.4g}" if order.numel() == 1 else f"{order.numel()} orders"
-        return f"order={shown}, learn_order={self.learn_order}, step={self.step:g}, steps={self.steps}"
+        return f"order={self._shown()}, learn_order={self.learn_order}, step={self.step:g}, steps={self.steps}"

@@ -22,33 +22,52 @@ class Ordered(nn.Module):
     unrounded: tuple[str, ...] = ("fixed_order",)
     learn_order: bool
 
-    def _own_number(self, order: float | Tensor, learn_order: bool, top: int, hint: str) -> None:
-        """Keep the order as a parameter where it is learned, as a buffer where not."""
+    def _own_number(self, order: float | Tensor, learn_order: bool, top: int, hint: str, remedy: str = "") -> None:
+        """Keep the order as a parameter where it is learned, as a buffer where not.
+
+        ``hint`` ends the messages on an order that cannot be used, ``remedy`` the one on an order that requires grad.
+        """
         if not isinstance(learn_order, bool):
             raise InputTypeError(f"learn_order must be True or False, got {type(learn_order).__name__}.")
         number("order", order, hint=f"For a list of numbers use torch.tensor. {hint}")
+        if isinstance(order, Tensor) and order.requires_grad and not learn_order:
+            raise InputError(
+                "order requires grad, and without learn_order=True it is copied as a constant, which gets no gradient. "
+                f"Pass learn_order=True, which starts from this value, or order.detach(). {remedy}".rstrip()
+            )
         self.learn_order = learn_order
-        value = torch.as_tensor(order, dtype=torch.float64).detach().clone()
-        if not bool(((value > 0) & (value <= top)).all()):
+        # looked at where it has values, also while a model is made on the meta device
+        place = order.device if isinstance(order, Tensor) else "cpu"
+        value = torch.as_tensor(order, dtype=torch.float64, device=place).detach().clone()
+        if not value.is_meta and not bool(((value > 0) & (value <= top)).all()):
             raise InputError(f"order={value.tolist()} is outside (0, {top}]. {hint}")
+        there = value.device if isinstance(order, Tensor) else torch.get_default_device()
         if learn_order:
-            if bool((value == 1).any()):
+            if not value.is_meta and bool((value == 1).any()):
                 raise InputError(
                     "learn_order=True starts from order=1, where the parametrisation has no slope. "
                     "Start a little below it, for example order=0.99."
                 )
             # one element, not none: fully_shard takes no scalar parameters
-            self.raw_order = nn.Parameter(torch.logit(value.reshape(value.shape or (1,))).to(torch.get_default_dtype()))
+            raw = torch.logit(value.reshape(value.shape or (1,)))
+            self.raw_order = nn.Parameter(raw.to(there, torch.get_default_dtype()))
             self.order_shape = value.shape
         else:
             self.fixed_order: Tensor
-            self.register_buffer("fixed_order", value)
+            self.register_buffer("fixed_order", value.to(there))
 
     def _number(self) -> Tensor:
         """The order in use, float64; differentiable where it is learned."""
         if not self.learn_order:
             return self.fixed_order
         return torch.sigmoid(self.raw_order.double()).reshape(self.order_shape)
+
+    def _shown(self) -> str:
+        """The order for ``repr``."""
+        order = self._number().detach()
+        if order.numel() > 1:
+            return f"{order.numel()} orders"
+        return "on the meta device" if order.is_meta else f"{float(order):.4g}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move and convert as any module, but round none of the ``unrounded``."""

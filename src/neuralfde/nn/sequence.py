@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.checks import real, reals, whole
+from ..base.checks import plain, real, reals, whole
 from ..base.policy import SERIES_LENGTH
 from ..errors import InputError
 from .block import FDEBlock
-from .series import Series, collate, resampled
+from .series import Series, collate, exact, resampled
 
 
 class SequenceModel(nn.Module):
@@ -49,7 +49,7 @@ class SequenceModel(nn.Module):
         method: str = "predictor",
     ) -> None:
         super().__init__()
-        self.config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        self.config = {k: plain(v) for k, v in locals().items() if k not in ("self", "__class__")}
         for name in ("variables", "latent", "width", "steps"):
             whole(name, self.config[name])
         whole("inputs", inputs, least=0)
@@ -70,7 +70,7 @@ class SequenceModel(nn.Module):
     @classmethod
     def of(cls, series: Any, **options: Any) -> SequenceModel:
         """Create a model for these series, with their numbers of variables and inputs and their normalisation."""
-        batch = collate(series)
+        batch = series if isinstance(series, Series) else exact(series)
         inputs = 0 if batch.inputs is None else batch.inputs.shape[-1]
         model = cls(batch.values.shape[-1], inputs, **options)
         model.span.fill_((float(batch.elapsed.nan_to_num(0).max()) or 1.0) / SERIES_LENGTH)
@@ -79,6 +79,7 @@ class SequenceModel(nn.Module):
                 flat = given.flatten(0, 1)
                 mean = flat.nanmean(0).nan_to_num(0)
                 spread = (flat - mean).square().nanmean(0).sqrt().nan_to_num(0)
+                _keeps_digits(name, flat, spread)
                 getattr(model, f"{name}_mean").copy_(mean)
                 getattr(model, f"{name}_scale").copy_(torch.where(spread > 0, spread, 1.0))
         return model
@@ -103,16 +104,22 @@ class SequenceModel(nn.Module):
         if not end > 0:
             raise InputError("no series has a time after its first; at least one is needed.")
         steps = max(1, math.ceil(end / SERIES_LENGTH * self.steps - 1e-9))
+        # steps of one length, whichever series are together: beyond the longest one to the end of a step
+        end = max(end, steps * SERIES_LENGTH / self.steps)
         known: tuple[Any, ...] = ()
         if inputs is not None:
             grid = torch.linspace(0, end, steps + 1, dtype=torch.float64)
             known = (resampled(times, inputs, grid), steps / end)
-        states = self.block(z0, *known, t=times, steps=steps)
+        last = times.nan_to_num(-math.inf).max(1, keepdim=True).values
+        asked = torch.cat([torch.where(times.isnan(), last, times), torch.full_like(last, end)], 1)
+        states = self.block(z0, *known, t=asked, steps=steps)[:-1]
         return self.decoder(states).transpose(0, 1) * self.values_scale + self.values_mean
 
     def loss(self, series: Any) -> Tensor:
         """The mean squared error over all observed values, in units of the variance of each variable."""
         batch = self._read(series)
+        if not bool(batch.observed.any()):
+            raise InputError("every value of these series is NaN, so that a loss has no terms; leave them out.")
         rest = (self(batch) - batch.values.nan_to_num(0)) / self.values_scale
         return rest.square()[batch.observed].mean()
 
@@ -125,8 +132,11 @@ class SequenceModel(nn.Module):
         batch = self._read(series)
         later = reals("times", times).double()
         last = batch.times.nan_to_num(-math.inf).max(1).values
-        if later.ndim != 1 or not bool((later[0] >= last).all() and (later.diff() >= 0).all()):
-            raise InputError(f"times must not decrease, from the last one of the series on: {float(last.max()):g}.")
+        if later.ndim != 1 or not len(later) or not bool((later[0] >= last).all() and (later.diff() >= 0).all()):
+            raise InputError(
+                "times must be a list of at least one time that does not decrease, from the last one of the series on: "
+                f"{float(last.max()):.9g}."
+            )
         values = batch.values.new_full((len(later), batch.values.shape[-1]), math.nan)
         longer, ends = [], batch.times.isfinite().sum(1).tolist()
         for k, n in enumerate(ends):  # the new times stand after the last one of each series, before what fills it up
@@ -142,12 +152,17 @@ class SequenceModel(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> SequenceModel:
-        """Load a model that ``save`` wrote, with ``weights_only=True``: no code is run."""
-        kept = torch.load(path, weights_only=True)
+        """Load a model that ``save`` wrote, to the CPU, in its dtype, with ``weights_only=True``: no code is run."""
+        try:
+            kept = torch.load(path, map_location="cpu", weights_only=True)
+        except OSError:
+            raise
+        except Exception as error:
+            raise InputError(f"{path} is no file that can be read: {type(error).__name__}. Save it again.") from error
         if not isinstance(kept, dict) or kept.keys() != {"config", "state"}:
             raise InputError(f"{path} holds no SequenceModel; save one with model.save(path).")
         model = cls(**kept["config"])
-        model.load_state_dict(kept["state"])
+        model.load_state_dict(kept["state"], assign=True)
         return model
 
     def _read(self, series: Any) -> Series:
@@ -175,6 +190,19 @@ class SequenceModel(nn.Module):
         counts = there.any(-1, keepdim=True).to(values)
         first = parts[1].take_along_dim(there.int().argmax(1, keepdim=True), 1)[:, 0]
         return torch.cat([(each * counts).sum(1) / counts.sum(1).clamp(min=1), first], -1)
+
+
+def _keeps_digits(name: str, given: Tensor, spread: Tensor) -> None:
+    """Refuse numbers that differ by less than the precision of a model, as metres or pascals with an offset may."""
+    dtype = torch.get_default_dtype()
+    lost = (given - given.to(dtype)).abs().nan_to_num(0).amax(0)
+    share = torch.where(spread > 0, lost / spread, 0.0)
+    if bool((share > 0.01).any()):
+        k = int(share.argmax())
+        raise InputError(
+            f"{name}[:, {k}] vary by {float(spread[k]):.3g} around {float(given[:, k].nanmean()):.6g}, and {dtype} "
+            f"rounds them by {float(lost[k]):.2g}. Subtract an offset, or call torch.set_default_dtype(torch.float64)."
+        )
 
 
 class _Field(nn.Module):

@@ -46,8 +46,11 @@ def collate(items: Sequence[Any]) -> Series:
     (time,) or (time, variables) with NaN for missing ones, inputs in the same layout but known at every time. Two or
     three nested tensors work too.
     """
-    if isinstance(items, Series):
-        return items
+    return items if isinstance(items, Series) else exact(items).to(torch.get_default_dtype())
+
+
+def exact(items: Sequence[Any]) -> Series:
+    """As ``collate``, in float64."""
     if isinstance(items, list | tuple) and items and all(isinstance(x, Tensor) and x.is_nested for x in items):
         items = list(zip(*(x.unbind() for x in items), strict=True))
     if not isinstance(items, list | tuple) or not items:
@@ -71,11 +74,13 @@ def _read(k: int, item: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         raise InputError(f"times of series {k} must be at least two finite numbers in ascending order; sort them.")
     rows = []
     for name, given in zip(("values", "inputs"), item[1:], strict=False):
-        found = reals(f"{name} of series {k}", given).to(torch.get_default_dtype())
+        found = reals(f"{name} of series {k}", given).double()
         found = found[:, None] if found.ndim == 1 else found
         if found.ndim != 2 or len(found) != len(times):
             raise InputError(f"{name} of series {k} have shape {tuple(found.shape)}, and there are {len(times)} times.")
         rows.append(found)
+    if bool(rows[0].isinf().any()):
+        raise InputError(f"values of series {k} contain infinity; mark missing values by NaN.")
     if len(rows) == 2 and not bool(rows[1].isfinite().all()):
         raise InputError(f"inputs of series {k} must be known at every time; fill the gaps, for example with the last.")
     return times, rows[0], rows[1] if len(rows) == 2 else None

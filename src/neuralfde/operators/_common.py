@@ -1,4 +1,4 @@
-"""Code shared by the operators: checks, the flip between sides, causal convolution and sampled derivatives."""
+"""Code shared by the operators: checks, the flip between sides, and sampled derivatives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from neuralfde.base.checks import number, real
+from neuralfde.base.checks import number, real, tensor
 from neuralfde.errors import InputError, InputTypeError, nearest
 
 SIDES = ("left", "right")
@@ -32,12 +32,9 @@ def apply(rule: Rule, values: Tensor, order: float | Tensor, step: float, side: 
 
 
 def _check_values(values: Tensor, least: int) -> None:
-    if not isinstance(values, Tensor):
-        raise InputTypeError(f"values is a {type(values).__name__}; pass a floating-point tensor, samples first.")
+    tensor("values", values)
     if values.layout != torch.strided:
         raise InputTypeError(f"values has layout {values.layout}; convert with values.to_dense().")
-    if not values.is_floating_point():
-        raise InputTypeError(f"values has dtype {values.dtype}; convert with values.to(torch.float64) or .float().")
     if values.dim() == 0 or values.shape[0] < least:
         count = 0 if values.dim() == 0 else values.shape[0]
         raise InputError(f"values has {count} samples along its first axis; this operator needs at least {least}.")
@@ -47,14 +44,12 @@ def _check_order(order: float | Tensor, values: Tensor) -> Tensor:
     number("order", order)
     exponent = torch.as_tensor(order, dtype=torch.float64, device=values.device)
     try:
-        fits = torch.broadcast_shapes(exponent.shape, values.shape[1:]) == values.shape[1:]
+        exponent.expand(values.shape[1:])
     except RuntimeError:
-        fits = False
-    if not fits:
         raise InputError(
             f"order has shape {tuple(exponent.shape)}, which does not broadcast to {tuple(values.shape[1:])}, "
             "the shape of one sample. Use a number or one order per channel."
-        )
+        ) from None
     detached = exponent.detach()
     if not bool((torch.isfinite(detached) & (detached > 0)).all()):
         raise InputError(f"order={detached.tolist()}; orders must be positive and finite.")
@@ -62,24 +57,11 @@ def _check_order(order: float | Tensor, values: Tensor) -> Tensor:
     return exponent.reshape((1,) * (values.dim() - 1 - exponent.dim()) + exponent.shape)
 
 
-def samples_needed(order: float | Tensor, extra: int) -> int:
-    """⌈order⌉ + extra, or ``extra`` for an order that the checks will refuse."""
+def samples_needed(order: float | Tensor) -> int:
+    """⌈order⌉ + 2, or 2 for an order that the checks will refuse."""
     number("order", order)
     largest = float(torch.as_tensor(order).detach().max())
-    return extra + (math.ceil(largest) if math.isfinite(largest) and largest > 0 else 0)
-
-
-def indices(first: int, last: int, order: Tensor) -> Tensor:
-    """first, …, last-1 as a float64 column that broadcasts against weights of shape (count, *order.shape)."""
-    return torch.arange(first, last, dtype=torch.float64, device=order.device).reshape(-1, *(1,) * order.dim())
-
-
-def convolve(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ_{j≤n} w_{n-j} v_j for every n, by one FFT of twice the length: O(N log N)."""
-    count = values.shape[0]
-    size = 2 * count
-    spectrum = torch.fft.rfft(weights, n=size, dim=0) * torch.fft.rfft(values, n=size, dim=0)
-    return torch.fft.irfft(spectrum, n=size, dim=0)[:count]
+    return 2 + (math.ceil(largest) if math.isfinite(largest) and largest > 0 else 0)
 
 
 def _stencil(derivative: int, offsets: range) -> Tensor:

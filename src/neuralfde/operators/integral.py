@@ -7,8 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from neuralfde.operators._common import apply, convolve, indices
+from neuralfde.operators._common import apply
 from neuralfde.special import binomial_remainder
+from neuralfde.special.powers import indices
+from neuralfde.special.series import convolve
 
 
 def fractional_integral(values: Tensor, order: float | Tensor, step: float, side: str = "left") -> Tensor:

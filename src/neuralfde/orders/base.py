@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base import checks
 from ..base.grid import Mesh
 from ..errors import InputError, InputTypeError
 from ..schemes import Scheme
@@ -52,10 +53,7 @@ def items(name: str, values: Any) -> list[Any]:
 
 def reals(name: str, values: Any) -> Tensor:
     """The numbers of a user's function or sequence as a float64 tensor on the CPU."""
-    try:
-        found = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputTypeError(f"{name} must be a tensor of real numbers, got {type(values).__name__}.") from error
-    if found.is_complex() or found.dtype == torch.bool:
-        raise InputTypeError(f"{name} must be a tensor of real numbers, got one of dtype {found.dtype}.")
+    found = checks.reals(name, values)
+    if found.dtype == torch.bool:
+        raise InputTypeError(f"{name} must be real numbers, got a tensor of dtype {found.dtype}.")
     return found.to(device="cpu", dtype=torch.float64)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base.caches import Cache
+from ..base.checks import not_a_class, plain
 from ..base.grid import Mesh
 from ..base.policy import WEIGHTS_NUMBERS
 from ..base.torch_private import is_constant, value_of
@@ -27,10 +28,15 @@ def read_order(order: Any) -> Operator:
     """The operator that a user gives as ``order=``; numbers, tensors and structures of them mean Caputo derivatives."""
     if isinstance(order, Operator):
         return order
+    order = plain(order)
+    not_a_class("order", order)
     if isinstance(order, bool) or not isinstance(order, int | float | Tensor | tuple | list | dict):
+        instead = "Convert it with float or torch.as_tensor."
+        if callable(order):
+            instead = "For an order that changes with time use VariableOrder(fn)."
         raise InputTypeError(
             f"order must be a number, a tensor, a structure of them like z0, or an operator such as MultiTerm; "
-            f"got {type(order).__name__}."
+            f"got {type(order).__name__}. {instead}"
         )
     return Caputo(order)
 
@@ -159,6 +165,11 @@ def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0
         raise InputError(
             f"{name}={top:g} is outside (0, {scheme.max_order:g}], the orders of {type(scheme).__name__}. "
             "Orders up to 2 need method='predictor', 'abm', 'trapezoid' or 'gl'."
+        )
+    if least < scheme.min_order:
+        raise InputError(
+            f"{name}={least:g} is below {scheme.min_order:g}, the smallest order of {type(scheme).__name__}: its "
+            "starting weights would be lost in rounding. Use method='trapezoid', 'l1' or 'gl'."
         )
     if top > 1 and not velocity:
         raise InputError(

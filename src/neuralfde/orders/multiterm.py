@@ -26,13 +26,35 @@ class _Sum(Operator):
     """A sum of derivatives, whose numbers are ``orders[i]`` and ``weights[i]``."""
 
     def check(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> None:
-        """See ``Operator``."""
-        _check_orders(stacked(numbers, "orders"), scheme, mesh)
+        if not isinstance(scheme, GrunwaldLetnikov) or not mesh.uniform:
+            raise InputError(
+                f"a sum of derivatives of several orders cannot be solved with {type(scheme).__name__}"
+                + ("" if mesh.uniform else " on a graded grid")
+                + ": that rule integrates against one power of the lag, and the inverse of such a sum is none. Its "
+                "weights come from a generating function on a uniform grid: use method='gl' or 'gl-explicit'"
+                + ("." if mesh.uniform else " without grading=.")
+            )
+        orders = stacked(numbers, "orders")
+        check_order(orders, scheme, mesh.velocity, lowest=-1e-300, name="orders")
+        if bool((value_of(orders).amax(0) <= 0).any()):
+            raise InputError(
+                "MultiTerm needs at least one order above 0; with order 0 alone nothing is differentiated."
+            )
 
     def kernel(self, numbers: dict[str, Tensor], scheme: Scheme, mesh: Mesh) -> Kernel:
-        """See ``Operator``."""
         self.check(numbers, scheme, mesh)
-        return several(stacked(numbers, "orders"), stacked(numbers, "weights"), scheme, mesh)
+        orders, factors, count = stacked(numbers, "orders"), stacked(numbers, "weights"), mesh.steps + 1
+        # the smallest power is factored out: the error of its reciprocal, in closed form, does not grow with the lag
+        least = orders.detach().amin(0)
+        gains = factors * torch.exp(-orders * torch.log(mesh.step))
+        series = (gains * binomial_series(least - orders, count)).sum(1)
+        if bool((value_of(series[0]) == 0).any()):
+            raise InputError(
+                "the terms of MultiTerm cancel: Σ c_i h^{-β_i} = 0. Use weights of which at least one is not 0, or "
+                "another step."
+            )
+        kernel = convolution(series_product(series_reciprocal(series), binomial_series(least, count)), scheme.implicit)
+        return _with_initial_values(kernel, orders, factors, mesh)
 
 
 @dataclass(frozen=True)
@@ -124,37 +146,6 @@ class DistributedOrder(_Sum):
         return self.terms().numbers()
 
 
-def _check_orders(orders: Tensor, scheme: Scheme, mesh: Mesh) -> None:
-    """Raise unless a sum of derivatives of these orders, (terms, groups), can be solved."""
-    if not isinstance(scheme, GrunwaldLetnikov) or not mesh.uniform:
-        raise InputError(
-            f"a sum of derivatives of several orders cannot be solved with {type(scheme).__name__}"
-            + ("" if mesh.uniform else " on a graded grid")
-            + ": that rule integrates against one power of the lag, and the inverse of such a sum is none. Its weights "
-            "come from a generating function on a uniform grid: use method='gl' or 'gl-explicit'"
-            + ("." if mesh.uniform else " without grading=.")
-        )
-    check_order(orders, scheme, mesh.velocity, lowest=-1e-300, name="orders")
-    if bool((value_of(orders).amax(0) <= 0).any()):
-        raise InputError("MultiTerm needs at least one order above 0; with order 0 alone nothing is differentiated.")
-
-
-def several(orders: Tensor, factors: Tensor, scheme: Scheme, mesh: Mesh) -> Kernel:
-    """The kernel of ``Σ_i c_i D^{β_i}``, orders and factors (terms, groups)."""
-    count = mesh.steps + 1
-    # the smallest power is factored out: the error of its reciprocal, in closed form, does not grow with the lag
-    least = orders.detach().amin(0)
-    gains = factors * torch.exp(-orders * torch.log(mesh.step))
-    series = (gains * binomial_series(least - orders, count)).sum(1)
-    if bool((value_of(series[0]) == 0).any()):
-        raise InputError(
-            "the terms of MultiTerm cancel: Σ c_i h^{-β_i} = 0. Use weights of which at least one is not 0, or "
-            "another step."
-        )
-    kernel = convolution(series_product(series_reciprocal(series), binomial_series(least, count)), scheme.implicit)
-    return _with_initial_values(kernel, orders, factors, mesh)
-
-
 def _with_initial_values(kernel: Kernel, orders: Tensor, factors: Tensor, mesh: Mesh) -> Kernel:
     """Move what terms of order 0 and, with ``z'_0``, of order up to 1 lack to the right-hand side, as ``base``."""
     t = mesh.times
@@ -163,7 +154,9 @@ def _with_initial_values(kernel: Kernel, orders: Tensor, factors: Tensor, mesh: 
     if mesh.velocity:
         low = orders <= 1
         power = torch.where(low, 1 - orders, 1.0)[:, None]
-        ramp = torch.where(t > 0, t.clamp(min=1e-300) ** power, (power == 0).to(t)) / torch.exp(torch.lgamma(1 + power))
+        # a power of 0 has all derivatives as an exponential, but not as t**power
+        rises = torch.exp(power * torch.log(t.clamp(min=1e-300)))
+        ramp = torch.where(t > 0, rises, (power == 0).to(t)) / torch.exp(torch.lgamma(1 + power))
         bases.append(t)
         missing.append((torch.where(low, factors, 0.0)[:, None] * ramp).sum(0))
     elif not bool((value_of(orders) == 0).any()):

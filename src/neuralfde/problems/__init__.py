@@ -30,9 +30,11 @@ Their ``source`` says who posed an equation and what was chosen or constructed h
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..door.migration import refuse
 from ..errors import InputError, nearest
 from . import general, scalar, systems
 from .base import Problem
@@ -71,4 +73,5 @@ def problem(name: str, **arguments: Any) -> Problem:
     """A problem by its name: ``problem('relaxation', order=0.3)``."""
     if name not in PROBLEMS:
         raise InputError(f"unknown problem {name!r}. {nearest(name, PROBLEMS)}")
+    refuse(f"problem({name!r})", arguments, inspect.signature(PROBLEMS[name]).parameters)
     return PROBLEMS[name](**arguments)

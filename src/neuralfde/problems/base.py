@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import InputError
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -38,13 +40,16 @@ class Problem:
     options: dict[str, Any] = field(default_factory=dict)
     smooth: bool = False
 
-    def solution(self, t: float | None = None) -> Tensor:
-        """The solution at ``t``, by default at the end."""
+    def solution(self, t: float | Tensor | None = None) -> Tensor:
+        """The solution at the time ``t``, by default at the end."""
+        time = torch.as_tensor(self.t if t is None else t, dtype=torch.float64)
+        if time.ndim > 0:
+            raise InputError(f"t has shape {tuple(time.shape)} and must be one time: call it for each.")
         if self.exact is not None:
-            return self.exact(torch.tensor(self.t if t is None else t, dtype=torch.float64))
+            return self.exact(time)
         assert self.reference is not None
-        if t is not None and t != self.t:
-            raise ValueError(f"{self.name}: the reference value is known at t={self.t:g} only.")
+        if float(time) != self.t:
+            raise InputError(f"{self.name}: the reference value is known at t={self.t:g} only. Leave t out.")
         return self.reference
 
     def error(self, state: Tensor) -> float:

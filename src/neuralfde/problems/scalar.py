@@ -132,7 +132,6 @@ def xue_bai_system() -> Problem:
         vector(0.5, 0.2, 0.6),
         "Xue and Bai 2017, problem 5, on [0, 1] here",
         exact=lambda t: torch.stack([t + 1, t**1.2 + 0.5, t**1.8 + 0.3]),
-        smooth=True,
     )
 
 

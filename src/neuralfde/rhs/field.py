@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
@@ -16,10 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.caches import capturing
+from ..base.caches import Verdict, Verdicts, capturing
 from ..base.policy import INSTANTS
 from ..base.structure import Structure
-from ..base.torch_private import hooks_at_rest, places, pytree, value_of, vectorised, version_of, with_parameters
+from ..base.torch_private import (
+    has_hooks,
+    hooks_at_rest,
+    places,
+    pytree,
+    value_of,
+    vectorised,
+    version_of,
+    with_parameters,
+)
 from ..errors import ChangedFunctionError, InputError, InputTypeError
 
 #: The random generators belong to the whole process, so only one solve at a time may set them. The lock is reentrant
@@ -106,7 +116,9 @@ class Field:
         shape: the shape of a row in :meth:`__call__`: that of the state if it is one tensor with one order, so that
             nothing needs to be converted; otherwise (groups, width).
         impure: the name of something that a call of ``func`` changes, or None.
-        hooked: whether modules of ``func`` have forward hooks.
+        hooked: whether modules that ``func`` calls have hooks, or ``func`` puts hooks on tensors.
+        scripted: whether TorchScript runs a part of ``func``, where Python sees nothing of what is done.
+        work: how much an evaluation computes, in bytes; None if that was not measured.
         known: the tensors that ``func`` may depend on and that get gradients.
         outside: further tensors that require grad and that ``func`` can reach; depending on them is an error.
     """
@@ -122,9 +134,9 @@ class Field:
         self.first_slope: Tensor | None = None  # f(t_0, z_0) from the first evaluation, if it can be reused
         self.first_graph: tuple[Tensor, Tensor] | None = None  # z_0 and f(t_0, z_0) with its graph, likewise
         self.impure: str | None = None
-        self.hooked = isinstance(func, nn.Module) and any(
-            m._forward_hooks or m._forward_pre_hooks for m in func.modules()
-        )
+        self.work: float | None = None
+        self.hooked = isinstance(func, nn.Module) and has_hooks(func)
+        self.scripted = False
         self.known: list[Tensor] = []
         self.outside: list[Tensor] = []
         self.overwrites = torch.is_inference_mode_enabled()  # whether func may write to z, which is not detected there
@@ -175,9 +187,10 @@ class Field:
         return self._instants[n] if near else self.times[n]
 
     @property
-    def repeatable(self) -> bool:
-        """Whether ``func`` declares that its evaluations cost much more than the operations they consist of."""
-        return getattr(self.func, "repeatable", False)
+    def verdict(self) -> Verdict:
+        """What earlier solves have observed of ``func``, for this kind of state and all that it can reach now."""
+        func = getattr(self.func, "only_converts", self.func)
+        return Verdicts.of(func, (type(self.func), self.structure, self.shape, self.known_by))
 
     def time(self, n: int) -> Tensor:
         """The time of grid point ``n``."""
@@ -258,6 +271,8 @@ class Field:
         other.first_slope = other.first_graph = other.trace = other.known_by = None
         other.known, other.outside, other.taken = [], [], []
         other.as_it_is, other._plain = True, other.autocast is None
+        if self.work is not None:
+            other.work = self.work * math.prod(shape) / max(1, math.prod(self.shape))
         return other
 
     def refuse_late_noise(self, train: bool) -> None:
@@ -274,15 +289,18 @@ class Field:
         if spec != self.structure.spec:
             raise InputTypeError(
                 f"func returned a structure other than z0's: {_describe(out)} in place of "
-                f"{describe(self.structure)}. Return one derivative for each part of the state."
+                f"{describe(self.structure)}. Return one derivative for each part of the state, in the same order."
             )
         for got, shape in zip(leaves, self.structure.shapes, strict=True):
             if not isinstance(got, Tensor):
-                raise InputTypeError(f"func must return tensors, got {type(got).__name__}.")
+                raise InputTypeError(
+                    f"func(t, z) must return tensors, the derivative of z, got {type(got).__name__}. "
+                    + ("Is there a return?" if got is None else "Compute it from z in torch, or use torch.full_like.")
+                )
             if got.shape != shape:
                 raise InputError(
-                    f"func returned shape {tuple(got.shape)} for a state of shape {tuple(shape)}; "
-                    "the derivative must have the shape of the state."
+                    f"func(t, z) returned shape {tuple(got.shape)} for a state z of shape {tuple(shape)}; the "
+                    "derivative has one number for each one of the state. Return that shape, or expand to it."
                 )
             if got.device != self.structure.device:
                 raise InputTypeError(
@@ -308,7 +326,8 @@ def _describe(tree: Any) -> str:
     if isinstance(tree, Tensor):
         return f"a tensor of shape {tuple(tree.shape)}"
     if isinstance(tree, dict):
-        return "{" + ", ".join(f"{k!r}: {_describe(v)}" for k, v in tree.items()) + "}"
+        found = "{" + ", ".join(f"{k!r}: {_describe(v)}" for k, v in tree.items()) + "}"
+        return found if type(tree) is dict else f"{type(tree).__name__}({found})"
     if isinstance(tree, list | tuple):
         return type(tree).__name__ + "(" + ", ".join(_describe(v) for v in tree) + ")"
     return type(tree).__name__

@@ -1,4 +1,8 @@
-"""The operations of a call of ``func``, recorded: calls with equal records can share a captured graph or a kernel."""
+"""The operations of a call of ``func``: which they are, and how much they compute.
+
+Calls with equal records can share a captured graph or a kernel. How much a call computes decides whether it pays to
+call ``func`` for many steps at once.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class Watch(Recording):
         """Run the operation and record it."""
         kwargs = kwargs or {}
         self.lines.append((func, *[self._name(x) for x in _leaves((*args, kwargs) if kwargs else args)]))
-        out = func(*args, **kwargs)
+        out = self.carry_out(func, args, kwargs)
         for x in (out,) if isinstance(out, Tensor) else _leaves(out):
             if isinstance(x, Tensor):
                 self.made[_address(x)] = len(self.lines)
@@ -52,6 +56,42 @@ class Watch(Recording):
         if x.layout != torch.strided:
             return (*source, x.shape, x.dtype, x.layout)
         return (*source, x.shape, x.dtype, x.storage_offset(), x.stride())
+
+
+#: Products, with the place of the left matrix, along whose last axis they sum.
+_PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "addmv": 1, "baddbmm": 1}
+
+
+class Work(Recording):
+    """Adds up what a call computes.
+
+    Attributes:
+        bytes: those of all results, where sixteen products of a matrix multiplication count as one result.
+    """
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count what it computes."""
+        out = self.carry_out(func, args, kwargs or {})
+        if not func.is_view:
+            each = 1 + _summed(func.overloadpacket.__name__, args) // 16
+            made = (out,) if isinstance(out, Tensor) else _leaves(out)
+            self.bytes += each * sum(_bytes(x) for x in made if isinstance(x, Tensor))
+        return out
+
+
+def _bytes(x: Tensor) -> int:
+    """The bytes of all its numbers; a sparse tensor does not say how many they are."""
+    return x.numel() * x.itemsize
+
+
+def _summed(name: str, args: Any) -> int:
+    """How many products an operation adds up for each number of its result."""
+    if name == "convolution":
+        return int(args[1][0].numel())
+    left = args[_PRODUCTS[name]] if name in _PRODUCTS else None
+    return 0 if left is None or left.layout != torch.strided else int(left.shape[-1])
 
 
 def _leaves(tree: Any) -> list[Any]:

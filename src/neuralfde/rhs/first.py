@@ -12,36 +12,46 @@ import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..base.caches import capturing
+from ..base.checks import misfit
 from ..base.policy import COMPARED_ENTRIES
 from ..base.structure import tensors_in
-from ..base.torch_private import pytree, sequence_number, uncompiled, version_of
-from ..errors import CapturedTensorError, InputError, UnsupportedError
+from ..base.torch_private import has_hooks, pytree, sequence_number, uncompiled, version_of
+from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError
 from .field import GENERATORS, Field, describe
-from .fingerprint import Watch
+from .fingerprint import Watch, Work
 
 #: Attributes of a module that are not compared as such: buffers are compared separately, parameters and hooks are not.
 _OWN = frozenset(nn.Module().__dict__) - {"training"}
 #: Types that are compared by value.
 _PLAIN = (bool, int, float, complex, str, bytes)
+_CALLED = (nn.Module, types.FunctionType, types.MethodType, torch.jit.ScriptFunction)
+#: What a function calls that puts hooks on tensors.
+_HOOKING = frozenset(["register_hook", "register_prehook", "register_multi_grad_hook", "saved_tensors_hooks"])
 #: Functions that draw random numbers; during the capture of a CUDA graph this cannot be found out.
 DRAWS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def first_evaluation(
-    field: Field, row: Tensor, known: Sequence[Tensor] | None, watch: bool = False, keep_graph: bool = False
+    field: Field,
+    row: Tensor,
+    known: Sequence[Tensor] | None,
+    watch: bool = False,
+    keep_graph: bool = False,
+    measure: bool = False,
 ) -> None:
     """Call ``func`` once: check what it returns and captures, and whether it has side effects or draws random numbers.
 
     ``known`` are the tensors that may get gradients, None inside a transform. With gradients enabled, a captured tensor
     is found in the graph of the call, before any work is done. ``watch``: record the operations, to recognise them in a
-    later solve. ``keep_graph``: keep the graph, for the first step.
+    later solve. ``keep_graph``: keep the graph, for the first step. ``measure``: find out how much an evaluation
+    computes, unless an earlier solve has.
     """
     if capturing() and field.func in DRAWS:
         raise UnsupportedError(
@@ -52,22 +62,36 @@ def first_evaluation(
     z = row.detach().view(field.shape)
     mark = sequence_number(z.requires_grad_()) if traced else 0
     start = field.times[0]
-    kept, versions = marked(held_by(field.func)), _versions(field.args)
+    had = held_by(field.func)
+    kept, versions, described = marked(had), _versions(field.args), _described(field.args)
+    field.known_by = (tuple(kept.items()), described)
+    field.work = field.verdict.work if measure else None
+    work = Work() if measure and field.work is None else None
     with GENERATORS:
         before, own = field.noise.peek(), z.clone()
-        out = _first(field, start, own, watch)
+        out = _first(field, start, own, watch, work)
         field.noise.activate_if_drawn(before)
     held = held_by(field.func)
     after = marked(held)
     field.impure = changed(kept, after) or (None if versions == _versions(field.args) else "its arguments")
     field.overwrites = field.overwrites or version_of(own) > 0
-    field.known_by = (tuple(after.items()), _described(field.args))
+    reached = [x for _, x in held if isinstance(x, _CALLED)]
+    field.hooked = field.hooked or any(has_hooks(x) for x in reached if isinstance(x, nn.Module))
+    parts = [
+        x for thing in (field.func, *reached) for x in (thing.modules() if isinstance(thing, nn.Module) else [thing])
+    ]
+    field.hooked = field.hooked or any(map(_puts_hooks, {f.__code__ for f in _functions(parts)}))
+    field.scripted = any(isinstance(x, torch.jit.ScriptModule | torch.jit.ScriptFunction) for x in parts)
+    field.known_by = (tuple(after.items()), described)
+    if work is not None:
+        field.work = field.verdict.work = work.bytes
     field.evaluations += 1
     field.check(out)
     if traced and known is not None:
         field.known = [*known, *tensors_in(field.args)]
-        mine = {id(x) for x in field.known}
-        field.outside = [x for _, x in held if isinstance(x, Tensor) and x.requires_grad and id(x) not in mine]
+        mine, stays = {id(x) for x in field.known}, {id(x) for _, x in had}  # others were made by this call
+        outside = [x for _, x in held if isinstance(x, Tensor) and x.requires_grad]
+        field.outside = [x for x in outside if id(x) in stays and id(x) not in mine]
         refuse_captured(tensors_in(out), [z, *field.known], mark)
     if field.noise.active:
         with contextlib.suppress(TypeError):  # func does not allow weak references
@@ -87,7 +111,7 @@ def refuse_state(field: Field, row: Tensor) -> None:
     harmless = isinstance(changed, int | float) or (isinstance(changed, Tensor) and not changed.requires_grad)
     if harmless and not field.noise.active:
         with torch.no_grad():
-            again = _first(field, field.times[0], row.detach().clone(), False)
+            again = _first(field, field.times[0], row.detach().clone())
             field.evaluations += 1
             once = field.first_slope
             if once is not None and torch.equal(field.structure.pack(again).view(field.shape), once):
@@ -100,9 +124,12 @@ def refuse_state(field: Field, row: Tensor) -> None:
     )
 
 
-def _first(field: Field, start: Tensor, own: Tensor, watch: bool) -> Any:
-    """Call ``func``; with ``watch``, record its operations."""
+def _first(field: Field, start: Tensor, own: Tensor, watch: bool = False, work: Work | None = None) -> Any:
+    """Call ``func``; with ``watch``, record its operations, with ``work``, what they compute."""
     with contextlib.ExitStack() as around:
+        if work is not None:
+            around.enter_context(uncompiled())
+            around.enter_context(work)
         if watch:
             around.enter_context(uncompiled())
             watched = around.enter_context(Watch([own, field.times, *tensors_in(field.args)]))
@@ -111,6 +138,7 @@ def _first(field: Field, start: Tensor, own: Tensor, watch: bool) -> Any:
         try:
             return field.func(start, field.structure.unpack(own.view(field.structure.row_shape)), *field.args)
         except Exception as error:
+            refuse_arguments(field, error)
             error.add_note(_call(field))
             raise
         finally:
@@ -118,12 +146,26 @@ def _first(field: Field, start: Tensor, own: Tensor, watch: bool) -> Any:
                 field.trace, field.taken = tuple(watched.lines), watched.taken
 
 
+def refuse_arguments(field: Field, error: Exception) -> None:
+    """Raise if an error comes from a ``func`` that does not take what it is given."""
+    why = misfit(field.func, *[None] * (2 + len(field.args))) if isinstance(error, TypeError) else None
+    if why is not None:
+        call = ", ".join(["t", "z", *["…"] * len(field.args)])
+        raise InputTypeError(
+            f"func cannot be called as func({call}): {why}. It takes the time first, also if it does not use it, then "
+            "the state, with lags= the delayed state, and what is in args=: lambda t, z: net(z), for example."
+        ) from error
+
+
 def _call(field: Field) -> str:
     """How ``func`` was called: a note for the user whose ``func`` raised."""
     call = "func(t, z, *args)" if field.args else "func(t, z)"
-    state = f"{describe(field.structure)}, {field.structure.dtype} on {field.structure.device}"
+    dtype, device = field.structure.dtype, field.structure.device
+    state = f"{describe(field.structure)}, {dtype} on {device}"
     own = next(field.func.parameters(), None) if isinstance(field.func, nn.Module) else None
     has = "" if own is None else f" Its parameters are {own.dtype} on {own.device}."
+    if own is not None and (own.dtype, own.device) != (dtype, device):
+        has += " Convert the state or func, with .to(dtype) or .to(device)."
     return f"This was the first evaluation of func, as {call} with t a 0-d tensor and z {state}.{has}"
 
 
@@ -157,6 +199,25 @@ def refuse_captured(outputs: Sequence[Tensor], known: Sequence[Tensor], mark: in
             raise captured_error(f"a leaf tensor of shape {tuple(leaf.shape)}")
         if leaf is None and node._sequence_nr() < mark:
             raise captured_error(f"a tensor computed earlier by {node.name()}")
+
+
+def refuse_computed(params: Sequence[Tensor]) -> None:
+    """Raise if one of these tensors that ``func`` uses was computed from another: both gradients would include it."""
+    made, leaves = {x.grad_fn for x in params if x.grad_fn is not None}, {id(x) for x in params if x.is_leaf}
+    if not made or len(params) < 2:
+        return
+    pending: list[Any] = [child for node in made for child, _ in node.next_functions]
+    seen: set[Any] = {None}
+    while pending:
+        node = pending.pop()
+        if node in made or id(getattr(node, "variable", None)) in leaves:
+            raise InputError(
+                "params= has a tensor that is computed from another one of params=, and what flows through it would be "
+                "in the gradients of both. Pass one of them through args=, or let func use a copy, x.view_as(x)."
+            )
+        if node not in seen:
+            seen.add(node)
+            pending += [child for child, _ in node.next_functions]
 
 
 def graph_nodes(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> Iterator[tuple[Any, Tensor | None]]:
@@ -216,6 +277,8 @@ def _walk(thing: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     elif "__module__" in vars(type(thing)) and type(thing).__module__ != "torch" and hasattr(thing, "__dict__"):
         for key, value in list(vars(thing).items()):
             yield from _held(value, f"{name}.{key}", depth)
+        for function in _methods("__call__", [type(thing)]):
+            yield from _function(function, name, depth, classes=False)
 
 
 def _held(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -238,15 +301,27 @@ def _module(module: nn.Module, name: str, depth: int) -> Iterator[tuple[str, Any
         for key, buffer in part._buffers.items():
             if buffer is not None:
                 yield f"{where}.{key}", buffer
+    for function in _methods("forward", map(type, module.modules())):
+        yield from _function(function, name, depth, classes=False)
 
 
-def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _methods(name: str, kinds: Iterable[type]) -> list[types.FunctionType]:
+    """The functions of this name that classes have, each once, but for those of PyTorch."""
+    found = dict.fromkeys(getattr(kind, name, None) for kind in dict.fromkeys(kinds))
+    return [x for x in found if isinstance(x, types.FunctionType) and not _is_torch(x)]
+
+
+def _is_torch(function: types.FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] == "torch"
+
+
+def _function(function: types.FunctionType, name: str, depth: int, classes: bool = True) -> Iterator[tuple[str, Any]]:
     for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
         except ValueError:  # a name that is not bound yet
             continue
-        if value is not function:
+        if value is not function and (classes or not isinstance(value, type)):  # super() closes over the class
             yield from _held(value, key, depth)
     for k, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
         yield from _held(value, f"{name}.default {k}", depth)
@@ -259,12 +334,27 @@ def _function(function: types.FunctionType, name: str, depth: int) -> Iterator[t
 
 def global_names(function: types.FunctionType) -> Iterator[str]:
     """The global variables that a function mentions."""
-    if function.__module__ is not None and function.__module__.partition(".")[0] == "torch":
+    if _is_torch(function):
         return  # globals of PyTorch's own functions are not state of the caller
     for key in _names(function.__code__):
         value = function.__globals__.get(key, function)
         if value is not function and not isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
             yield key
+
+
+def _functions(parts: Iterable[Any]) -> Iterator[types.FunctionType]:
+    """The functions that a call runs, of functions, bound methods and modules; but for those of PyTorch."""
+    parts = list(parts)
+    yield from _methods("forward", [type(x) for x in parts if isinstance(x, nn.Module)])
+    for x in parts:
+        function = x.__func__ if isinstance(x, types.MethodType) else x
+        if isinstance(function, types.FunctionType) and not _is_torch(function):
+            yield function
+
+
+@functools.lru_cache(256)
+def _puts_hooks(code: types.CodeType) -> bool:
+    return not _HOOKING.isdisjoint(_names(code))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -290,4 +380,7 @@ def _mark(value: Any) -> Hashable:
     if hasattr(value, "__array_interface__"):
         ends = value.flat[:COMPARED_ENTRIES], value.flat[-COMPARED_ENTRIES:]
         return (id(value), value.size, *[end.tobytes() for end in ends])
-    return (id(value), len(value)) if hasattr(value, "__len__") else id(value)
+    try:
+        return (id(value), len(value))
+    except Exception:  # it has no length, or does not say it: scripted modules raise
+        return id(value)

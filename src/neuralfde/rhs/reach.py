@@ -7,6 +7,7 @@ other tensors. An evaluation checks that ``func`` uses no tensors from elsewhere
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import types
@@ -17,10 +18,20 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..base.policy import COMMUTING_FLOOR
 from ..base.structure import tensors_in
-from ..base.torch_private import is_constant, pytree, tables, value_of
-from ..base.torch_transforms import Duals, outside_of_transforms, without_tangent
+from ..base.torch_private import (
+    forward_mode,
+    is_constant,
+    outside_of_transforms,
+    pytree,
+    tables,
+    value_of,
+    without_tangent,
+)
+from ..base.torch_transforms import Duals
 from .field import Field
+from .fingerprint import Work
 from .first import global_names
 from .replicas import replica
 
@@ -45,7 +56,7 @@ class OfTensors:
     timeless = False
 
     def __init__(self, field: Field) -> None:
-        self.field = copy.copy(field)
+        self.field, self.verdict = copy.copy(field), field.verdict
         self.field.func = replica(field.func)  # no other thread sees its places
         self.places, self.stand = list(_walk(self.field.func, set(), 3)), list[Tensor]()
         self._keep({id(x): x for *_, x in self.places}.values())
@@ -84,9 +95,12 @@ class OfTensors:
         Tensors that it does not use are dropped from ``kept``, except those in ``needed`` (ids).
         """
         stand = [_stand_in(x) for x in (row, *self.kept, *filter(moves, tensors_in(self.field.args)))]
-        with torch.enable_grad(), _Seen() as seen:
+        work = Work() if self.verdict.work is None else contextlib.nullcontext()
+        with torch.enable_grad(), _Seen() as seen, work:
             start = self.field.times[0]
             out = self(start, *stand)
+        if isinstance(work, Work):
+            self.verdict.work = work.bytes
         self.timeless = id(start) not in seen.used
         needed = {*needed, *[id(x) for x in self.kept if without_tangent(x)[1] is not None]}
         keep = [k for k, x in enumerate(self.kept) if id(stand[k + 1]) in seen.used or id(x) in needed]
@@ -101,6 +115,47 @@ class OfTensors:
             zeros = map(torch.zeros_like, tensors)
             duals.push(self, self.field.times[0], z, torch.zeros_like(z), (*tensors, *zeros))
 
+    def derivatives_commute(self) -> bool:
+        """Whether the gradient of ``⟨g, J u⟩``, with ``J u`` from forward mode, is that of ``⟨u, Jᵀ g⟩``.
+
+        A solve computes its second derivatives by the first, autograd those of a loop over all steps by the second.
+        They differ where forward mode uses what was saved as a constant (layer norm and batch norm in PyTorch), and
+        where ``func`` hides a part of itself from reverse mode alone (``torch.no_grad()``, a Function of its own).
+        Evaluates ``func`` a few times. Where the second cannot be computed, there is nothing to differ from.
+        """
+        row = self.stand[0]
+        apart = row + (0.01 + 0.01 * row.abs()) * _pattern(row)  # derivatives at a state of equal numbers may vanish
+        for z in (apart, row):
+            with outside_of_transforms(), torch.enable_grad():
+                x = [y.detach().requires_grad_() for y in (z, *self.stand[1:])]
+                u, g = [_pattern(y) for y in x], _pattern(z) + 0.5
+                try:
+                    expected = self._of_gradients(x, u, g)
+                except Exception:
+                    return True
+                found = self._of_tangent(x, u, g)
+            if all(bool(y.isfinite().all()) for y in expected):
+                break
+        dtype = self.field.autocast["dtype"] if self.field.autocast else row.dtype
+        return _agree(found, expected, torch.finfo(dtype).eps)
+
+    def _of_gradients(self, x: list[Tensor], u: list[Tensor], g: Tensor) -> list[Tensor]:
+        """The gradient of ``⟨u, Jᵀ g⟩``."""
+        with self._same_noise():
+            out = self(self.field.times[0], *x)
+        first = _gradients([out], x, [g], again=True)
+        return _gradients(first, x, u)
+
+    def _of_tangent(self, x: list[Tensor], u: list[Tensor], g: Tensor) -> list[Tensor]:
+        """The gradient of ``⟨g, J u⟩``."""
+        with self._same_noise(), forward_mode(False), Duals() as duals:
+            _, moved = duals.push(self, self.field.times[0], x[0], u[0], (*x[1:], *u[1:]))
+            return _gradients([moved], x, [g])
+
+    def _same_noise(self) -> contextlib.AbstractContextManager[None]:
+        noise = self.field.noise
+        return noise.of_step(0) if noise.active else contextlib.nullcontext()
+
 
 def moves(x: Tensor) -> bool:
     """Whether a tensor could have a derivative."""
@@ -108,12 +163,40 @@ def moves(x: Tensor) -> bool:
 
 
 def _stand_in(x: Tensor) -> Tensor:
-    """A constant of this shape, with the values of ``x`` unless these have an axis of vmap."""
+    """A constant of this shape, with the values of ``x`` unless these have an axis of vmap: then with some near 1."""
     plain, shape = without_tangent(value_of(x))[0], x.shape
     if plain.shape == shape:
         return plain
     with outside_of_transforms():
-        return torch.ones(shape, dtype=x.dtype, device=x.device)
+        return 1 + 0.25 * _pattern(torch.ones(shape, dtype=x.dtype, device=x.device))
+
+
+def _pattern(like: Tensor) -> Tensor:
+    """Numbers between -1 and 1 in this shape, each different from its neighbours."""
+    angles = torch.arange(like.numel(), dtype=torch.float64, device=like.device)
+    return (1.7 * angles + 0.6).cos().reshape(like.shape).to(like.dtype)
+
+
+def _gradients(outputs: list[Tensor], x: list[Tensor], by: list[Tensor], again: bool = False) -> list[Tensor]:
+    """Gradients of ``Σ ⟨by, outputs⟩``, zero for what the outputs do not depend on."""
+    pairs = [(y, b) for y, b in zip(outputs, by, strict=True) if y.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(y) for y in x]
+    ends, weights = zip(*pairs, strict=True)
+    found = torch.autograd.grad(ends, x, weights, create_graph=again, allow_unused=True)
+    return [torch.zeros_like(y) if g is None else g for y, g in zip(x, found, strict=True)]
+
+
+def _agree(found: list[Tensor], expected: list[Tensor], eps: float) -> bool:
+    """Whether numbers agree to half of their digits, up to the rounding of the largest of all."""
+    share, floor = eps**0.5, COMMUTING_FLOOR * eps
+    most = max((float(y.abs().max()) for y in expected if y.numel()), default=0.0)
+    for x, y in zip(found, expected, strict=True):
+        if y.numel():
+            off, size = float((x - y).abs().max()), max(float(x.abs().max()), float(y.abs().max()))
+            if off > share * size + floor * most:  # not so either where both are not finite: nothing is known then
+                return False
+    return True
 
 
 class _Seen(TorchFunctionMode):

@@ -1,239 +1,242 @@
-"""``func`` as a list of operations that are repeated in the same memory: a step of a small state costs its calls.
+"""Steps as operations that are repeated, in place of calling ``func`` in each of them.
 
-At its first evaluation in a pass every operation that PyTorch carries out for it is written down, below autograd and
-below all transforms: a mapped network is then a few products of many matrices, a complex equation what it does to its
-state. The results stay where they are, so that views of them stay right and are not made again, and what sees neither
-state nor time is a constant of the pass. The operations that remain write their results over the ones before.
-
-That is the same function only if it would do the same at any other time and state. So all operations are of a few known
-kinds: results of one shape, no random numbers, nothing written to what is not made here, and none that tells Python
-what is in a tensor. Whoever asks for a list has seen to it that ``func`` changes nothing. The second evaluation is done
-in both ways and has to agree to the last bit; else, and wherever an operation is not known, ``func`` is called as ever.
+In the first step of a pass every operation is recorded; for a training, also what autograd does backward. The second
+step is taken in both ways and has to agree to the last bit; else, and wherever an operation cannot be repeated,
+``func`` is called as ever.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
-import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from ..base.policy import REPEATED_BYTES
-from ..base.structure import tensors_in
-from ..base.torch_private import Recording, place_of, uncompiled, unwatched, vjp, writing
+from ..base.torch_private import hooks_at_rest, place_of, vjp
 from .field import Field
+from .products import Products
+from .recorder import Recorder, copies, recording
 
-_log = logging.getLogger("neuralfde")
-
-#: Operations whose result depends on the numbers of their tensors alone, and has one shape.
-_KNOWN = frozenset([
-    "_softmax", "abs", "add", "addcdiv", "addcmul", "addmm", "asin", "atan", "baddbmm", "bmm", "cat", "clamp",
-    "clamp_max", "clamp_min", "clone", "cos", "cosh", "div", "elu", "eq", "erf", "exp", "expm1", "ge", "gelu",
-    "gelu_backward", "gt", "le", "leaky_relu", "log", "log1p", "lt", "maximum", "mean", "minimum", "mm", "mul", "ne",
-    "neg", "pow", "reciprocal", "relu", "rsqrt", "sigmoid", "sigmoid_backward", "silu", "silu_backward", "sin", "sinh",
-    "softplus", "softplus_backward", "sqrt", "stack", "sub", "sum", "tan", "tanh", "tanh_backward",
-    "threshold_backward", "where",
-])  # fmt: skip
-#: Those that give a tensor another shape, and views that do not say so.
-_SHAPES = frozenset(["_unsafe_view", "squeeze_", "unsqueeze_", "transpose_", "t_"])
-#: Those that look at shapes alone.
-_LIKE = frozenset([
-    "_has_same_storage_numel", "full_like", "is_same_size", "new_full", "new_ones", "new_zeros", "ones_like",
-    "zeros_like",
-])  # fmt: skip
-#: What Python may ask a tensor for: nothing of its numbers.
-_ASKED = frozenset([
-    "__get__", "__len__", "dim", "is_complex", "is_contiguous", "is_floating_point", "ndimension", "numel", "size",
-    "stride",
-])  # fmt: skip
+#: From a right-hand side at one time, the sums of a step and its local weight to state and slope.
+Step = Callable[[Callable[[Tensor], Tensor], Sequence[Tensor], Tensor], tuple[Tensor, "Tensor | None"]]
 
 
-def _name(op: Any) -> str:
-    return str(op.overloadpacket.__name__)
+@dataclass(frozen=True)
+class Training:
+    """What a backward pass will ask for.
 
-
-@functools.cache
-def _kind(op: Any) -> str:
-    """What an operation does to its tensors: nothing, another shape for one of them, new numbers in it, or a result."""
-    name = _name(op)
-    if op.namespace != "aten" or torch.Tag.nondeterministic_seeded in op.tags or name.startswith("empty"):
-        return "unknown"
-    if name in _SHAPES:
-        return "reshaped"
-    if op._schema.is_mutable:  # its first tensor, as the name says, or one that was handed in as out=
-        return "in place" if name.endswith("_") and name.rstrip("_") in _KNOWN else "unknown"
-    return "nothing" if op.is_view or name in _LIKE else "result"
-
-
-class _Watch(TorchFunctionMode):
-    """Whether anything but tensors is made of tensors: numbers that no list of operations would know of."""
-
-    leaks: str | None = None
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See :class:`TorchFunctionMode`."""
-        out, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
-        if name not in _ASKED and not tensors_in(out) and tensors_in([*args, *(kwargs or {}).values()]):
-            self.leaks = name
-        return out
-
-
-class _Recorder(Recording):
-    """Writes down what is done to ``given`` tensors and to what is made of them, all known by their memory."""
-
-    def __init__(self, given: tuple[Tensor, ...]) -> None:
-        super().__init__()
-        self.given, self.made = {place_of(x) for x in given}, set[int]()
-        self.calls: list[tuple[Callable[[], Any], set[int], int]] = []  # with the memory that each reads and writes
-        self.refused: str | None = None
-        self.bytes = 0
-        self._alive: list[Any] = []  # or the memory of one would be given to another
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See :class:`TorchDispatchMode`."""
-        with unwatched():
-            return self._take(op, args, kwargs or {})
-
-    def _take(self, op: Any, args: Any, kwargs: Any) -> Any:
-        kind, given = _kind(op), tensors_in([*args, *kwargs.values()])
-        reads = {place_of(x) for x in given}
-        held = _apart(args), {key: _apart(x) for key, x in kwargs.items()}
-        out = op(*args, **kwargs)
-        self._alive.append((held, out))
-        if kind == "unknown" or (kind == "reshaped" and not reads.isdisjoint(self.given)):
-            self.refused = str(op)
-        elif kind == "in place":
-            self._in_place(op, held, reads, place_of(given[0]))
-        elif kind == "result" and not (reads.isdisjoint(self.given) and reads.isdisjoint(self.made)):
-            self._write(op, held, reads, out)
-        return out
-
-    def _write(self, op: Any, held: Any, reads: set[int], out: Any) -> None:
-        """One more operation, whose result is written where it is now."""
-        args, kwargs = held
-        call = writing(op, args, kwargs, out.detach()) if isinstance(out, Tensor) and _name(op) in _KNOWN else None
-        if call is None or place_of(out) in reads:
-            self.refused = str(op)
-            return
-        self.calls.append((call, reads, place_of(out)))
-        self.made.add(place_of(out))
-        self.bytes += out.nbytes
-
-    def _in_place(self, op: Any, held: Any, reads: set[int], target: int) -> None:
-        """One more operation, which changes what another one writes anew each time."""
-        if target in self.made:
-            self.calls.append((partial(op, *held[0], **held[1]), reads, target))
-        else:
-            self.refused = str(op)
-
-    def needed(self, result: Tensor) -> tuple[list[Callable[[], Any]], set[int]]:
-        """The calls that a result depends on, and the memory that they read."""
-        places, calls = {place_of(result)}, []
-        for call, reads, writes in reversed(self.calls):
-            if writes in places:
-                places |= reads
-                calls.append(call)
-        return calls[::-1], places
-
-
-def _apart(x: Any) -> Any:
-    """The same tensors as other objects, which keep the shapes that they have now."""
-    if isinstance(x, Tensor):
-        return x.detach()
-    return type(x)(map(_apart, x)) if isinstance(x, list | tuple) else x
-
-
-class Program:
-    """A function of tensors, from its third call on without the function, where that can be done.
-
-    Args:
-        function: one whose calls change nothing and draw no random numbers.
+    Attributes:
+        wanted: the tensors that get a gradient.
+        steps: how many steps may leave results for it.
+        weigh: whether it needs the slopes again, and gradients of the local weights.
     """
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        self.function = function
-        self._take = self._first
-        self._calls: list[Callable[[], Any]] = []
-        self._inputs: list[tuple[int, Tensor]] = []
-
-    def __call__(self, *given: Tensor) -> Tensor:
-        """The function of these tensors."""
-        return self._take(*given)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it is, or will be, done without the function."""
-        return self._take != self.function
-
-    def _first(self, *given: Tensor) -> Tensor:
-        """Call the function and write down what it does."""
-        self._take = self.function
-        own = tuple(x.clone(memory_format=torch.contiguous_format) for x in given)
-        watch, seen = _Watch(), _Recorder(own)
-        with uncompiled(), watch, seen:
-            result = self.function(*own)
-        why = seen.refused or watch.leaks or ("memory" if seen.bytes > REPEATED_BYTES else None)
-        if why is not None:
-            _log.debug("func is called at every step, since its operations cannot be repeated: %s", why)
-            return result
-        self._calls, places = seen.needed(result)
-        self._inputs = [(k, x) for k, x in enumerate(own) if place_of(x) in places]
-        self._result, self._seen, self._take = result.detach(), seen, self._second
-        return self._result.clone()
-
-    def _second(self, *given: Tensor) -> Tensor:
-        """Call the function, and see whether the list says the same."""
-        result = self.function(*given)
-        same = torch.equal(result, self._again(*given))
-        self._take = self._again if same else self.function
-        return result
-
-    def _again(self, *given: Tensor) -> Tensor:
-        for k, own in self._inputs:
-            own.copy_(given[k])
-        for call in self._calls:
-            call()
-        return self._result.clone()
+    wanted: Sequence[Tensor]
+    steps: int
+    weigh: bool
 
 
 class Repeated:
-    """A right-hand side for one pass, as a program."""
+    """The steps of one pass and, where that is a ``training``, of the backward pass after it.
 
-    def __init__(self, field: Field) -> None:
-        self.field, self.program = field, Program(lambda t, row: field.when(t, row, field.args))
+    Args:
+        field: the right-hand side; its calls change nothing.
+        step: how a step evaluates it.
+        training: what the backward pass will ask for.
 
-    def __call__(self, n: int, row: Tensor) -> Tensor:
-        """See :class:`Field`."""
-        self.field.evaluations += 1
-        return self.program(self.field.time(n), row)
+    Attributes:
+        repeats: whether ``func`` is not called any more; None before the second step, and where there are doubts.
+        refused: why it is called in every step.
+        products: what is repeated in the backward pass; None if nothing is.
+        moves_state: whether the state of a step is not just its first sum.
+    """
+
+    moves_state = True
+
+    def __init__(self, field: Field, step: Step, training: Training | None = None) -> None:
+        self.field, self.step, self.training = field, step, training
+        self.repeats: bool | None = None
+        self.refused: str | None = None
+        self.products: Products | None = None
+        self._own: tuple[Tensor, ...] = ()
+        self._local: Tensor | None = None
+
+    def __call__(self, n: int, x: Sequence[Tensor], w0: Tensor) -> tuple[Tensor, Tensor]:
+        """State and slope of step ``n``; the next call may overwrite them."""
+        if not self.repeats:
+            return self._watched(n, x, w0)
+        self.field.evaluations += self._count
+        self._repeat(n, x, w0)
+        if self.products is not None:
+            self.products.keep(n)
+        return self._state if self.moves_state else x[0], self._slope
+
+    def doubt(self) -> None:
+        """Since the last step something may have changed ``func``: the next one is taken in both ways again."""
+        self.repeats = None if self.repeats else self.repeats
+
+    def _repeat(self, n: int, x: Sequence[Tensor], w0: Tensor) -> None:
+        self._place(self._inputs, n, x, w0)
+        for call in self._calls:
+            call()
+
+    def _place(self, which: Sequence[int], n: int, x: Sequence[Tensor], w0: Tensor) -> None:
+        """Copy the sums, time and local weight among these inputs to where the operations read them."""
+        for k in which:
+            if k > 1:
+                self._own[k].copy_(x[k - 2])
+            elif k == 0:
+                self._own[0].copy_(self.field.time(n))
+            elif w0 is not self._local:
+                self._local = w0
+                self._own[1].copy_(w0)
+
+    def _watched(self, n: int, x: Sequence[Tensor], w0: Tensor) -> tuple[Tensor, Tensor]:
+        """Call ``func``: at the first time write down what it does, at the second see whether that does the same."""
+        if self.repeats is None:
+            return self._second(n, x, w0) if self._own else self._first(n, x, w0)
+        _, z, v = self._evaluated(self.field.time(n), w0, x)
+        return z.detach(), v.detach()
+
+    def _refuse(self, why: str) -> None:
+        """Call ``func`` from now on, here and in later solves."""
+        self.repeats, self.refused, self.field.verdict.called = False, why, why
+        self.products = None
+
+    def _first(self, n: int, x: Sequence[Tensor], w0: Tensor) -> tuple[Tensor, Tensor]:
+        if not torch.is_inference_mode_enabled():
+            return self._recorded(n, x, w0)
+        with torch.inference_mode(False), torch.no_grad():  # inside, PyTorch does not show what functions are made of
+            return self._recorded(n, x, w0)
+
+    def _recorded(self, n: int, x: Sequence[Tensor], w0: Tensor) -> tuple[Tensor, Tensor]:
+        self._own, self._local = copies((self.field.time(n), w0, *x, x[0], x[0])), w0
+        t, own, *sums, by_z, by_v = self._own
+        try:
+            with recording(self._own, REPEATED_BYTES[hasattr(self.field.func, "over_times")]) as seen:
+                inputs, z, v = self._evaluated(t, own, sums)
+                count, refused = len(seen.calls), seen.refused
+                grads = self._gradients(inputs, (z, v), (by_z, by_v), seen)
+        except Exception as error:  # if that is func's own, calling it raises it again
+            refused = type(error).__name__
+        if refused is not None:
+            self._refuse(refused)
+            return self._watched(n, x, w0)
+        self._state, self._slope, self.moves_state = z.detach(), v.detach(), place_of(z) != place_of(sums[0])
+        ends = [z, v]
+        if trained := self.training is not None and seen.refused is None:
+            # what gradients alone need of this time is made at this time too: later, other numbers may be there
+            ends += [g for g in grads if g is not None]
+        now = set(map(id, seen.calls[:count]))
+        ahead = [call for call in seen.needed(ends) if id(call) in now]
+        read = {place_of(z), place_of(v)}.union(*[call.reads for call in ahead])
+        self._calls = [call.run for call in ahead]
+        self._inputs = [k for k, y in enumerate(self._own) if place_of(y) in read]
+        if self.training is not None and trained:
+            slope = self._slope if self.training.weigh else None
+            products = Products(seen, self._own, ahead, grads, slope, self.training.steps)
+            self.products = products if products.possible else None
+        if self.products is not None:
+            self.products.keep(n)
+        return self._state.clone() if self.moves_state else x[0], self._slope.clone()
+
+    def _second(self, n: int, x: Sequence[Tensor], w0: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, z, v = self._evaluated(self.field.time(n), w0, x)
+        self._repeat(n, x, w0)
+        self.repeats = torch.equal(v, self._slope) and (not self.moves_state or torch.equal(z, self._state))
+        if not self.repeats:
+            self._refuse("a second evaluation gives another result")
+        if self.products is not None:
+            self.products.keep(n)
+            if not self._agree(n, x, w0, inputs, (z, v)):
+                self.products = None
+        return z.detach(), v.detach()
+
+    def _agree(
+        self, n: int, x: Sequence[Tensor], w0: Tensor, inputs: Sequence[Tensor], ends: tuple[Tensor, Tensor]
+    ) -> bool:
+        """Whether the operations of the backward pass say what autograd says."""
+        assert self.products is not None
+        angles = torch.arange(1, x[0].numel() + 1, dtype=torch.float64).view(x[0].shape)
+        by_z, by_v = angles.sin().to(x[0]), angles.cos().to(x[0])
+        self.products.begin(range(n, n - 1, -1))
+        found = [None if g is None else g.clone() for g in self.pulled(n, x, w0, by_z, by_v)]
+        rows = torch.stack([y.reshape(-1) for y in x])[None]
+        grads, local, _ = self.products.end(rows, by_v.reshape(1, -1))
+        found += [None if local is None else local[0], *grads]
+        return all(map(_close, found, self._gradients(inputs, ends, (by_z, by_v))))
+
+    def _evaluated(self, t: Tensor, w0: Tensor, x: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """Sums and local weight, state and slope, with the graph between them for a training."""
+        train = self.training is not None
+        self._count = 0
+
+        def at(y: Tensor) -> Tensor:
+            self._count += 1
+            self.field.evaluations += 1
+            return self.field.when(t, y, self.field.args)
+
+        with torch.set_grad_enabled(train):
+            sums = [y.detach().requires_grad_(train) for y in x]
+            own = w0.detach().requires_grad_(self.training is not None and self.training.weigh)
+            z, v = self.step(at, sums, own)
+        assert v is not None
+        return (*sums, own), z, v
+
+    def _gradients(
+        self,
+        inputs: Sequence[Tensor],
+        ends: tuple[Tensor, Tensor],
+        by: tuple[Tensor, Tensor],
+        seen: Recorder | None = None,
+    ) -> list[Tensor | None]:
+        """The gradients of sums, local weight and wanted tensors, for those of state and slope.
+
+        A state that is the first sum passes its gradient on, which is left to the caller. ``seen`` is told of errors.
+        """
+        wanted = () if self.training is None else self.training.wanted
+        own = (*[y for y in inputs if y.requires_grad], *wanted)
+        both = zip(ends, by, strict=True) if ends[0] is not inputs[0] else ((ends[1], by[1]),)
+        pairs = [(y, b) for y, b in both if y.requires_grad]
+        found: Sequence[Tensor | None] = (None,) * len(own)
+        try:
+            with hooks_at_rest(wanted):
+                if pairs and self.training is not None:
+                    found = vjp(tuple(y for y, _ in pairs), tuple(b for _, b in pairs), own)
+        except Exception as error:  # if the gradient is asked for, this error will come again
+            if seen is None:
+                raise
+            seen.refused = f"{type(error).__name__} in its backward pass"
+        supply = iter(found)
+        grads = [next(supply) if y.requires_grad else None for y in inputs]
+        return [None if g is None else g.detach() for g in (*grads, *supply)]
+
+    def pulled(self, n: int, x: Sequence[Tensor], w0: Tensor, by_z: Tensor | None, by_v: Tensor) -> list[Tensor | None]:
+        """The gradients of the sums of step ``n`` for those of state and slope; the next call may overwrite them."""
+        products = self.products
+        assert products is not None
+        if not products.has(n):
+            self._repeat(n, x, w0)
+            products.keep(n)
+        self._place(products.inputs, n, x, w0)
+        self._own[-1].copy_(by_v)
+        if self.moves_state and by_z is not None:
+            self._own[-2].copy_(by_z)
+        elif self.moves_state:
+            self._own[-2].zero_()
+        return products.repeat(n)
+
+    @property
+    def bytes(self) -> int:
+        """What the forward pass has left for the backward pass, in bytes."""
+        return 0 if self.products is None else self.products.bytes
 
 
-def repeated(field: Field) -> Field | Repeated:
-    """A right-hand side for one pass: one that repeats the operations of ``field``, or ``field`` where it cannot be."""
-    return Repeated(field) if _can_be(field) else field
-
-
-def pulling(field: Field) -> Program | None:
-    """The product of a slope's transposed Jacobian as a function of time, row and vector, where it can be repeated."""
-
-    def pulled(t: Tensor, row: Tensor, by: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x = row.detach().requires_grad_()
-            v = field.when(t, x, field.args)
-            (found,) = vjp((v,), (by,), (x,)) if v.requires_grad else (None,)
-        return torch.zeros_like(row) if found is None else found
-
-    return Program(pulled) if _can_be(field) else None
-
-
-def _can_be(field: Field) -> bool:
-    """Whether operations may be repeated: nothing is known that speaks against it, and it would pay."""
-    same = field.impure is None and not (field.hooked or field.overwrites or field.noise.active or field.autocast)
-    small = field.structure.device.type == "cpu" and math.prod(field.shape) > 0
-    return field.repeatable and same and small
+def _close(found: Tensor | None, expected: Tensor | None) -> bool:
+    """Whether gradients agree up to the rounding of sums in another order."""
+    if found is None or expected is None:
+        return found is expected
+    size = float(expected.abs().max())
+    return float((found.reshape(expected.shape) - expected).abs().max()) <= 32 * torch.finfo(expected.dtype).eps * size

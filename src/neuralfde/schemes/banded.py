@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..base.policy import BAND_BLOCK, BAND_WIDEST
 from .jacobian import Jacobian, agrees, irregular
@@ -24,10 +25,11 @@ class _Bands(Factor):
         self.samples, self.singular = len(lower), not bool(torch.isfinite(middle).all())
         self.why = _told(2 * width + 1, self.samples, size)
 
-    def solve(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
+        if transposed:
+            return self._transposed.solve(r)
         samples, blocks, q, _ = self.middle.shape
-        y = torch.nn.functional.pad(r.reshape(samples, -1), (0, blocks * q - self.size)).view(samples, blocks, q, 1)
+        y = pad(r.reshape(samples, -1), (0, blocks * q - self.size)).view(samples, blocks, q, 1)
         parts = list(y.unbind(1))
         for k in range(1, blocks):
             parts[k] = torch.baddbmm(parts[k], self.lower[k], parts[k - 1], alpha=-1)
@@ -35,10 +37,6 @@ class _Bands(Factor):
         for k in range(blocks - 2, -1, -1):
             parts[k] = torch.baddbmm(parts[k], self.upper[k], parts[k + 1], alpha=-1)
         return torch.stack(parts, 1).reshape(samples, -1)[:, : self.size].reshape(r.shape)
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self._transposed.solve(r)
 
     @cached_property
     def _transposed(self) -> _Bands:
@@ -92,7 +90,7 @@ def _eliminated(w0: Tensor, band: Tensor, size: int, b: int) -> _Bands:
     samples = len(band)
     q = max(b, 16, BAND_BLOCK // math.isqrt(samples))  # with many samples smaller blocks are efficient
     blocks = -(-size // q)
-    rows = torch.nn.functional.pad(-w0[..., None] * band, (0, 0, 0, blocks * q - size)).view(samples, blocks, q, -1)
+    rows = pad(-w0[..., None] * band, (0, 0, 0, blocks * q - size)).view(samples, blocks, q, -1)
     inner = torch.arange(q, device=band.device)
     wide = rows.new_zeros(samples, blocks, q, 3 * q)
     columns = (q + inner[:, None] + torch.arange(-b, b + 1, device=band.device)).expand(samples, blocks, -1, -1)
@@ -121,9 +119,9 @@ class Reduced(Factor):
         self.bands, self.samples, n = bands, bands.shape[:-2].numel(), bands.shape[-2]
         self.levels: list[tuple[int, Tensor, Tensor]] = []
         here, step = middle + 1, 1
-        lower, upper = _shifted(lower, 0, 1, 0), _shifted(upper, 0, 0, 1)
+        lower, upper = pad(lower[..., 1:], (1, 0)), pad(upper[..., :-1], (0, 1))  # entries outside the matrix are 0
         while step < n:
-            down, up = -lower / _shifted(here, step, fill=1), -upper / _shifted(here, -step, fill=1)
+            down, up = -lower / _shifted(here, step, 1), -upper / _shifted(here, -step, 1)
             here = here + down * _shifted(upper, step) + up * _shifted(lower, -step)
             lower, upper = down * _shifted(lower, step), up * _shifted(upper, -step)
             self.levels.append((step, down, up))
@@ -132,8 +130,10 @@ class Reduced(Factor):
         self._rooms: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
         self.why = f"{_told(3, self.samples, n)} by cyclic reduction"
 
-    def solve(self, r: Tensor) -> Tensor:
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
         """See :class:`Factor`."""
+        if transposed:
+            return self._transposed.solve(r)
         shape, r = r.shape, r if r.numel() > self.inverse.numel() else r.reshape(self.inverse.shape)
         room = self._rooms.setdefault(r.shape, []) or self._room(r.shape)
         here = room[0][0].copy_(r.detach()) if room else r
@@ -149,10 +149,6 @@ class Reduced(Factor):
             room.append((*(one[..., n + k :][..., :n] for k in (0, -step, step)), other[..., n : 2 * n]))
             one, other = other, one
         return room
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self._transposed.solve(r)
 
     @cached_property
     def _transposed(self) -> Reduced:
@@ -171,12 +167,7 @@ def _told(diagonals: int, samples: int, size: int) -> str:
     return f"banded, {diagonals} diagonals of " + (f"{samples} samples of " if samples > 1 else "") + f"{size} elements"
 
 
-def _shifted(x: Tensor, by: int, first: int = 0, last: int = 0, fill: float = 0.0) -> Tensor:
-    """``x_{i-by}``, with ``fill`` beyond the ends; the ``first`` and ``last`` so many elements are set to zero."""
-    if by:
-        pad, n = torch.full_like(x[..., : min(abs(by), x.shape[-1])], fill), x.shape[-1]
-        x = torch.cat([pad, x[..., : n - by]], -1) if by > 0 else torch.cat([x[..., -by:], pad], -1)
-    if first or last:
-        x = x.clone()
-        x[..., :first], x[..., x.shape[-1] - last :] = 0, 0
-    return x
+def _shifted(x: Tensor, by: int, fill: float = 0.0) -> Tensor:
+    """``x_{i-by}``, with ``fill`` beyond the ends."""
+    beyond, n = torch.full_like(x[..., : abs(by)], fill), x.shape[-1]
+    return torch.cat([beyond, x[..., : n - by]] if by > 0 else [x[..., -by:], beyond], -1)

@@ -37,8 +37,12 @@ class Scheme(ABC):
         sums: the number of history sums of a step.
         uses_next_slope: continuous output between grid points needs the slope at the right-hand point.
         dense_meets_nodes: continuous output passes through the states at the grid points.
+        dense_is_limited: continuous output that meets the nodes is held to what their states bear out, since errors of
+            slopes, which nothing damps in a stiff equation, would enter it.
         slopes_are_at_states: the slope of a step is ``func`` at its state, so that a solve can be continued.
         max_order: the largest order it can be used for.
+        min_order: the smallest one for which its weights are accurate.
+        reach: of explicit schemes, about the largest ``λ h^β`` of a stable step for decay at a rate λ, in units of 2^β.
         stages: the number of states that ``relax`` returns for each step; 0 if it is not defined.
         cells: how each sum approximates the slope between two times: by its value at the ``"left"`` or ``"right"`` end,
             ``"linear"``, or ``"ahead"``, linear with the newest slope extrapolated. Such a rule has weights on any
@@ -49,8 +53,11 @@ class Scheme(ABC):
     sums: int = 1
     uses_next_slope: bool = False
     dense_meets_nodes: bool = True
+    dense_is_limited: bool = False
     slopes_are_at_states: bool = True
     max_order: float = 1.0
+    min_order: float = 0.0
+    reach: float = 1.0
     stages: int = 0
     cells: tuple[str, ...] = ()
 

@@ -41,6 +41,7 @@ class IMEX(Scheme):
     implicit = False
     sums = 2
     slopes_are_at_states = False
+    reach = 1 / 3
 
     def kernel(self, order: Tensor, step: float | Tensor, steps: int) -> Kernel:
         """See :class:`Scheme`."""

@@ -92,28 +92,34 @@ class Iteration(Stages):
             tol *= 1 / 16 if transposed else self._share(w0) / 256
         if self.plain is not None:
             self.factor, self.wait = (self.factor, self.wait - 1) if self.wait else (self.plain, 0)
-        start, fresh, left = (x, at), False, float(self.solver.max_iter)
+        start, fresh, own, left = (x, at), False, False, float(self.solver.max_iter)
         past: list[Tensor] = []  # the sizes of the updates by this factor
+        last: Tensor | None = None  # the ratio of the last two of them
         seen = _Samples()
         while left > 0:
             if self.factor is None or not (fresh or (self.factor.reusable and self._serves(w0))):
                 self.renew(jacobian(x), w0)
-                fresh = True
+                fresh = own = True
             plain = self.factor is self.plain
             left -= self.solver.max_iter / STAGE_PLAIN if plain else 1
             stale = tol ** (1 / STAGE_PLAIN) if plain else STAGE_STALE
             d = self.solved(at[0], transposed)
             new, now = Found(x + d, d, *at), self.sizes(d)
+            if fresh and not math.isfinite(now.max()):  # as the derivative of a root is at 0: one step without it
+                x = torch.where(spread(now < math.inf, x), x, x + at[0])
+                start = x, (at := residual(x))
+                past, seen = [], seen if self.renew(jacobian(x), w0).samples == len(now) else _Samples()
+                continue
             if past:
-                size = self.sizes(new.x)
-                if seen.found is None and len(now) == 1:  # Python's numbers are faster than tensors of one element
-                    n, b, s = now.item(), past[-1].item(), size.item()
-                    if n == 0 or (b > 0 and n * (n / b) <= tol * s < math.inf):
-                        return new
+                size, rate = self.sizes(new.x), now / past[-1].clamp(min=torch.finfo(x.dtype).tiny)
+                pace = self._pace(rate, last if len(past) > 1 else None, transposed and own)
+                # Python's numbers are faster than tensors of one element
+                alone = seen.found is None and len(now) == 1
+                if alone and now.item() * pace.item() <= tol * size.item() < math.inf:
+                    return new
                 size = size.maximum(self.sizes(known))
-                rate = now / past[-1].clamp(min=torch.finfo(x.dtype).tiny)
                 finite = size < math.inf
-                exact = finite & (now * rate <= tol * size)
+                exact = finite & (now * pace <= tol * size)
                 if seen.found is None and bool(exact.all()):
                     return new
                 done = exact | (finite & (now <= torch.finfo(x.dtype).eps * size))
@@ -123,9 +129,10 @@ class Iteration(Stages):
                     done = done | rounded(near, now, noise)
                 if seen.ahead is not None and self._moved(~seen.ahead & (now > seen.calm), jacobian, x):
                     self.renew(jacobian(x), w0)
-                    fresh, past, seen = True, [], _Samples()
+                    fresh, own, past, seen = True, True, [], _Samples()
                     continue
-                ahead = seen.keep(new, done, torch.where(exact, tol * size, 16 * now))
+                calm = max(tol, 16 * torch.finfo(x.dtype).eps)  # below it all that moves is rounding
+                ahead = seen.keep(new, done, torch.where(exact, calm * size, 16 * now))
                 if seen.found is not None and not bool(ahead.any()):
                     return seen.found
                 self.reached = float((now / size)[ahead].max())
@@ -137,16 +144,32 @@ class Iteration(Stages):
                     astray = spread(slow & ~(rate < 1), x)  # diverged with the old matrix: begin again
                     x = torch.where(astray, start[0], x)
                     at = torch.where(astray, start[1][0], at[0]), torch.where(astray, start[1][1], at[1])
-                    fresh, past = True, []
+                    fresh, own, past = True, True, []
                     if self.renew(jacobian(x), w0).samples != len(ahead):  # the coupling of samples has changed
                         seen = _Samples()
                     continue
+                last = rate
             past.append(now)
             x, fresh = new.x, False
             at = residual(x)
+        if not self.coupled and self._moved(torch.ones_like(now, dtype=torch.bool), jacobian, start[0]):
+            self.renew(jacobian(start[0]), w0)  # samples that interact since this stage are one sample
+            return self.iterate(residual, *start, known, jacobian, w0, transposed)
         if seen.found is None or seen.ahead is None:
             return new._replace(failed=torch.ones_like(x, dtype=torch.bool))
         return new.where(seen.ahead, seen.found)._replace(failed=spread(seen.ahead, x))
+
+    def _pace(self, rate: Tensor, last: Tensor | None, certain: bool) -> Tensor:
+        """By which factor the next update shrinks at least, after these ratios of updates.
+
+        One ratio says little: the first update may lie where the factor is exact by chance. Then what an earlier stage
+        has shown counts too, unless the factor is ``certain`` to be exact, or new for each update.
+        """
+        assert self.factor is not None
+        if last is not None:
+            self.factor.rate = rate.maximum(last)
+            return self.factor.rate
+        return rate if certain or not self.factor.reusable else rate.clamp(min=self.factor.rate)  # type: ignore[arg-type]
 
     def _noise(self, residual: Residual, x: Tensor, r: Tensor, transposed: bool, bend: bool) -> Tensor:
         """The size of rounding errors in the update of each sample; the residual of an adjoint is linear."""
@@ -178,14 +201,14 @@ class Iteration(Stages):
         """``M⁻¹ r``, or ``M⁻ᵀ r``."""
         assert self.factor is not None
         self.linear_solves += 1
-        return self.factor.solve_transposed(r) if transposed else self.factor.solve(r)
+        return self.factor.solve(r, transposed)
 
     def renew(self, jacobian: Jacobian, w0: Tensor) -> Factor:
         """Make a new factor of ``I - w_0 J``, and use it from now on."""
         if self.coupled:
             jacobian.parts = 1
             if self.plain is not None:
-                self.plain.samples = 1
+                self.plain.samples, self.plain.rate = 1, 1.0
         elif self.factor is not None and not self.factor.reusable and not jacobian.seems_to_mix(self.factor.samples):
             jacobian.parts = self.factor.samples
         found = self.linear.factor(jacobian, w0) or self.asked.factor(jacobian, w0)
@@ -215,6 +238,8 @@ class Iteration(Stages):
             found, size = self.factor.at(w0), float(w0.max())
             if found is None and size < STAGE_SHORTER * self.made[1]:
                 return False
+            if found is not None:
+                found.rate = self.factor.rate
             self.factor, self.made = found or self.factor, (w0, size if found else self.made[1])
         return True
 
@@ -231,10 +256,10 @@ class Iteration(Stages):
             do = "Use Newton(linear=Krylov(size=..., preconditioner=...)), linear=Given(...), or a smaller step"
         else:
             what = "its nonlinear part failed: linear systems were solved, but their updates do not shrink"
-            do = "Use a smaller step, or check func there: kinks and jumps have no Jacobian"
+            do = "Use a smaller step, or Newton(max_iter=...), or check func there: kinks and jumps have no Jacobian"
         if least < 0:
             what += f"; the matrix I - w0 J is indefinite, with an eigenvalue {least:.2g}: func grows too fast"
-            do = f"Use a smaller step h, with h^β at most {1 / (1 - least):.2g} times as large"
+            do = f"Use a smaller step h, with h^β at most {shorter(least)} times as large"
         at = f" The last updates were {self.reached:.1e} of the state." if math.isfinite(self.reached) else ""
         return f"Newton's method for the stage of {where} did not converge: {what}.{at} {do}."
 
@@ -243,3 +268,10 @@ def spread(by_sample: Tensor, like: Tensor) -> Tensor:
     """One value for each sample, in the shape of the state."""
     by_sample = by_sample.reshape(-1, 1)
     return by_sample.expand(-1, like.numel() // len(by_sample)).reshape(like.shape)
+
+
+def shorter(least: float) -> str:
+    """By which factor ``w_0`` has to shrink if the smallest eigenvalue of ``I - w_0 J`` is to be positive, at most."""
+    share = 1 / (1 - least)
+    unit = 10.0 ** (math.floor(math.log10(share)) - 1)
+    return f"{math.floor(share / unit) * unit:.2g}"  # rounded up, the step would be too long again

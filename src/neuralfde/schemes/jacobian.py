@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..base.torch_private import vjp
+from ..base.torch_private import mapped, vjp
 
 
 class Jacobian:
@@ -44,14 +44,13 @@ class Jacobian:
 
     def rows(self, patterns: Tensor) -> Tensor:
         """``Jᵀ u`` for each ``u`` of (count, …), in one call if ``func`` can be vectorised."""
-        if not self.traced or self.v is None:
+        if not self.traced:
             return torch.zeros_like(patterns)
-        try:
-            given = {"retain_graph": True, "allow_unused": True, "is_grads_batched": True}
-            (found,) = torch.autograd.grad((self.v,), (self.z,), (patterns,), **given)  # type: ignore[arg-type]
+        try:  # not by is_grads_batched=True, which imports sympy
+            found: Tensor = mapped(self.vjp, [(patterns, True)], len(patterns))
         except RuntimeError:  # an operation that cannot be vectorised
-            return torch.stack([self.vjp(u) for u in patterns])
-        return torch.zeros_like(patterns) if found is None else found
+            found = torch.stack([self.vjp(u) for u in patterns])
+        return found
 
     @cached_property
     def transposed(self) -> tuple[Tensor, Tensor] | None:

@@ -31,6 +31,7 @@ class Factor(ABC):
         by: the ``Linear`` that created it, if that was chosen automatically.
         reached: the relative residual of the last system.
         singular: some matrix has no inverse.
+        rate: by which factor the updates of each sample shrank where a stage showed it; 1 before.
     """
 
     samples: int = 1
@@ -39,6 +40,7 @@ class Factor(ABC):
     by: Linear | None = None
     reached: float = 0.0
     singular: bool = False
+    rate: Tensor | float = 1.0
 
     def least_eigenvalue(self) -> float:
         """The smallest real part of the eigenvalues of M, if it is known; otherwise infinity."""
@@ -49,12 +51,8 @@ class Factor(ABC):
         return None
 
     @abstractmethod
-    def solve(self, r: Tensor) -> Tensor:
-        """``M⁻¹ r``, in the shape of the state."""
-
-    @abstractmethod
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """``M⁻ᵀ r``, in the shape of the state."""
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
+        """``M⁻¹ r``, or ``M⁻ᵀ r``, in the shape of the state."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,14 @@ class Inverse(Factor):
         """See :class:`Factor`."""
         return None if self.blocks is None else Inverse(self.blocks, w0, self.shape)
 
-    def solve(self, r: Tensor) -> Tensor:
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
         """See :class:`Factor`."""
-        return self._times(self.inverse, r)
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self._times(self.transposed, r)
+        inverse = self.transposed if transposed else self.inverse
+        if self.diagonal:
+            return inverse.view(r.shape) * r
+        if self.samples == 1:
+            return torch.mv(inverse[0], r.reshape(-1)).view(r.shape)
+        return torch.bmm(inverse, r.reshape(self.samples, -1, 1)).view(r.shape)
 
     def least_eigenvalue(self) -> float:
         """See :class:`Factor`."""
@@ -106,13 +105,6 @@ class Inverse(Factor):
             return math.inf
         found = self.inverse if self.diagonal else torch.linalg.eigvals(self.inverse)
         return float((1 / found).real.min())
-
-    def _times(self, inverse: Tensor, r: Tensor) -> Tensor:
-        if self.diagonal:
-            return inverse.view(r.shape) * r
-        if self.samples == 1:
-            return torch.mv(inverse[0], r.reshape(-1)).view(r.shape)
-        return torch.bmm(inverse, r.reshape(self.samples, -1, 1)).view(r.shape)
 
 
 @dataclass(frozen=True)
@@ -161,15 +153,17 @@ def _inverted(blocks: Tensor, w0: Tensor) -> Tensor:
     m = blocks.shape[-1]
     if m == 1:
         pivots = 1 - w0 * blocks[:, :, 0]
-        return torch.where(pivots == 0, torch.nan, pivots.reciprocal())
+        inverse = pivots.reciprocal()
+        return torch.where(pivots * inverse > 0, inverse, torch.nan)  # neither for 0 nor for an infinite derivative
     one = torch.eye(m, dtype=blocks.dtype, device=blocks.device)
     return inverted(one - w0[:, :, None] * blocks)
 
 
 def inverted(matrix: Tensor) -> Tensor:
-    """The inverse of each matrix; NaN if a matrix has none."""
+    """The inverse of each matrix; NaN if a matrix has none, or is not finite."""
     inverse, info = torch.linalg.inv_ex(matrix)
-    return torch.where((info > 0)[..., None, None], torch.nan, inverse)
+    none = (info > 0) | ~matrix.sum((-2, -1)).isfinite()
+    return torch.where(none[..., None, None], torch.nan, inverse)
 
 
 @dataclass(frozen=True)
@@ -199,13 +193,10 @@ class Called(Factor):
     def __init__(self, given: Any, w0: Tensor, samples: int = 1) -> None:
         self.given, self.w0, self.samples = given, w0.detach(), samples
 
-    def solve(self, r: Tensor) -> Tensor:
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
         """See :class:`Factor`."""
-        return self.given.solve(self.w0, r)  # type: ignore[no-any-return]
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self.given.solve_transposed(self.w0, r)  # type: ignore[no-any-return]
+        solve = self.given.solve_transposed if transposed else self.given.solve
+        return solve(self.w0, r)  # type: ignore[no-any-return]
 
 
 def weight_of(w0: Tensor, shape: torch.Size) -> Tensor:

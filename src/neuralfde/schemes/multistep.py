@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..base.policy import STARTING_LEAST
 from ..errors import InputError
 from ..special import binomial_series, series_product
 from ..weights import uniform
@@ -29,6 +30,7 @@ class Multistep(OneStage):
 
     implicit: bool = True
     rule: str = "bdf2"
+    min_order = STARTING_LEAST
 
     def __post_init__(self) -> None:
         if self.rule not in ("bdf2", "trapezoid"):
@@ -43,12 +45,10 @@ class Multistep(OneStage):
         w = coefficients(order, steps + 1, self.rule)
         start = starting_weights(w, order)
         gain = torch.exp(order * uniform.log(step))
-        n = torch.arange(steps + 1)
-        own = torch.zeros_like(w)
-        early = min(start.shape[0], steps + 1)
-        own = torch.cat([start[n[:early], n[:early]], own[early:]])
-        before = (torch.arange(start.shape[0])[:, None] < n)[..., None]
-        return Kernel(gain * w[None], gain * (w[0] + own), gain * torch.where(before, start, 0.0)[None])
+        own = start.diagonal().T
+        local = w[0] + torch.nn.functional.pad(own, (0, 0, 0, len(w) - len(own)))
+        before = (torch.arange(start.shape[0])[:, None] < torch.arange(len(w)))[..., None]
+        return Kernel(gain * w[None], gain * local, gain * torch.where(before, start, 0.0)[None])
 
     def expected_order(self, order: float, smooth: bool) -> float:
         """See :class:`Scheme`."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..base.policy import DENSE_WIDE, SPARSE_SOUGHT, STAGE_GROWTH
-from ..errors import ConvergenceError
+from ..errors import ConvergenceError, warn_of_result
 from .banded import Banded
-from .iteration import Iteration, spread
+from .iteration import Iteration, shorter, spread
 from .jacobian import Jacobian
-from .krylov import Krylov, Plain
+from .krylov import Krylov, Plain, least_eigenvalue
 from .linear import Dense, Factor, Linear, check_linear
 from .sparse import Sparse
 from .sparse_systems import sparse_lu
@@ -44,7 +45,6 @@ class _Wide(Linear):
     """Systems too large for a dense matrix, without a narrow band: a sparse LU if possible, otherwise GMRES."""
 
     def factor(self, jacobian: Jacobian, w0: Tensor) -> Factor:
-        """See :class:`Linear`."""
         sparse = Sparse(most=SPARSE_SOUGHT) if jacobian.traced and sparse_lu(jacobian.z) is not None else None
         found = None if sparse is None else sparse.factor(jacobian, w0)
         if found is None:
@@ -61,6 +61,8 @@ class Newton(StageSolver):
     otherwise. If a stage has several solutions, the one that continues the previous state is taken.
 
     Args:
+        tol: the largest error of a state relative to its sample; default: rounding.
+        max_iter: the largest number of iterations of a stage.
         linear: how the linear systems are solved: by the structure of the Jacobian (default), or ``Dense()``,
             ``Banded()``, ``Sparse(...)``, ``Spectral(...)``, ``Krylov(...)``, ``Given(...)``, or your own object.
     """
@@ -77,18 +79,33 @@ class Newton(StageSolver):
 
 
 class NewtonStages(Iteration):
-    """Newton's method in one solve; ``flowed`` counts steps whose stage seemed to have several solutions, or none."""
+    """Newton's method in one solve.
+
+    ``flowed`` counts steps whose stage seemed to have several solutions, or none; ``apart`` those whose solution does
+    not continue the previous state: ``I - w_0 J`` has an eigenvalue below 0 there, of which ``least`` is the smallest.
+    """
 
     def __init__(self, solver: Newton) -> None:
         super().__init__(solver, solver.linear)
-        self.flowed = 0
+        self.flowed, self.apart, self.least = 0, 0, math.inf
         self.divisor: tuple[Tensor, Tensor] | None = None  # w0, and w0 without zeros
 
     @property
     def why(self) -> str:  # type: ignore[override]
         """See :class:`Stages`."""
-        several = f"; {self.flowed} steps had several solutions, the one continued from the step before was taken"
-        return "" if self.factor is None else self.factor.why + (several if self.flowed else "")
+        told = "" if self.factor is None else self.factor.why
+        chosen = self.flowed - self.apart
+        told += f"; in {chosen} steps the solution that continues the state was chosen among several" if chosen else ""
+        return told + (f"; in {self.apart} steps no solution continues the state" if self.apart else "")
+
+    def warn(self) -> None:
+        """See :class:`Stages`."""
+        if self.apart:
+            warn_of_result(
+                f"in {self.apart} steps no solution of the implicit stage continues the state before, and another one "
+                "was taken. Within one step func grows too fast for that. Use a smaller step h, with h^β at most "
+                f"{shorter(self.least)} times as large, or steps to a tolerance (rtol=)."
+            )
 
     # ---- the two passes ---------------------------------------------------------------------------------------------
 
@@ -107,7 +124,10 @@ class NewtonStages(Iteration):
         found = self._flow(f, c, w0, torch.where(anew, guess, z), torch.where(anew, first, v))
         if failed is not None and bool((failed & found[2]).any()):
             raise ConvergenceError(self.told(where))
-        taken = anew & ~found[2]  # otherwise keep Newton's solution: no other continues the previous state
+        taken = anew & ~found[2]  # otherwise keep Newton's solution: none continues the previous state
+        if bool((anew & found[2]).any()):
+            least = self._least_eigenvalue(Jacobian(f, z), w0)
+            self.apart, self.least = self.apart + (least < 0), min(self.least, least)
         return torch.where(taken, found[0], z), torch.where(taken, found[1], v)
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
@@ -138,6 +158,13 @@ class NewtonStages(Iteration):
         if self.divisor is None or self.divisor[0] is not w0:
             self.divisor = w0, torch.where(w0 == 0, 1.0, w0)  # if w0 is 0, d - r is 0 too
         return found.x, torch.addcdiv(found.v, found.d - found.r, self.divisor[1]), found.failed
+
+    def _least_eigenvalue(self, jacobian: Jacobian, w0: Tensor) -> float:
+        """The smallest real part of the eigenvalues of ``I - w_0 J``, or an estimate."""
+        exact = self.renew(jacobian, w0).least_eigenvalue()
+        if exact < math.inf:
+            return exact
+        return least_eigenvalue(lambda d: d - w0 * jacobian.jvp(d), self.solved, jacobian.z.detach())
 
     # ---- several solutions ------------------------------------------------------------------------------------------
 

@@ -121,8 +121,8 @@ def explicit_pull(
 class Predictor(OneStage):
     """The product rectangle rule: the slope is constant on each cell (Diethelm, Ford and Freed 2004).
 
-    ``z_n = z_0 + h^β/Γ(β+1) Σ_{j<n} [(n-j)^β - (n-1-j)^β] v_j`` (eq. ``pre`` of the paper); with ``implicit=True`` each
-    cell has the slope at its right end. Order 1; at β = 1 the explicit or the implicit Euler method.
+    ``z_n = z_0 + h^β/Γ(β+1) Σ_{j<n} [(n-j)^β - (n-1-j)^β] v_j``; with ``implicit=True`` each cell has the slope at its
+    right end. Order 1; at β = 1 the explicit or the implicit Euler method.
     """
 
     max_order = 2.0

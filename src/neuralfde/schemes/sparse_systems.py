@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,18 +22,27 @@ def sparse_lu(like: Tensor) -> Any:
         return None
 
 
+@dataclass(frozen=True, eq=False)
 class SparseMatrix:
     """``values[…, k]`` at ``(rows[k], columns[k])`` of an (n, n) matrix, or of one matrix per sample."""
 
-    def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, n: int) -> None:
-        self.rows, self.columns, self.values, self.n = rows, columns, values, n
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+    n: int
+
+    @property
+    def transposed(self) -> SparseMatrix:
+        """The transpose."""
+        return replace(self, rows=self.columns, columns=self.rows)
 
     def matvec(self, z: Tensor) -> Tensor:
         """The product with the last axis; leading axes are samples."""
-        terms = self.values * z[..., self.columns]
-        return torch.zeros(*terms.shape[:-1], self.n, dtype=terms.dtype, device=z.device).index_add(
-            -1, self.rows, terms
-        )
+        return self.row_sums(self.values * z[..., self.columns])
+
+    def row_sums(self, entries: Tensor) -> Tensor:
+        """The sum over each row of numbers given for all entries, (…, count)."""
+        return entries.new_zeros(*entries.shape[:-1], self.n).index_add(-1, self.rows, entries)
 
     def dense(self) -> Tensor:
         """The same as dense matrices."""
@@ -41,8 +51,11 @@ class SparseMatrix:
 
     def diagonal(self) -> Tensor:
         """The diagonal, (…, n)."""
-        own = torch.where(self.rows == self.columns, self.values, 0.0)
-        return self.values.new_zeros(*self.values.shape[:-1], self.n).index_add(-1, self.rows, own)
+        return self.row_sums(torch.where(self.rows == self.columns, self.values, 0.0))
+
+    def discs(self) -> tuple[Tensor, Tensor]:
+        """Centres and radii of Gershgorin's discs, which contain all eigenvalues, (…, n) each."""
+        return self.diagonal(), self.row_sums(torch.where(self.rows == self.columns, 0.0, self.values.abs()))
 
     def factor(self) -> Factor:
         """A factor of ``I - B``."""
@@ -67,20 +80,12 @@ class _SuperLU(Factor):
         self.size, self.complex = size, values.is_complex()
         self.why = f"a sparse LU of {n} elements" + (f", {len(values)} samples" if len(values) > 1 else "")
 
-    def solve(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self._solve(r, "N")
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self._solve(r, "T")
-
-    def _solve(self, r: Tensor, trans: str) -> Tensor:
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
         if self.singular:
             return torch.full_like(r, torch.nan)
         columns = r.detach().resolve_conj().reshape(-1, self.size).T
         wide = columns.to(torch.complex128 if self.complex else torch.float64).numpy()
-        found = torch.from_numpy(self.lu.solve(wide, trans))
+        found = torch.from_numpy(self.lu.solve(wide, "T" if transposed else "N"))
         kept = r.dtype if not found.is_complex() or r.is_complex() else torch.complex128
         return found.T.to(kept).reshape(r.shape)
 
@@ -89,23 +94,14 @@ class _Iterated(Factor):
     """GMRES, preconditioned by the diagonal."""
 
     def __init__(self, matrix: SparseMatrix) -> None:
-        values = matrix.values.detach()
-        self.forth = SparseMatrix(matrix.rows, matrix.columns, values, matrix.n)
-        self.back = SparseMatrix(matrix.columns, matrix.rows, values, matrix.n)
-        self.pivots, self.stuck = 1 - matrix.diagonal().detach(), False
+        self.matrix = replace(matrix, values=matrix.values.detach())
+        self.pivots, self.stuck = 1 - self.matrix.diagonal(), False
         self.why = f"GMRES for a sparse matrix of {matrix.n} elements"
 
-    def solve(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self._solve(self.forth, r)
-
-    def solve_transposed(self, r: Tensor) -> Tensor:
-        """See :class:`Factor`."""
-        return self._solve(self.back, r)
-
-    def _solve(self, matrix: SparseMatrix, r: Tensor) -> Tensor:
+    def solve(self, r: Tensor, transposed: bool = False) -> Tensor:
         if self.pivots.is_complex() or r.is_complex():
             raise InputError("complex sparse systems, as with linear= without func, need scipy: pip install scipy.")
+        matrix = self.matrix.transposed if transposed else self.matrix
         lead = matrix.values.shape[:-1]
         rows = r.detach().reshape(-1, *lead, matrix.n)
         x, rest, tol = torch.zeros_like(rows), rows, 4 * torch.finfo(r.dtype).eps

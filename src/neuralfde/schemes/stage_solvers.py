@@ -30,6 +30,10 @@ class Stages(ABC):
     factorisations: int = 0
     linear_solves: int = 0
 
+    def warn(self) -> None:
+        """Called after a forward pass: warn if its states are likely wrong."""
+        return None
+
     @abstractmethod
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
         """The state ``z = c + w_0 f(z)`` and its slope ``f(z)``; ``guess`` is the previous state."""
@@ -67,7 +71,12 @@ class StageSolver(ABC):
 
 @dataclass(frozen=True)
 class FixedPoint(StageSolver):
-    """Fixed-point iteration ``z ← c + w_0 f(t, z)`` to convergence; needs ``w_0 ‖J‖ < 1``, that is, small steps."""
+    """Fixed-point iteration ``z ← c + w_0 f(t, z)`` to convergence; needs ``w_0 ‖J‖ < 1``, that is, small steps.
+
+    Args:
+        tol: the largest error of a state relative to its sample; default: rounding.
+        max_iter: the largest number of iterations of a stage.
+    """
 
     max_iter: int = 200
 
@@ -81,7 +90,6 @@ class _Iteration(Stages):
         self.solver = solver
 
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
-        """See :class:`Stages`."""
         slopes = [guess]
 
         def once(z: Tensor) -> Tensor:
@@ -93,7 +101,6 @@ class _Iteration(Stages):
         return z, slopes[0]
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
-        """See :class:`Stages`."""
         first = by(torch.zeros_like(jacobian.z))
         return self._iterate(by, first, first, f"adjoint fixed-point iteration of {where}", 2 * self.solver.max_iter)
 

@@ -29,6 +29,7 @@ class Trapezoid(OneStage):
     implicit: bool = True
     cells = ("linear",)
     uses_next_slope = True
+    dense_is_limited = True  # errors of slopes grow towards the step before last, at order 1 without end
     max_order = 2.0
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ class Trapezoid(OneStage):
 
 @dataclass(frozen=True)
 class ABM(Scheme):
-    """Fractional Adams–Bashforth–Moulton (Diethelm, Ford and Freed 2004; eq. ``cor`` of the paper).
+    """Fractional Adams–Bashforth–Moulton (Diethelm, Ford and Freed 2004).
 
     The rectangle rule predicts ``p_n``; the trapezoid rule corrects it with ``f(t_n, p_n)``, ``corrections`` times.
     Order min(2, 1 + β); each further correction adds β, up to order 2. At β = 1 the weights are those of Euler's method

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..base.structure import Structure, tensors_in
 from ..base.torch_private import derivatives_are_watched, is_constant, pytree, value_of
-from ..base.torch_transforms import follows_gradients
+from ..base.torch_transforms import follows_gradients, tangents_are_around
 from ..history import FFT, Exponentials, Full, Window
 from ..rhs.field import Called
 from ..rhs.reach import OfTensors, moves
@@ -54,8 +54,11 @@ class Read(NamedTuple):
     places: tuple[int | None, ...]
 
 
-def of_tensors(plan: Plan, inputs: Inputs) -> Read | None:
-    """A solve with these inputs as a function of tensors; None where it has to be followed operation by operation."""
+def of_tensors(plan: Plan, inputs: Inputs, twice: bool) -> Read | None:
+    """A solve with these inputs as a function of tensors; None where it has to be followed operation by operation.
+
+    ``twice``: it may be asked for second derivatives.
+    """
     field, z0 = plan.field.at(value_of(plan.field.times), plan.field.args), inputs[COEFFICIENTS]
     assert z0 is not None
     why, cut = _refusal(plan, inputs), len(inputs) - len(tensors_in(field.args))
@@ -63,7 +66,7 @@ def of_tensors(plan: Plan, inputs: Inputs) -> Read | None:
     trained = dict(zip(map(id, plan.leaves), inputs[COEFFICIENTS + 1 : cut], strict=False))
     if why is None:
         func, row = OfTensors(field), (z0 if inputs[COEFFICIENTS - 1] is None else z0[0]).reshape(field.shape)
-        why = _surprise(func, row, trained)
+        why = _surprise(func, row, trained, twice or tangents_are_around(), twice)
     if why is not None:
         _log.debug("a solve in plain operations, since %s", why)
         return None
@@ -72,6 +75,7 @@ def of_tensors(plan: Plan, inputs: Inputs) -> Read | None:
     args = [x for x in inputs[cut:] if x is not None and moves(x)]
     tensors = (*[None if c is None else c.to(z0) for c in inputs[:COEFFICIENTS]], z0, *kept, *args)
     wanted = tuple(map(follows_gradients, tensors))
+    field.work = func.verdict.work
     made = field.made_of(func, grouped_rows(field.structure, 1), field.shape)
     plan = replace(
         plan, field=made, stepper=None, tables=None, check_finite=False, keep_slopes=False,
@@ -106,8 +110,10 @@ def _refusal(plan: Plan, inputs: Inputs) -> str | None:
     return None
 
 
-def _surprise(func: OfTensors, row: Tensor, trained: Mapping[int, Tensor | None]) -> str | None:
-    """What speaks against ``func`` when it is tried out."""
+def _surprise(
+    func: OfTensors, row: Tensor, trained: Mapping[int, Tensor | None], pushed: bool, twice: bool
+) -> str | None:
+    """What speaks against ``func`` when it is tried out, also in forward mode or for second derivatives."""
     field, needed = func.field, {at for at, x in trained.items() if x is not None and not is_constant(x)}
     with field.noise.of_step(0) if field.noise.active else contextlib.nullcontext():
         if not func.uses_no_other(row, needed):
@@ -115,7 +121,18 @@ def _surprise(func: OfTensors, row: Tensor, trained: Mapping[int, Tensor | None]
         if not needed <= {id(x) for x in func.kept}:
             return "params= names tensors that cannot be reached from func"
         try:
-            func.is_pushed()
+            if pushed:
+                func.is_pushed()
         except Exception as error:
-            return f"func has no forward mode: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            return f"func has no forward mode: {_line(error)}"
+    if twice:
+        try:
+            commute = func.derivatives_commute()
+        except Exception as error:
+            return f"the forward mode of func has no gradient: {_line(error)}"
+        return None if commute else "its second derivatives by forward mode are not those of autograd"
     return None
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

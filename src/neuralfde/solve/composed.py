@@ -7,17 +7,20 @@ full: O(N²). Nothing is written in place, and no value decides what is done nex
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..base.policy import COMPOSED_BLOCK, COMPOSED_NUMBERS
-from ..base.torch_private import derivatives_are_watched
+from ..base.policy import COMPOSED_BLOCK, COMPOSED_ITERATIONS, COMPOSED_NUMBERS, STAGE_GROWTH
+from ..base.structure import replace_tensors, tensors_in
+from ..base.torch_private import derivatives_are_watched, value_of
 from ..base.torch_transforms import solved
-from ..errors import UnsupportedError
+from ..errors import ConvergenceError, UnsupportedError
 from ..history import Block
 from ..history.between import in_parts
+from ..rhs.field import Field
 from ..schemes import Scheme, Stages
 from ..schemes.base import Slope
 from .loop import forward_task
@@ -45,7 +48,7 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
             w0 = task.local[k][0] if sums.shape[2] == 1 else task.local[k].unsqueeze(1)
             if plan.delays is not None:
                 field.args = plan.delays.arguments(field.args, n, rows or [before])
-            f, given = partial(field, n), k == task.origin
+            f, given = partial(_on_copies if derivatives_are_watched() else Field.__call__, field, n), k == task.origin
             if scheme.implicit and not given:
                 x[0] = _located(scheme, stages, before, f, x[0], w0)
             z, v = traced(scheme, f, x, w0, k not in task.idle, given)
@@ -61,8 +64,20 @@ def composed(plan: Plan, c: Coefficients, z0: Tensor) -> tuple[Tensor, Tensor | 
         if plan.callback is not None:
             for n in task.steps:
                 plan.callback(n, plan.steps)
+    if stages is not None:
+        stages.warn()
     out = torch.stack([states[n] for n in plan.nodes])
     return out, None if c.dense is None else _between(c, z0, torch.cat(slopes))
+
+
+def _on_copies(field: Field, n: int, z: Tensor) -> Tensor:
+    """The slope of a state; what ``func`` writes to in place may share the tangents of what it is given."""
+    given = field.args
+    field.args = replace_tensors(given, [x.clone() for x in tensors_in(given)])
+    try:
+        return field(n, z.clone())
+    finally:
+        field.args = given
 
 
 def _located(scheme: Scheme, stages: Stages | None, before: Tensor, f: Slope, c: Tensor, w0: Tensor) -> Tensor:
@@ -79,12 +94,38 @@ def _located(scheme: Scheme, stages: Stages | None, before: Tensor, f: Slope, c:
         z, known, own = before.detach().reshape(c.shape), c.detach(), w0.detach()
         if not derivatives_are_watched():
             z, _ = scheme.locate(f, known, own, z, stages, "a step")
-        else:  # vmap can look at no value: so many iterations that a stage settles which settles at all
-            for _ in range(8):
-                z = _newton(f, z, known, own)
+        else:
+            z = _settled(f, z, known, own)
     for _ in range(2):
         z = _newton(f, z, c, w0)
     return z
+
+
+def _settled(f: Slope, start: Tensor, c: Tensor, w0: Tensor) -> Tensor:
+    """The same by Newton's method alone: what vmap does to one state it does to all, until the last of them stands."""
+    tol, z, before, rest = torch.finfo(c.dtype).eps ** 0.75, start, math.inf, c + w0 * f(start) - start
+    for _ in range(COMPOSED_ITERATIONS):
+        new = _newton(f, z, c, w0)
+        move, size = (new - z).abs(), torch.maximum(new.abs(), c.abs())
+        change, share = _most(torch.where(move > 0, move / size, 0.0)), _most(move.max() / size.max())
+        z = new
+        if change <= tol or (share <= tol and change > before / 2):  # beside large elements small ones keep moving
+            d = z - start  # see NewtonStages.solve
+            if _most((d * (d - rest - STAGE_GROWTH * d)).sum()) > 0:
+                raise ConvergenceError(
+                    "a stage seems to have several solutions, and a solve inside a transform cannot tell which of them "
+                    "continues the step before. Use a smaller step, or an explicit method."
+                )
+            return z
+        before = change
+    raise ConvergenceError(
+        f"Newton's method for a stage of a solve inside a transform did not converge: after {COMPOSED_ITERATIONS} "
+        f"iterations the updates are {change:.1e} of the state. Use a smaller step, or an explicit method."
+    )
+
+
+def _most(x: Tensor) -> float:
+    return float(value_of(x).max())
 
 
 def _newton(f: Slope, z: Tensor, c: Tensor, w0: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.torch_private import vectorised
-from ..base.torch_transforms import Duals, mapped, transforms_are_active
+from ..base.torch_private import mapped, transforms_are_active, vectorised, versions_of
+from ..base.torch_transforms import Duals, refuse_written
 
 Rhs = Callable[..., Tensor]
 
@@ -27,8 +27,6 @@ class PushedField:
     axes of a mapped one. Of a field that is itself made in this way the derivative is ``torch.func.jvp``: dual numbers
     have one level.
     """
-
-    repeatable = True  # each call makes dual numbers
 
     def __init__(self, func: Rhs, shape: Sequence[int], parts: int, lead: tuple[int, ...] = ()) -> None:
         self.func, self.shape, self.parts, self.lead = func, tuple(shape), parts, lead
@@ -55,7 +53,10 @@ class PushedField:
         if self.nested or transforms_are_active():
             half = len(tensors) // 2
             values = [x.clone() for x in (z, *tensors[:half])]  # a view would hand its tangent on to what it is part of
-            found = torch.func.jvp(partial(func, t), tuple(values), (tangent, *tensors[half:]))
+            tangents = (tangent, *tensors[half:])
+            versions = versions_of(tangents)
+            found = torch.func.jvp(partial(func, t), tuple(values), tangents)
+            refuse_written(versions, tangents)
             v, d = found[0], found[1]
         else:
             v, d = self.duals.push(func, t, z, tangent, tensors)
@@ -65,8 +66,6 @@ class PushedField:
 
 class MappedField:
     """A field mapped over the first axis of its state and of those tensors that lie ``along`` it."""
-
-    repeatable = True  # each call enters vmap
 
     def __init__(self, func: Rhs, shape: Sequence[int], along: Sequence[bool], count: int, randomness: str) -> None:
         self.func, self.shape, self.count, self.randomness = func, tuple(shape), count, randomness

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,15 +13,23 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..base.policy import TABLE_NUMBERS
-from ..base.structure import all_finite, replace_tensors, tensors_in
-from ..base.torch_private import are_batched, derivatives_are_watched, places, with_parameters, with_tangent
-from ..errors import NonFiniteError, UnsupportedError
+from ..base.policy import TABLE_NUMBERS, UNSTABLE_GROWTH
+from ..base.structure import all_finite, extent, replace_tensors, tensors_in
+from ..base.torch_private import (
+    are_batched,
+    derivatives_are_watched,
+    places,
+    versions_of,
+    with_parameters,
+    with_tangent,
+)
+from ..base.torch_transforms import gradients_are_differentiated, refuse_written, tangents_of
+from ..errors import ConvergenceError, NonFiniteError, UnsupportedError
 from . import loop
 from .case import of_tensors
 from .composed import composed
+from .instability import explained, warn_if_unstable
 from .loop import Gradients, Record
-from .not_finite import explained
 from .plan import COEFFICIENTS, Coefficients, Plan, Run
 from .transforms import Kept, TensorPull, transformed
 
@@ -52,6 +61,13 @@ def _advised(plan: Plan, work: Callable[[], _T], let_go: Callable[[], None] = la
     """
     try:
         return work()
+    except ConvergenceError as error:
+        if plan.field.autocast:
+            error.add_note(
+                f"Autocast evaluates func in {plan.field.autocast['dtype']}, which may be too few digits for an "
+                "implicit method: leave the solve out of autocast, or use an explicit method."
+            )
+        raise
     except torch.OutOfMemoryError as error:
         if plan.advice is not None and not getattr(error, "__notes__", None):
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -70,7 +86,7 @@ def solved(plan: Plan, run: Run, adjoint: Adjoint, inputs: tuple[Tensor | None, 
         return _composed(plan, inputs)
     if derivatives_are_watched():
         _refuse_inexact(adjoint)
-        read = of_tensors(plan, inputs)
+        read = of_tensors(plan, inputs, gradients_are_differentiated(inputs))
         return _composed(plan, inputs) if read is None else transformed(read.case, read.inputs)
     if plan.train:
         found: tuple[Tensor, Tensor | None] = Solve.apply(plan, run, adjoint, *inputs)  # type: ignore[no-untyped-call]
@@ -95,10 +111,13 @@ def _composed(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Te
     c = Coefficients(*[None if x is None else with_tangent(x.to(z0)) for x in inputs[:COEFFICIENTS]])  # type: ignore[arg-type]
     args = inputs[len(inputs) - len(tensors_in(plan.field.args)) :]
     field = plan.field.at(plan.field.times, replace_tensors(plan.field.args, list(args)))  # type: ignore[arg-type]
-    func = plan.field.func
-    own = {name: y for name, x in places(func).items() if (y := with_tangent(x)) is not x}
+    func, stands = plan.field.func, {id(x): y for x, y in _of_func(plan, inputs)}
+    own = {name: y for name, x in places(func).items() if (y := with_tangent(stands.get(id(x), x))) is not x}
+    tangents = tangents_of(own.values())
+    versions = versions_of(tangents)
     with _without_autocast(plan, z0), with_parameters(func, own):  # type: ignore[arg-type]
         found = composed(replace(plan, field=field, scheme=plan.scheme.bound(field.args)), c, z0)
+    refuse_written(versions, tangents)
     plan.field.evaluations += field.evaluations
     return found
 
@@ -124,8 +143,12 @@ class Solve(torch.autograd.Function):
 
         def work() -> tuple[Tensor, Tensor | None, Record]:
             out, between, record = loop.forward(plan, run, c, z0, plan.train and adjoint.stores_graph)
-            if plan.check_finite and not all_finite(out, *(() if between is None else (between,))):
-                raise explained(plan, run, c, z0)
+            if plan.check_finite:
+                size = extent(out, *(() if between is None else (between,)))
+                if not math.isfinite(size):
+                    raise explained(plan, run, c, z0)
+                if size > UNSTABLE_GROWTH * run.start > 0:
+                    warn_if_unstable(plan, size / run.start, z0 if c.base is None else z0[0])
             return out, between, record
 
         with _without_autocast(plan, z0):
@@ -174,7 +197,7 @@ def _differentiable(ctx: Any, out: Tensor, between: Tensor | None) -> tuple[Tens
     plan, inputs, batched = ctx.plan, ctx.saved_tensors, are_batched(out)
     _refuse_inexact(ctx.adjoint)
     with plan.called.restored(plan.field.impure is not None):
-        read = None if batched and not derivatives_are_watched() else of_tensors(plan, inputs)
+        read = None if batched and not derivatives_are_watched() else of_tensors(plan, inputs, twice=True)
     if read is None:
         return _in_plain_operations(plan, inputs, out, between)
     kept = Kept()
@@ -201,16 +224,44 @@ def _in_plain_operations(
     plan: Plan, inputs: tuple[Tensor | None, ...], *grads: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The same gradients from a solve in PyTorch operations, which autograd follows one by one."""
-    wanted, again = [x for x in inputs if x is not None and x.requires_grad], torch.is_grad_enabled()
+    again = torch.is_grad_enabled()
     assert plan.called is not None
     with torch.enable_grad(), plan.called.restored(plan.field.impure is not None):
-        out, between = _composed(plan, inputs)
+        apart = _apart(plan, inputs)
+        wanted = [x for x in apart if x is not None and x.requires_grad]
+        out, between = _composed(plan, apart)
         ends = [(y, g) for y, g in zip((out, between), grads, strict=True) if y is not None and g is not None]
         found = torch.autograd.grad(
             [y for y, _ in ends], wanted, [g for _, g in ends], create_graph=again, allow_unused=True
         )
     supply = iter(found)
     return tuple(next(supply) if x is not None and x.requires_grad else None for x in inputs)
+
+
+def _of_func(plan: Plan, inputs: tuple[Tensor | None, ...]) -> list[tuple[Tensor, Tensor]]:
+    """The tensors that ``func`` uses besides its arguments, each with the input that stands for it."""
+    given = inputs[COEFFICIENTS + 1 : len(inputs) - len(tensors_in(plan.field.args))]
+    return [(own, x) for own, x in zip(plan.leaves, given, strict=False) if x is not None]
+
+
+def _apart(plan: Plan, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Views of the inputs: one may be computed from another, whose gradient must not include what flows through it.
+
+    Tensors that only ``func`` holds, outside of a module, stay what they are. No input may be computed from these.
+    """
+    held = {id(x) for x in places(plan.field.func).values()}
+    fixed = {id(x): x for own, x in _of_func(plan, inputs) if id(own) not in held and x.requires_grad}
+    apart = [x if x is None or not x.requires_grad or id(x) in fixed else x.view_as(x) for x in inputs]
+    moved = [x for x, y in zip(apart, inputs, strict=True) if x is not None and x is not y]
+    if fixed and moved:
+        zeros = [torch.zeros_like(x) for x in moved]
+        found = torch.autograd.grad(moved, list(fixed.values()), zeros, retain_graph=True, allow_unused=True)
+        if any(g is not None for g in found):
+            raise UnsupportedError(
+                "z0, order or args are computed from a tensor of params= that func uses itself, and here its second "
+                "derivative takes two separate tensors. Pass it to func through args=, or let func be a module with it."
+            )
+    return tuple(apart)
 
 
 def _without_autocast(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[Any]:

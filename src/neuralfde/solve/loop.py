@@ -91,12 +91,12 @@ def forward(
 
     With ``keep_graphs`` every step keeps its autograd graph. ``look`` is called with each block; steps are then single.
     """
-    like, run.slopes = z0 if c.base is None else z0[0], []
+    like, run.slopes, run.repeated = z0 if c.base is None else z0[0], [], None
     stepper = choose(plan, run, like, keep_graphs) if look is None else Single()
     engine = _history(plan, run, c, stepper, like, keep_graphs).forward(c.weights, plan.steps, like)
     size = min(engine.block, plan.steps + 1)
     parts = assembled(engine, z0, plan.scheme.sums, c.start, c.dense, c.base, plan.known, plan.tables)
-    tape = _open_tape(plan, c, parts.memory, like) if plan.train and not keep_graphs else None
+    tape = _open_tape(plan, c, parts.again, like) if plan.train and not keep_graphs else None
     out = like.new_empty(len(plan.nodes), *like.shape)
     again = plan.train and not keep_graphs and not capturing() and not like.is_meta
     witness = Witness(plan) if again else None
@@ -131,12 +131,14 @@ def forward(
             march(parts.memory, range(plan.steps + 1), like, take, lambda block: steps.room(block.count, False))
     except Yielded:
         return forward(plan, run, c, z0)
-    run.history_bytes = engine.bytes + (0 if tape is None else tape.bytes)
+    if run.stages is not None:
+        run.stages.warn()
+    run.history_bytes = engine.bytes + sum(x.bytes for x in (tape, run.repeated) if x is not None)
     record = Record(tape, steps=steps if keep_graphs else None, witness=witness)
     if plan.train and parts.starting is not None:
         record.heads = parts.starting.heads
     if plan.train and tape is None and not keep_graphs:
-        record.tape, record.engine = SlopeRows(plan, parts.memory, c.local), engine
+        record.tape, record.engine = SlopeRows(plan, parts.again, c.local), engine
     return out, None if parts.between is None else parts.between.states, record
 
 

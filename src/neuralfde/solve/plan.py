@@ -12,6 +12,7 @@ from torch import Tensor
 from ..history import History
 from ..history.wrappers import Tables
 from ..rhs.field import Called, Field
+from ..rhs.repeated import Repeated
 from ..schemes import Scheme, Stages
 from ..storage import Storage
 from .delays import Delays
@@ -90,7 +91,9 @@ class Run:
         vectorised: False once ``func`` turned out to give other values when it is vectorised over time.
         stages: the solver of implicit stages, with its factors.
         kernel: the steps as a kernel, or why there is none; None if it was not tried.
+        repeated: the operations of ``func`` and of its products with Jacobians, recorded in the forward pass.
         instead: why another stepper than the requested one takes the steps.
+        start: the largest absolute value of the initial state; 0 if it is not known.
     """
 
     stepper: str = ""
@@ -100,4 +103,6 @@ class Run:
     vectorised: bool = True
     stages: Stages | None = None
     kernel: Any = None
+    repeated: Repeated | None = None
     instead: str = ""
+    start: float = 0.0

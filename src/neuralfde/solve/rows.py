@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..base.policy import WITNESS_STEPS, WITNESSES
+from ..base.policy import WITNESS_STEPS, WITNESSES, WITNESSES_OF_STATE
 from ..errors import ChangedFunctionError
 from ..history import Memory, ieee
 from ..rhs.field import derivative_only
@@ -149,12 +149,14 @@ class Witness:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        count = min(WITNESSES, 1 + plan.steps // WITNESS_STEPS)
+        keeps_state = plan.field.impure is not None  # then the first steps differ most, whose state is long gone
+        count = WITNESSES_OF_STATE if keeps_state else min(WITNESSES, 1 + plan.steps // WITNESS_STEPS)
         last = plan.steps if plan.scheme.implicit else plan.steps - 1  # the last step with a slope
-        self.steps = {last - last * k // count for k in range(count)}
+        self.steps = {last - last * k // count for k in range(count + keeps_state)}
         self.slopes: dict[int, Tensor] = {}
-        self.states: dict[int, Tensor] = {}  # for explicit schemes only their sizes
-        self.sizes: dict[int, Tensor] = {}  # the sizes of the difference, the slope and the state, (3,) each
+        self.states: dict[int, Tensor] = {}  # of implicit schemes
+        self.sizes: dict[int, tuple[Tensor, Tensor]] = {}  # of slopes and states
+        self.off: dict[int, Tensor] = {}  # the sizes of differences of slopes that were compared
         self.size: Tensor | None = None  # that of the largest state so far, which determines the rounding of sums
 
     def note(self, steps: range, states: Tensor, slopes: Tensor) -> None:
@@ -162,10 +164,15 @@ class Witness:
         if self.plan.scheme.implicit:
             size = largest(states)
             self.size = size if self.size is None else torch.maximum(self.size, size)
-        for n in self.steps.intersection(steps):
-            slope, state = slopes[n - steps[0]], states[n - steps[0]]
-            self.slopes[n] = slope.clone()
-            self.states[n] = state.clone() if self.plan.scheme.implicit else largest(state)
+        found = [*self.steps.intersection(steps)]
+        if not found:
+            return
+        kept, at = (torch.stack([x[n - steps[0]] for n in found]) for x in (slopes, states))
+        sizes = [torch.linalg.vector_norm(x.flatten(1), math.inf, dim=1).unbind() for x in (kept, at)]
+        self.sizes.update(zip(found, zip(*sizes, strict=True), strict=True))
+        self.slopes.update(zip(found, kept.unbind(), strict=True))
+        if self.plan.scheme.implicit:
+            self.states.update(zip(found, at.unbind(), strict=True))
 
     def compare(self, n: int, v: Tensor | None, inputs: Sequence[Tensor]) -> None:
         """Compare the slope of step ``n``, evaluated again from these inputs, with its graph."""
@@ -174,10 +181,8 @@ class Witness:
         known = self.slopes.pop(n, None)
         if known is None or v is None:  # not chosen, compared before, or a slope that is not used
             return
-        state = self.states[n] if self.plan.scheme.implicit else self.states.pop(n)
         with torch.no_grad():
-            slope = largest(known)
-            self.sizes[n] = torch.stack([largest(known.sub_(v.reshape(known.shape))), slope, largest(state)])
+            self.off[n] = largest(known.sub_(v.reshape(known.shape)))
 
     def _roughness(self, n: int) -> float:
         """How much the slope of a state changes by the rounding of its sum: much if ``func`` is stiff."""
@@ -189,11 +194,12 @@ class Witness:
 
     def verdict(self) -> None:
         """Raise unless all compared slopes were the same, up to rounding."""
-        if not self.sizes:
+        if not self.off:
             return
         rough, fine = _tolerances(self.plan)
-        excess = {}  # with one transfer from the device for all steps
-        for n, (off, slope, state) in zip(self.sizes, torch.stack([*self.sizes.values()]).tolist(), strict=True):
+        sizes = torch.stack([x for n, off in self.off.items() for x in (off, *self.sizes[n])])  # one transfer for all
+        excess = {}
+        for n, (off, slope, state) in zip(self.off, sizes.view(-1, 3).tolist(), strict=True):
             excess[n] = off - rough * slope - fine / min(1.0, self.plan.step) * state
         stiff = self.plan.scheme.implicit and self.plan.field.impure is None
         if all(x <= 0 or (stiff and x <= 16 * self._roughness(n)) for n, x in excess.items()):

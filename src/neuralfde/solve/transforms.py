@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.torch_transforms import dual, refuse_many, tangents_apart, transform_level, without_tangent
+from ..base.torch_private import transform_level, without_tangent
+from ..base.torch_transforms import dual, refuse_many, tangents_apart
 from . import loop
 from .fields import PushedField
 from .loop import Record

@@ -12,8 +12,11 @@ from torch import Tensor
 _DIGITS = 42.0
 _MOST_REMOVED = 40.0
 # Up to this β the contour is good as it is, since the factor s^{α-β} is mild. A larger β is lowered if the poles are
-# farther from the origin than this fraction of β; nearer to it, the terms that would be removed grow.
+# farther from the origin than this fraction of β, or not all inside: then the parabola is small, and s^{α-β} large on
+# it. Nearer to the origin the terms that would be removed grow.
 _GOOD_BETA, _FAR = 5.0, 0.5
+#: The sheets j of the poles z^{1/α} e^{2πij/α} that can lie on the main sheet.
+SHEETS = (0, -1, 1)
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,7 @@ class Contour:
     spacing: Tensor
     nodes: int
     removed: Tensor  # number of algebraic terms removed from the integrand
-    shifts: tuple[int, ...]  # sheets j of the poles z^{1/α} e^{2πij/α}
-    outside: tuple[Tensor, ...]  # per sheet: the pole is on the main sheet and outside the parabola
+    outside: tuple[Tensor, ...]  # for each of SHEETS: its pole is on the main sheet and outside the parabola
 
 
 def radius_of_poles(z: Tensor, alpha: Tensor) -> Tensor:
@@ -33,23 +35,32 @@ def radius_of_poles(z: Tensor, alpha: Tensor) -> Tensor:
     return torch.exp((torch.log(z.abs()) / alpha).clamp(max=690.0))
 
 
-def _removed(z: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """The radius of the poles, at most 40, and how many terms of the algebraic expansion to remove from the integrand.
-
-    Removing K terms leaves s^{α-β+αK} in place of s^{α-β}, so that enough of them lower a large β to a good one.
-    """
-    radius = radius_of_poles(z, alpha)
-    reach = radius.clamp(max=40.0)
-    removed = torch.nan_to_num(torch.floor(reach / (2.0 * alpha))).clamp(max=_MOST_REMOVED)
-    lowering = torch.where(radius > _FAR * beta, torch.ceil((beta - _GOOD_BETA) / alpha), 0.0)
-    return reach, torch.maximum(removed, lowering)
+def _few(reach: Tensor, alpha: Tensor) -> Tensor:
+    """How many terms of the algebraic expansion to remove from the integrand where β is not large."""
+    return torch.nan_to_num(torch.floor(reach / (2.0 * alpha))).clamp(max=_MOST_REMOVED)
 
 
-def _poles(z: Tensor, alpha: Tensor, shifts: tuple[int, ...]) -> list[Tensor]:
+def _lowering(alpha: Tensor, beta: Tensor) -> Tensor:
+    """How many terms lower a large β to a good one: removing K leaves s^{α-β+αK} in place of s^{α-β}."""
+    return torch.ceil((beta - _GOOD_BETA) / alpha)
+
+
+def _excess(alpha: Tensor, beta: Tensor, removed: Tensor) -> Tensor:
+    """The exponent of 1/s that is left, if it is positive."""
+    return (beta - (1.0 + removed) * alpha).clamp(min=0.0)
+
+
+def _fit_inside(high: Tensor, paired: Tensor, excess: Tensor) -> Tensor:
+    """Whether a parabola around all poles is no larger than what this exponent allows."""
+    limit = (0.6 * (excess - 1.0)).clamp(min=0.5)
+    return (high <= limit) | ((high <= 2.0 * limit) & paired)
+
+
+def _poles(z: Tensor, alpha: Tensor) -> list[Tensor]:
     """Per sheet, the vertex φ = (Re s + |s|)/2 of the parabola through the pole; 0 if the pole is not on the sheet."""
     angle, radius = torch.angle(z), radius_of_poles(z, alpha)
     vertices = []
-    for j in shifts:
+    for j in SHEETS:
         argument = (angle + 2.0 * math.pi * j) / alpha
         vertices.append(torch.where(argument.abs() < math.pi, radius * torch.cos(argument / 2.0) ** 2, 0.0))
     return vertices
@@ -63,16 +74,16 @@ def choose_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Contour:
     and the smallest one, or between two well separated ones. For large β the factor s^{α-β} favours larger parabolas
     (the saddle of e^s s^{-β} is at β) and makes the branch point stronger, which costs digits of the quadrature.
     """
-    reach, removed = _removed(z, alpha, beta)
-    excess = (beta - (1.0 + removed) * alpha).clamp(min=0.0)
-    limit = (0.6 * (excess - 1.0)).clamp(min=0.5)
-    shifts = (0, -1, 1)
-    vertices = _poles(z, alpha, shifts)
+    radius, vertices = radius_of_poles(z, alpha), _poles(z, alpha)
+    reach = radius.clamp(max=40.0)
     high = vertices[0]
     low = torch.maximum(vertices[1], vertices[2])
-    paired = low >= torch.where(low > 1.0, 0.0, high / 9.0)
-    paired = paired & (low > 0)
-    all_inside = (high <= limit) | ((high <= 2.0 * limit) & paired)
+    paired = (low > 0) & (low >= torch.where(low > 1.0, 0.0, high / 9.0))
+    removed = _few(reach, alpha)
+    small = (radius > _FAR * beta) | ~_fit_inside(high, paired, _excess(alpha, beta, removed))
+    removed = torch.where(small, torch.maximum(removed, _lowering(alpha, beta)), removed)
+    excess = _excess(alpha, beta, removed)
+    all_inside = _fit_inside(high, paired, excess)
     none_inside = ~all_inside & paired
     nearest = torch.where(none_inside, low, high)
     farthest_inside = torch.where(all_inside, high, torch.where(none_inside, 0.0, low))
@@ -89,4 +100,4 @@ def choose_contour(z: Tensor, alpha: Tensor, beta: Tensor) -> Contour:
     # A NaN among the arguments must give NaN there, and not affect the other elements.
     nodes = int(torch.ceil(torch.nan_to_num(span / spacing).max()))
     outside = tuple(v > vertex for v in vertices)
-    return Contour(vertex, spacing, nodes, removed, shifts, outside)
+    return Contour(vertex, spacing, nodes, removed, outside)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from neuralfde.base.checks import numbers, reals
-from neuralfde.base.torch_private import derivatives_are_watched, value_of
-from neuralfde.base.torch_transforms import is_followed, refuse_mapped
+from neuralfde.base.torch_private import derivatives_are_watched, is_followed, value_of
+from neuralfde.base.torch_transforms import refuse_mapped
 from neuralfde.errors import InputError
-from neuralfde.special.contour import Contour, choose_contour
+from neuralfde.special.contour import SHEETS, Contour, choose_contour
 from neuralfde.special.gamma import reciprocal_gamma_split, split_integer
 
 # The range in which the accuracy of the docstring is tested.
@@ -51,20 +53,14 @@ def mittag_leffler(z: float | complex | Tensor, alpha: float | Tensor, beta: flo
     z, alpha, beta = _tensors(z, alpha, beta)
     dtype = z.dtype
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    shape = _common_shape(z=z, alpha=alpha, beta=beta)
-    kinds = (wide, torch.float64, torch.float64)
-    flat = [t.to(kind).expand(shape).reshape(-1) for t, kind in zip((z, alpha, beta), kinds, strict=True)]
+    given = _broadcast(z=z, alpha=alpha, beta=beta)
+    flat = [t.to(kind).reshape(-1) for t, kind in zip(given, (wide, torch.float64, torch.float64), strict=True)]
     tracked = torch.is_grad_enabled() and any(t.requires_grad for t in flat) and not derivatives_are_watched()
-    parts: list[Tensor] = []
-    for chunk in zip(*(t.split(_CHUNK) for t in flat), strict=True):
-        # Without the checkpoint autograd would keep a dozen (elements x nodes) tensors for the backward pass.
-        parts.append(_recomputed(*chunk) if tracked else _evaluate(*chunk))
+    # Without the checkpoint autograd would keep a dozen (elements x nodes) tensors for the backward pass.
+    evaluate = partial(checkpoint, _evaluate, use_reentrant=False, preserve_rng_state=False) if tracked else _evaluate
+    parts = [evaluate(*chunk) for chunk in zip(*(t.split(_CHUNK) for t in flat), strict=True)]
     result = torch.cat(parts) if parts else flat[0]
-    return result.reshape(shape).to(dtype)
-
-
-def _recomputed(z: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    return checkpoint(_evaluate, z, alpha, beta, use_reentrant=False, preserve_rng_state=False)
+    return result.reshape(given[0].shape).to(dtype)
 
 
 def _tensors(z: float | complex | Tensor, alpha: float | Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,9 +76,9 @@ def _tensors(z: float | complex | Tensor, alpha: float | Tensor, beta: float | T
     return z, alpha, beta
 
 
-def _common_shape(**given: Tensor) -> torch.Size:
+def _broadcast(**given: Tensor) -> Sequence[Tensor]:
     try:
-        return torch.broadcast_shapes(*(x.shape for x in given.values()))
+        return torch.broadcast_tensors(*given.values())
     except RuntimeError:
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
         raise InputError(f"the shapes of {shapes} do not broadcast. Give equal ones, or axes of length 1.") from None
@@ -170,7 +166,7 @@ def _residues(contour: Contour, log_z: Tensor, alpha: Tensor, beta: Tensor, real
     compared with ``rest``.
     """
     total = torch.zeros_like(log_z.real if real else log_z)
-    for shift, outside in zip(contour.shifts, contour.outside, strict=True):
+    for shift, outside in zip(SHEETS, contour.outside, strict=True):
         index = outside.nonzero().squeeze(1)
         if index.numel():
             a = alpha[index]

@@ -20,9 +20,10 @@ def as_order(order: float | Tensor) -> Tensor:
     return reals("order", order).to(torch.float64)
 
 
-def column(values: Tensor, like: Tensor) -> Tensor:
-    """A 1-D tensor with trailing axes of size one, so that it broadcasts against ``like`` along a new first axis."""
-    return values.reshape(values.shape + (1,) * like.dim())
+def indices(first: int, last: int, like: Tensor) -> Tensor:
+    """first, …, last - 1 in float64 along a first axis, with an axis of length one for each axis of ``like``."""
+    found = torch.arange(first, last, dtype=torch.float64, device=like.device)
+    return found.reshape(-1, *(1,) * like.dim())
 
 
 def running_product(factors: Tensor) -> Tensor:
@@ -49,10 +50,11 @@ def log_gamma_ratio(index: Tensor, shift: Tensor) -> Tensor:
     """log[Γ(m + a) / Γ(m + 1)] - (a - 1) log m for large m, small without cancellation.
 
     The series is Σ_{n≥1} (-1)^{n+1} [B_{n+1}(a) - B_{n+1}(1)] / (n (n+1) m^n) with the Bernoulli polynomials
-    B_n (DLMF 5.11.8). ``index`` is (M,) and ``shift`` any shape S; the result is (M, *S).
+    B_n (DLMF 5.11.8). ``index`` is (M, 1, …), as :func:`indices` has it, and ``shift`` any shape S; the result is
+    (M, *S).
     """
     numbers = _bernoulli_numbers(_ASYMPTOTIC_TERMS + 2)
-    inverse = 1.0 / column(index, shift)
+    inverse = 1.0 / index
     total = torch.zeros((), dtype=torch.float64, device=shift.device)
     for n in range(_ASYMPTOTIC_TERMS, 0, -1):
         # B_k(a) = (-1)^k B_k(1 - a); written in y = a - 1 about B_k(1), so that the constant term drops out exactly.
@@ -75,13 +77,13 @@ def binomial_series(order: float | Tensor, count: int) -> Tensor:
     order = as_order(order)
     largest = float(value_of(order).abs().max()) if order.numel() else 0.0
     head = min(count, int(_ASYMPTOTIC_FROM * max(1.0, largest)))
-    m = column(torch.arange(1, head, dtype=torch.float64, device=order.device), order)
+    m = indices(1, head, order)
     ones = torch.ones((1, *order.shape), dtype=torch.float64, device=order.device)
     start = torch.cat([ones, running_product((m - 1.0 + order) / m)])
     if head == count:
         return start
-    index = torch.arange(head - 1, count, dtype=torch.float64, device=order.device)
-    growth = (order - 1.0) * torch.log(column(index / index[0], order)) + log_gamma_ratio(index, order)
+    index = indices(head - 1, count, order)
+    growth = (order - 1.0) * torch.log(index / index[0]) + log_gamma_ratio(index, order)
     return torch.cat([start, start[-1:] * torch.exp(growth[1:] - growth[:1])])
 
 

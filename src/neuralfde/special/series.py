@@ -11,7 +11,7 @@ from neuralfde.base.checks import tensor, whole
 from neuralfde.base.torch_private import value_of
 from neuralfde.base.torch_transforms import tangents_apart
 from neuralfde.errors import InputError
-from neuralfde.special.powers import as_order, binomial_series, column, log_gamma_ratio
+from neuralfde.special.powers import as_order, binomial_series, indices, log_gamma_ratio
 
 # Products with a factor's first coefficients are summed directly; FFT blocks start at this size.
 _DIRECT = 32
@@ -35,10 +35,8 @@ def _chunked(short: Tensor, long: Tensor, out: Tensor, offset: int) -> None:
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    n = a.shape[0]
-    shape = torch.broadcast_shapes(a.shape[1:], b.shape[1:])
-    a, b = a.expand(n, *shape), b.expand(n, *shape)
-    out = torch.zeros_like(a + b)  # a + b also has the axis that is_grads_batched=True adds to one of them
+    n, out = a.shape[0], torch.zeros_like(a + b)  # with the axis that is_grads_batched=True adds to one of them
+    a, b = a.expand(out.shape), b.expand(out.shape)
     for k in range(min(_DIRECT, n)):
         out[k:] += a[k] * b[: n - k]
         if n - k > _DIRECT:
@@ -108,6 +106,19 @@ def series_product(a: Tensor, b: Tensor) -> Tensor:
     return _Product.apply(a.to(torch.float64), b.to(torch.float64))
 
 
+def convolve(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ_{j≤n} w_{n-j} v_j for every n, by one FFT of twice the length: O(N log N).
+
+    The error is of the size of the largest terms; :func:`series_product` keeps small ones accurate.
+    """
+    count = values.shape[0]
+    if values.numel() == 0:  # an empty batch, which an FFT refuses
+        return values
+    size = 2 * count
+    spectrum = torch.fft.rfft(weights, n=size, dim=0) * torch.fft.rfft(values, n=size, dim=0)
+    return torch.fft.irfft(spectrum, n=size, dim=0)[:count]
+
+
 def _newton(a: Tensor) -> Tensor:
     n = a.shape[0]
     b = torch.empty_like(a)
@@ -166,8 +177,8 @@ def series_reciprocal(a: Tensor) -> Tensor:
 
 def _l1_defect(order: Tensor, count: int) -> Tensor:
     """d_i = a_i - (1-β) Γ(i+1-β)/Γ(i+1): a_i = (i+1)^{1-β} - i^{1-β} less its leading power, O(i^{-1-β})."""
-    index = torch.arange(1, count, dtype=torch.float64, device=order.device)
-    x = 1.0 / column(index, order)
+    index = indices(1, count, order)
+    x = 1.0 / index
     power = 1.0 - order
     near = min(count, _DIRECT)
     first = 1.0 - torch.exp(torch.lgamma(2.0 - order))
@@ -213,7 +224,5 @@ def l1_weights(order: float | Tensor, count: int) -> Tensor:
     if bool(((values <= 0) | (values > 1)).any()):
         raise InputError(f"order={values.tolist()}; the L1 weights are defined for orders in (0, 1].")
     smooth = series_product(binomial_series(order - 1.0, count), _l1_defect(order, count))
-    constant = torch.zeros(count, dtype=torch.float64, device=order.device)
-    constant[0] = 1.0
-    factor = smooth + column(constant, order) * torch.exp(torch.lgamma(2.0 - order))
+    factor = torch.cat([smooth[:1] + torch.exp(torch.lgamma(2.0 - order)), smooth[1:]])
     return series_product(binomial_series(order, count), series_reciprocal(factor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -87,8 +88,5 @@ def least_budget(sizes: Sizes) -> int:
             steps, kept = steps + more * sizes.block, kept + 1
         return steps >= sizes.rows
 
-    low, high = 0, -(-sizes.rows // sizes.block)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if covers(middle * unit) else (middle, high)
-    return high * unit
+    blocks = range(-(-sizes.rows // sizes.block))
+    return unit * bisect.bisect_left(blocks, True, lo=1, key=lambda count: covers(count * unit))

@@ -97,7 +97,7 @@ class PinnedTape:
     @property
     def bytes(self) -> int:
         """See ``Tape``."""
-        return self.stage.numel() * self.stage.element_size()
+        return self.stage.nbytes
 
 
 _SIDES: dict[torch.device, torch.cuda.Stream] = {}

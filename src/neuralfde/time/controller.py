@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -43,9 +46,7 @@ class Tolerance:
 
     def scale(self, *states: Tensor) -> Tensor:
         """The allowed error of each element, for the largest of these states."""
-        largest = states[0].abs()
-        for z in states[1:]:
-            largest = torch.maximum(largest, z.abs())
+        largest = reduce(torch.maximum, (z.abs() for z in states))
         return (self.share * self.rtol * largest).add_(self.share * self.atol)
 
 
@@ -53,13 +54,27 @@ class Tolerance:
 class Trial:
     """A step that was tried: state and slope at its end, and the error of each element relative to what is allowed.
 
-    ``stiffness`` is ``w_0 |J|`` of an explicit step, relative to the limit of stability.
+    ``stiffness`` is ``w_0 |J|`` of an explicit step, relative to the limit of stability. ``between`` is the largest
+    error of continuous output so long after the beginning of the step: an implicit stage damps the error of a stiff
+    slope at the end of a step, and nothing does in between.
     """
 
     state: Tensor
     slope: Tensor
     error: Tensor
     stiffness: float = 0.0
+    between: Callable[[float], float] = lambda ahead: 0.0
+
+    def first_lost(self, outputs: Sequence[float], begin: float, length: float) -> float | None:
+        """The first of these times inside the step at which continuous output is too inaccurate; the error grows."""
+        low, high = bisect.bisect_right(outputs, begin), bisect.bisect_left(outputs, begin + length)
+
+        def lost(k: int) -> bool:
+            return self.between(outputs[k] - begin) > 1
+
+        if low == high or not lost(high - 1):
+            return None
+        return outputs[bisect.bisect_left(range(high), True, low, high - 1, key=lost)]
 
     @property
     def excess(self) -> float:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.checks import function
+from ..base.checks import function, misfit
+from ..base.policy import EVENT_EARLY
 from ..base.structure import Structure
 from ..base.torch_private import pytree
 from ..errors import ConvergenceError, InputError, InputTypeError
@@ -48,7 +49,16 @@ class Event:
 
     def value(self, t: Tensor, z: Any, args: tuple[Any, ...], structure: Structure) -> Tensor:
         """``fn`` at one time, checked: a 0-d tensor, or (batch,)."""
-        found = self.fn(t, z, *args)
+        try:
+            found = self.fn(t, z, *args)
+        except TypeError as error:
+            why = misfit(self.fn, t, z, *args)
+            if why is None:
+                raise
+            raise InputTypeError(
+                f"event cannot be called as event({', '.join(['t', 'z', *['…'] * len(args)])}): {why}. It takes what "
+                "func takes: the time, the state, and what is in args=."
+            ) from error
         if not isinstance(found, Tensor) or not found.is_floating_point():
             raise InputTypeError("event must return a tensor of real numbers, which cross zero where it happens.")
         batch = {shape[0] if shape else 0 for shape in structure.shapes}
@@ -79,11 +89,15 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """The states of one sample in a cell [start, end] of the mesh, at ``SHARES`` of it, stacked first."""
+    """The states of one sample between two times, at ``SHARES`` of the way, stacked first.
+
+    If the solution begins at ``first``, the start or the time of a jump, there is nothing before; otherwise it is -∞.
+    """
 
     start: float
     end: float
     states: Any
+    first: float
 
     def time(self, share: Tensor) -> Tensor:
         """The time at a share of the cell."""
@@ -92,7 +106,18 @@ class Cell:
     def state(self, share: Tensor) -> Any:
         """The state there: the cubic through what is known."""
         weights: list[Any] = [math.prod((share - y) / (x - y) for y in SHARES if y != x) for x in SHARES]
-        return pytree.tree_map(lambda z: torch.tensordot(torch.stack(weights).to(z), z, 1), self.states)
+        # no matrix product, which autocast would round
+        return pytree.tree_map(lambda z: sum(w.to(z) * x for w, x in zip(weights, z, strict=True)), self.states)
+
+    @property
+    def least(self) -> float:
+        """The share of ``first``."""
+        return (self.first - self.start) / (self.end - self.start)
+
+    def moment(self, share: Tensor) -> Moment:
+        """The time and the state at this share, not before ``first``."""
+        share = share + (share.detach().clamp(min=self.least) - share.detach())  # its gradient stays
+        return Moment(self.time(share), self.state(share))
 
 
 def support(a: float, b: float, jumps: Container[float]) -> tuple[float, float]:
@@ -101,6 +126,22 @@ def support(a: float, b: float, jumps: Container[float]) -> tuple[float, float]:
         return a, b
     unit = 2.0 ** (math.floor(math.log2(b - a)) - 4)
     return math.ceil(a / unit) * unit, math.floor(b / unit) * unit
+
+
+def early(first: float, next_: float, size: float) -> list[float]:
+    """Times after ``first`` and before ``next_``, between which a solution that begins like a power there is smooth.
+
+    They are rounded, so that they stay where they are if ``first`` is the time of a jump and moves a little. The
+    ``size`` of the times of the solve says how close to each other they can be.
+    """
+    found = []
+    for k in range(1, EVENT_EARLY + 1):
+        width = (next_ - first) * 2.0**-k
+        if width < 64 * torch.finfo(torch.float64).eps * size:
+            break
+        unit = 2.0 ** (math.floor(math.log2(width)) - 4)
+        found.append(round((first + width) / unit) * unit)
+    return found
 
 
 def samples_of(low: float, high: float) -> list[float]:
@@ -120,7 +161,9 @@ def root(cell: Cell, value: Callable[[Tensor, Any], Tensor]) -> Moment:
 
     like: Tensor = pytree.tree_leaves(cell.states)[0]
     with torch.no_grad():
-        share = _located(lambda x: float(at(like.new_tensor(x, dtype=torch.float64))))
+        share = _located(lambda x: float(at(like.new_tensor(x, dtype=torch.float64))), cell.least)
+    if share is None and cell.least > -math.inf:
+        raise _too_soon(cell)
     if share is None:
         raise ConvergenceError(
             f"event changes its sign between t={cell.start:g} and {cell.end:g}, but the state between does not lead it "
@@ -128,7 +171,9 @@ def root(cell: Cell, value: Callable[[Tensor, Any], Tensor]) -> Moment:
         )
     here = like.new_tensor(share, dtype=torch.float64)
     if not at(here).requires_grad:  # nothing that the time depends on is learned
-        return Moment(cell.time(here), cell.state(here))
+        return cell.moment(here)
+    if -math.inf < cell.least and share < SHARES[0]:
+        raise _too_soon(cell)
     here = here.requires_grad_()
     for _ in range(2):
         e = at(here).double()
@@ -139,15 +184,25 @@ def root(cell: Cell, value: Callable[[Tensor, Any], Tensor]) -> Moment:
                 "no derivative. Detach it, or move the threshold."
             )
         here = here - e / slope
-    return Moment(cell.time(here), cell.state(here))
+    return cell.moment(here)
 
 
-def _located(value: Callable[[float], float]) -> float | None:
+def _too_soon(cell: Cell) -> ConvergenceError:
+    return ConvergenceError(
+        f"the event happens within {cell.end - cell.first:.1g} after t={cell.first:g}, where the solution or a part of "
+        "it begins, too soon for steps of this length to say when. Use shorter steps there: steps to a tolerance "
+        "(rtol=), grading=2 or grid=; or begin further away from the event."
+    )
+
+
+def _located(value: Callable[[float], float], least: float) -> float | None:
     """Where a function changes its sign in [0, 1], or nearby: the points inside may have moved it a little.
+
+    There is nothing before ``least``.
 
     Illinois' variant of the false position: of the two ends that hold the root the one that stays counts half.
     """
-    for low, high in ((0.0, 1.0), (-0.5, 1.5)):
+    for low, high in ((max(0.0, least), 1.0), (max(-0.5, least), 1.5)):
         first, last = value(low), value(high)
         if first * last <= 0:
             break

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ..base.checks import reals
 from ..base.grid import Grid, Request, read_times
-from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH, WHOLE_SLACK
-from ..base.structure import Structure, alike, all_finite
-from ..base.torch_private import pytree
-from ..base.torch_transforms import is_followed, refuse_mapped
+from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH
+from ..base.structure import Structure, alike, all_finite, as_numbers
+from ..base.torch_private import is_followed, pytree
+from ..base.torch_transforms import refuse_mapped
 from ..errors import InputError, InputTypeError
 
 
@@ -23,15 +23,22 @@ class Jumps(NamedTuple):
     """The times of jumps since the start, and their values, (jumps, groups, width).
 
     ``values`` may also be a function of the row before a jump. If the times get gradients, ``moving`` has their graph.
+    ``eps`` is the relative rounding of the times that were given, of jumps and of output.
     """
 
     times: tuple[float, ...]
     values: Tensor | Callable[[Tensor], Tensor]
     moving: Tensor | None = None
+    eps: float = torch.finfo(torch.float64).eps
 
     def steps(self, elapsed: Tensor) -> Tensor:
         """1 if a jump has happened at a time since the start, otherwise 0: (jumps, times)."""
         return (elapsed[None] >= torch.tensor(self.times, dtype=torch.float64)[:, None]).to(torch.float64)
+
+    def snapped(self, x: float, start: float, whole: float) -> float:
+        """The time of a jump if ``x``, since the start, is it but for rounding: the state there is the one after it."""
+        slack = time_slack(self.eps, x, start, whole)
+        return next((k for k in self.times if abs(x - k) <= slack), x)
 
     @property
     def rows(self) -> Tensor:
@@ -48,7 +55,9 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
     """Read ``(times, values)`` as a user gives them, with values stacked along a first axis in the structure of z0."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InputTypeError("jumps= must be a pair (times, values), values stacked along a first axis like z0.")
-    at = reals("the times of jumps=", given[0]).to("cpu", torch.float64).reshape(-1)
+    at = reals("the times of jumps=", given[0])
+    eps = max(_eps_of(at), _eps_of(t))
+    at = at.to("cpu", torch.float64).reshape(-1)
     refuse_mapped("the times of jumps=", at)
     values = given[1]
     times = at.detach().tolist()
@@ -63,13 +72,26 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
         )
     since = tuple(x - start for x in times)
     if callable(values):
-        return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row))))
-    return Jumps(since, _rows(values, len(times), structure), at - start if is_followed(at) else None)
+        return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row))), eps=eps)
+    return Jumps(since, _rows(values, len(times), structure), at - start if is_followed(at) else None, eps)
+
+
+def _eps_of(times: Any) -> float:
+    real = isinstance(times, Tensor) and times.is_floating_point()
+    return torch.finfo(times.dtype if real else torch.float64).eps
+
+
+def time_slack(eps: float, since: float, start: float, whole: float) -> float:
+    """How much a time since the start differs at most from that of a jump if the difference is rounding.
+
+    Times are rounded before the start is subtracted from them. Within the step that ends in a jump there is no state.
+    """
+    return 2 * eps * max(abs(start), abs(start + since)) + 2 * JUMP_LENGTH * whole
 
 
 def value_of_jump(value: Callable[[Any], Any], before: Any) -> Any:
     """The value of a jump as a function of the state before it, checked."""
-    found = value(before)
+    found = as_numbers(value(before))
     if not alike(found, before):
         raise InputError(
             "the value of a jump, as a function of the state before it, must have the structure, shapes and dtype of "
@@ -79,6 +101,7 @@ def value_of_jump(value: Callable[[Any], Any], before: Any) -> Any:
 
 
 def _rows(values: Any, count: int, structure: Structure) -> Tensor:
+    values = as_numbers(values)
     leaves, spec = pytree.tree_flatten(values)
     shapes = [(count, *shape) for shape in structure.shapes]
     if spec != structure.spec or [tuple(getattr(x, "shape", ())) for x in leaves] != shapes:
@@ -109,7 +132,8 @@ def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor, lags: tuple[Ten
                 times.append(here)
                 moved = torch.cat([moved, (moved[k] + lag)[None]])
     at = torch.tensor(times, dtype=torch.float64)
-    near = (grid.elapsed[:, None] - at).abs().amin(1) <= apart
+    slack = time_slack(torch.finfo(torch.float64).eps, whole, grid.start, whole)
+    near = (grid.elapsed[:, None] - at).abs().amin(1) <= slack
     near |= _crowded(grid.elapsed, at)
     near[0] = False
     fixed = grid.elapsed[~near]
@@ -119,12 +143,22 @@ def with_jumps(wanted: Request, jumps: Jumps, t: float | Tensor, lags: tuple[Ten
         moving = torch.cat([fixed, moved - JUMP_LENGTH * whole, moved])[sources]
     mesh = Grid.through(grid.start, points, moving)
     asked, terminal = read_times(t)
-    slack = max(WHOLE_SLACK * whole, torch.finfo(torch.float32).eps * max(map(abs, asked)))  # times may be float32
-    inner = [_snapped(x - asked[0], jumps.times, slack) for x in asked[1:-1]]
+    start = asked[0]
+    inner = [jumps.snapped(x - start, start, whole) for x in asked[1:-1]]
     if moving is not None:  # output times are fixed: one at a point that moves with a lag is put just before it
-        inner = [x - apart if x in times[len(jumps.times) :] else x for x in inner]
+        back = jumps._replace(times=tuple(times[len(jumps.times) :]))
+        inner = [x - apart if back.snapped(x, start, whole) in back.times else x for x in inner]
     positions = (0.0, *replace(mesh, start=0.0).positions(inner), float(mesh.steps))
     return Request(mesh, positions[-1:] if terminal else positions, terminal)
+
+
+def points_of(start: float, elapsed: Tensor) -> Tensor:
+    """The grid points, as far as late times can be told apart, without those just before jumps.
+
+    :func:`with_jumps` adds these again.
+    """
+    wide = elapsed.diff() > 3 * JUMP_LENGTH * elapsed[-1]
+    return (start + elapsed[torch.cat([wide, torch.ones(1, dtype=torch.bool)])]).unique_consecutive()
 
 
 def _crowded(points: Tensor, jumps: Tensor) -> Tensor:
@@ -132,8 +166,3 @@ def _crowded(points: Tensor, jumps: Tensor) -> Tensor:
     lengths = torch.cat([points[1:] - points[:-1], points.new_zeros(1)])
     late = points[:, None] - jumps
     return ((late > 0) & (late < JUMP_CLEARANCE * lengths[:, None])).any(1)
-
-
-def _snapped(x: float, jumps: tuple[float, ...], slack: float) -> float:
-    """The time of a jump if ``x`` equals it up to rounding: the state there is the one after the jump."""
-    return next((k for k in jumps if abs(x - k) <= slack), x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -70,15 +70,18 @@ def find_mesh(
     jumps: Jumps | None = None,
     until: Callable[[float, Tensor], bool] | None = None,
     lag: float = math.inf,
+    outputs: Sequence[float] = (),
 ) -> Found:
     """March from 0 to ``end``. Only accepted steps change anything, so that rejected ones need not be undone.
 
     The march stops just before each jump and starts again after it. It ends at the first accepted step for which
     ``until(time, state)`` is true. No step is longer than ``lag``, the shortest delay after which ``slope`` uses the
-    states again; these are linear between steps, and that error is held to the tolerance too.
+    states again; these are linear between steps, and that error is held to the tolerance too. A step ends at a time of
+    ``outputs`` where the state between steps would not meet the tolerance.
     """
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
-    time, state, slope = 0.0, equation.initial, _slope(equation, 0.0, equation.initial)
+    time, state = 0.0, equation.initial
+    slope = equation.slope(time, state.view(equation.shape)).view_as(state)
     length = min(ADAPTIVE_FIRST_SHARE * end, _first_length(equation, state, slope, tolerance))
     past = Past(
         scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * min(tolerance.rtol, 1.0), state
@@ -87,19 +90,26 @@ def find_mesh(
     jumped, states = torch.zeros_like(state), [state]
     ahead = [] if jumps is None else list(enumerate(jumps.times))
     times, rejected, trial, stages = array("d", [0.0]), 0, None, _roughly(scheme, tolerance).open_stages()
+    aim: float | None = None
     while time < end:
         stop = ahead[0][1] - JUMP_LENGTH * end if ahead else end
         jumping = bool(ahead) and time >= stop
         if jumping and jumps is not None:
             k, stop = ahead.pop(0)
             jumped = jumped + jumps.by(k, state)
-        length = stop - time if jumping else _fitting(min(length, lag), stop - time)
+        if aim is not None:
+            length, whole, stop = aim - time, length, aim
+        else:
+            length = whole = stop - time if jumping else _fitting(min(length, lag), stop - time)
         if 2 * len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
             raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
         trial = _tried(equation, scheme, stages, past, time, length, states, tolerance, time + lag < end)
         excess = math.inf if trial is None else trial.excess
-        if trial is not None and (excess <= 1 or (jumping and math.isfinite(excess))):
+        accepted = trial is not None and (excess <= 1 or (jumping and math.isfinite(excess)))
+        if trial is not None and accepted:
+            if aim is None and not jumping and (aim := trial.first_lost(outputs, time, length)) is not None:
+                continue  # a shorter step, which ends there
             past.accept(length, trial.slope)
             time, state = stop if length == stop - time else time + length, trial.state
             times.append(time)
@@ -116,6 +126,8 @@ def find_mesh(
             length = _first_length(equation, state, past.slopes[-1], tolerance)
         else:
             length = next_length(length, excess, power, 0.0 if trial is None else trial.stiffness, most)
+            length = max(length, whole) if accepted and aim is not None else length  # which would have been accepted
+        aim = None
     return Found(_halved(torch.frombuffer(times, dtype=torch.float64)), rejected, state)
 
 
@@ -127,7 +139,12 @@ def refuse_hopeless(march: Callable[[Tolerance], Found], tolerance: Tolerance) -
     most, by = tolerance.max_steps, ADAPTIVE_COARSER
     if most < ADAPTIVE_FORESEEN or tolerance.rtol * most**2 > 1:
         return
-    few, more = (len(march(tolerance.times(by**k)).times) for k in (3, 2))
+    try:
+        few, more = (len(march(tolerance.times(by**k)).times) for k in (3, 2))
+    except ConvergenceError as error:
+        raise ConvergenceError(
+            f"rtol={tolerance.rtol:g}, atol={tolerance.atol:g} cannot be met, since larger tolerances cannot: {error}"
+        ) from error
     needed = more * (more / few) ** 2
     if needed > 1.5 * most:  # a prediction, usually too low
         met = tolerance.times(by ** (2 - math.log(most / more) / math.log(more / few)))
@@ -184,13 +201,18 @@ def _tried(
     scale = tolerance.scale(before, state)
     rate, stiffness, passes = _rates(seen, w0, v, past.slopes[-1].view(shape), scale.view(shape))
     since = min(past.age + length, ADAPTIVE_PASSES * passes * length)
-    error = cell_error([*past.slopes, slope], [past.length, length], linear) * past.reach(since, rate).to(state)
+    cell = cell_error([*past.slopes, slope], [past.length, length], linear)
+    error = cell * past.reach(since, rate).to(state)
     if linear and not scheme.implicit:
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
     if again:
         error += cell_error([*states, state], [past.length, length], linear=True)
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
-    return Trial(state, slope, ADAPTIVE_WEIGHT * error / scale, stiffness / stable)
+
+    def between(ahead: float) -> float:
+        return float((ADAPTIVE_WEIGHT * cell * past.reach(ahead, 0.0).to(state) / scale).max())
+
+    return Trial(state, slope, ADAPTIVE_WEIGHT * error / scale, stiffness / stable, between)
 
 
 def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
@@ -218,17 +240,13 @@ def _rates(
     return products[0][1] / by / by, weighed / by, passes
 
 
-def _slope(equation: Equation, time: float, row: Tensor) -> Tensor:
-    return equation.slope(time, row.view(equation.shape)).view_as(row)
-
-
 def _first_length(equation: Equation, state: Tensor, slope: Tensor, tolerance: Tolerance) -> float:
     """The step size over which the initial slope changes the state by a share of the root of the tolerance."""
     allowed = ADAPTIVE_FIRST * tolerance.scale(state) / math.sqrt(tolerance.rtol)
     order = equation.order.to(slope)[:, None]
     weight = torch.exp(-torch.lgamma(order + 1)) * equation.gain.to(slope)[:, None]
-    found = float((torch.log(allowed / (weight * slope.abs()).clamp(min=1e-30)) / order).min())
-    return math.exp(min(max(found, -600.0), 600.0)) if math.isfinite(found) else 1.0
+    found = float(((torch.log(allowed) - torch.log(weight * slope.abs())) / order).min())  # infinite without a slope
+    return math.exp(min(max(found, -600.0), 600.0)) if found > -math.inf else 1.0
 
 
 def _fitting(length: float, rest: float) -> float:

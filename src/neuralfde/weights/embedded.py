@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..operators._common import convolve
+from ..special.series import convolve
 from .kernel import Kernel
 
 

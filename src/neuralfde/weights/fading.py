@@ -23,6 +23,7 @@ from torch import Tensor
 from ..base.cells import cell_integrals
 from ..base.policy import DENSE_CELLS, OWN_WEIGHTS
 from ..base.torch_private import is_constant
+from ..special.gamma import sinc
 from .kernel import Kernel
 from .meshes import between, one_cell, share_ahead
 from .uniform import power_or_zero
@@ -57,7 +58,7 @@ class Rates:
         sine = torch.sin(math.pi * rest) / math.pi  # sin(πβ)/π, exactly 0 at β = 1
         x = torch.arange(self.lowest, self.highest + 1, dtype=torch.float64)[:, None] * self.spacing
         c = self.spacing * sine * torch.exp(rest * x)
-        whole = torch.sinc(rest) * torch.exp(rest * x[0]) / _mean_decay(rest * self.spacing)
+        whole = sinc(rest) * torch.exp(rest * x[0]) / _mean_decay(rest * self.spacing)
         ramp = c[0] / -torch.expm1(-(1 + rest) * self.spacing)
         return torch.cat([(whole - ramp)[None], ramp[None], c[1:]])
 

@@ -159,8 +159,10 @@ def _integrals(q: Tensor, past: Tensor, far_end: Tensor, near_end: Tensor, lengt
     close = near_end < length
     low = torch.where(close, near_end, 0.0)
     high = torch.where(close, far_end, 1.0)
-    whole = high**q - power_or_zero(low, q)
-    left = (q / (q + 1) * (high ** (q + 1) - power_or_zero(low, q + 1)) - low * whole) / torch.where(close, length, 1.0)
+    # x^q as x^{q+1} / x: PyTorch's derivative of x^p in x is a constant where p = 0, and that of it in p is lost
+    above, below = high ** (q + 1), power_or_zero(low, q + 1)
+    whole = above / high - below / torch.where(low > 0, low, 1.0)
+    left = (q / (q + 1) * (above - below) - low * whole) / torch.where(close, length, 1.0)
     safe = torch.where(close, 1.0, near_end)
     quad, quad_left = _quadrature(q, safe, torch.where(close, 1.0, length))
     whole = torch.where(close, whole, quad)
@@ -172,7 +174,8 @@ def _quadrature(q: Tensor, start: Tensor, length: Tensor) -> tuple[Tensor, Tenso
     nodes, weights = gauss_legendre(_POINTS)
     whole, left = torch.zeros_like(q * start), torch.zeros_like(q * start)
     for x, w in zip(nodes.tolist(), weights.tolist(), strict=True):
-        value = w * q * length * (start + x * length) ** (q - 1)
+        here = start + x * length
+        value = w * q * length * (here**q / here)  # not here^{q-1}, whose derivatives are incomplete at q = 1
         whole = whole + value
         left = left + x * value
     return whole, left

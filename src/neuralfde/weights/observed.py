@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..special.gamma import sinc
+
 # Terms of a series with a ratio of at most 1/2, for float64.
 _TERMS = 54
 
@@ -35,11 +37,11 @@ def _integral(order: Tensor, r: Tensor, t: Tensor) -> Tensor:
     t, r = torch.where(later, t, 1.0), torch.where(before, r, 1.0)
     late = r <= t
     ratio = torch.where(late, r / t, t / torch.where(late, 1.0, r))
-    scale = torch.where(late, t * ratio**rest, r * ratio**order)  # r^{1-β} t^β
+    scale = r * (t / r) ** order
     part = ratio / (1 + ratio)
     recent, old = _series(rest, part), _series(order, part)
-    first = torch.sinc(rest) * scale * recent
-    second = r + t - scale * (torch.sinc(order) * (1 + old) + torch.sinc(rest))
+    first = sinc(rest) * scale * recent
+    second = r + t - scale * (sinc(order) * (1 + old) + sinc(rest))
     return torch.where(before, torch.where(later, torch.where(late, first, second), r), 0.0)
 
 

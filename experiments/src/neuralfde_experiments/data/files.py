@@ -24,7 +24,10 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
     """The data folder: ``root``, or the one in the environment variable ``NEURALFDE_DATA``."""
     chosen = root if root is not None else os.environ.get(ROOT_VARIABLE)
     if chosen is None:
-        raise InputError(f"No data folder is given. Pass root=, or set the environment variable {ROOT_VARIABLE}.")
+        raise InputError(
+            f"No data folder is given. Name one with --data (in Python: root=), or set the environment variable "
+            f"{ROOT_VARIABLE}."
+        )
     return Path(chosen).expanduser()
 
 

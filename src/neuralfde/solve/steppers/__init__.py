@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...base.policy import (
     KERNEL_AUTO_NUMBERS,
     KERNEL_AUTO_STEPS,
-    PICARD_BACKWARD,
     PICARD_FEWEST,
     PICARD_NUMBERS,
     PICARD_NUMBERS_GPU,
-    PICARD_PARAMETERS,
-    SAMPLES_NUMBERS,
+    PICARD_SAMPLE,
+    PICARD_WORK,
+    PICARD_WORK_BACKWARD,
+    PICARD_WORK_FORWARD,
+    REPEATED_CALLS,
+    REPEATED_STEPS,
     SAMPLES_WORK,
 )
 from ...errors import InputError
@@ -23,6 +26,7 @@ from .base import Filled, Pull, Stepper, Steps, Task, Totals, Yielded, why_singl
 from .cuda_graph import CudaGraph
 from .kernel import Kernel
 from .picard import Picard
+from .recorded import Recorded
 from .single import Single, SingleSteps
 
 __all__ = [
@@ -32,6 +36,7 @@ __all__ = [
     "Kernel",
     "Picard",
     "Pull",
+    "Recorded",
     "Single",
     "SingleSteps",
     "Stepper",
@@ -47,6 +52,7 @@ STEPPERS: dict[str, Stepper | None] = {
     "auto": None,
     "single": Single(),
     "picard": Picard(),
+    "recorded": Recorded(),
     "cuda-graph": CudaGraph(),
     "kernel": Kernel(),
 }
@@ -74,15 +80,17 @@ def choose(plan: Plan, run: Run, like: Tensor, keep_graphs: bool = False, backwa
 
 def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Stepper, str]:
     """The stepper that ``auto`` takes, and why."""
-    if backward and run.stepper == "single":
-        return _backward_at_once(plan, run, like), run.why
+    if backward and run.stepper in ("single", "recorded"):
+        return _backward_one_by_one(plan, run, like), run.why
     picard, launches = Picard(always=False), "the time of a step on a GPU is that of its kernel launches"
     if backward and run.stepper == picard.name and not like.is_cuda:
         return picard, run.why  # for the reason that the forward pass found
     against = _large(plan, like)
     if not like.is_cuda:
         against = against or picard.refusal(plan, like)
-        return (Single(), against) if against else (picard, "a small state: a step costs little more than its calls")
+        if against is None:
+            return picard, "a small state: a step costs little more than its calls"
+        return (Recorded() if _records(plan, like) else Single()), against
     kernel, graph = Kernel(), CudaGraph(always=False, split=None)
     if _worth_compiling(plan, like) and kernel.pays(plan, run, like):
         return kernel, "a small function: a block of steps is one launch"
@@ -92,6 +100,12 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     if against is None and picard.refusal(plan, like) is None:
         return picard, f"{launches}, and many steps at once need as many as one"
     return Single(), refusal
+
+
+def _records(plan: Plan, like: Tensor) -> bool:
+    """Whether steps one by one are taken without calling ``func``: there are enough, and nothing speaks against it."""
+    enough = plan.steps >= REPEATED_STEPS[plan.train] and Recorded().refusal(plan, like) is None
+    return enough and plan.field.verdict.called is None
 
 
 def _worth_compiling(plan: Plan, like: Tensor) -> bool:
@@ -104,19 +118,26 @@ def _large(plan: Plan, like: Tensor) -> str | None:
     """Why many steps at once would take longer than single steps; None if they would not."""
     if like.numel() > (PICARD_NUMBERS_GPU if like.is_cuda else PICARD_NUMBERS)[plan.scheme.implicit]:
         return f"a state of {like.numel()} elements"
-    func = plan.field.func
-    own = func.parameters() if isinstance(func, nn.Module) and not like.is_cuda else ()
-    return "func has many parameters" if sum(p.numel() for p in own) > PICARD_PARAMETERS else None
+    work = 0 if plan.field.work is None or like.is_cuda else plan.field.work
+    most = PICARD_WORK[plan.scheme.implicit] if plan.train or not _records(plan, like) else PICARD_WORK_FORWARD
+    return "func computes much in a call" if work > most else None
+
+
+def _backward_one_by_one(plan: Plan, run: Run, like: Tensor) -> Stepper:
+    """Backward, steps that were taken one by one: recorded, unless samples of few numbers take many operations."""
+    products, at_once = None if run.repeated is None else run.repeated.products, _backward_at_once(plan, run, like)
+    if products is None or (at_once.jacobians and products.calls > REPEATED_CALLS):
+        return at_once
+    return Recorded()
 
 
 def _backward_at_once(plan: Plan, run: Run, like: Tensor) -> Single:
     """Single steps; in the backward pass, blocks are taken at once if more work in far fewer calls pays."""
-    func, scheme, size = plan.field.func, plan.scheme, like.numel()
-    if plan.stepper is not None or scheme.implicit or like.is_cuda or scheme.stages == 0:
+    scheme, work = plan.scheme, plan.field.work
+    if plan.stepper is not None or scheme.implicit or like.is_cuda or scheme.stages == 0 or work is None:
         return Single()
     if not run.vectorised or why_single(plan.field) or plan.steps * scheme.stages < PICARD_FEWEST[1]:
         return Single()
-    held = sum(x.numel() for x in (func.parameters() if isinstance(func, nn.Module) else plan.leaves))
-    several = hasattr(func, "over_times")
-    iterated = size * like.itemsize <= PICARD_BACKWARD[several] and (several or held <= PICARD_PARAMETERS)
-    return Single(size <= SAMPLES_NUMBERS and size * held <= SAMPLES_WORK, iterated)
+    several, shape = hasattr(plan.field.func, "over_times"), plan.field.shape
+    few = len(shape) < 2 or shape[-1] <= PICARD_SAMPLE  # otherwise samples have too many elements
+    return Single(few and work <= SAMPLES_WORK, work <= PICARD_WORK_BACKWARD[several])

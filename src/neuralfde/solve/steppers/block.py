@@ -13,7 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...base.caches import Verdicts
 from ...base.policy import STAGE_GROWTH, STAGE_NEAR
 from ...history import Block, ieee, reduced
 from ...schemes import Jacobian
@@ -54,7 +53,7 @@ class BlockOfSteps:
             self.slopes.narrow(-2, 0, 1).zero_()
         else:
             slope = initial(task.steps[0], state.reshape(self.field.shape))
-            self.latest.copy_(slope.view(state.shape))
+            self.latest.copy_(slope.reshape(state.shape))
         return state
 
     def base(self, a: int, b: int) -> Tensor:
@@ -168,9 +167,7 @@ class Samples:
     """What is known about ``func`` when it is vectorised; kept from solve to solve, for each kind of state."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, field = plan, plan.field
-        func = getattr(field.func, "only_converts", field.func)
-        self.verdict = Verdicts.of(func, (type(field.func), field.structure, field.shape, field.known_by))
+        self.plan, self.verdict = plan, plan.field.verdict
 
     def numbers(self, n: int, row: Tensor, most: int | None = None) -> int:
         """The elements of a sample, if samples of up to ``most`` elements do not interact; otherwise of the state."""

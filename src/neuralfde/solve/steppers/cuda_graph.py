@@ -29,8 +29,8 @@ class CudaGraph(Stepper):
 
     Args:
         always: capture at once, and raise if ``func`` cannot be captured; otherwise capture only where it pays.
-        split: in the backward pass, evaluate ``func`` for many steps in one call, see :mod:`.split`. None tries it in
-            trainings of many solves, and keeps it if it is measured to be faster.
+        split: in the backward pass, evaluate ``func`` for many steps in one call. None tries it in trainings of many
+            solves, and keeps it if it is measured to be faster.
     """
 
     always: bool = True

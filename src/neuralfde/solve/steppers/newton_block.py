@@ -29,11 +29,11 @@ def newton(
     one, unit = _UNITS.get(key, lambda: _units(*key))
     slopes = block.evaluate(times[:count], torch.addmm(base, weights, block.latest.expand(count, width))[None])[0]
     states = torch.addmm(base, weights, slopes)
-    top, size, most = states.abs().amax(0), 0.0, largest(scale)
+    size, most, outer = math.inf, largest(scale), weights[:, None, :, None]
     root = math.sqrt(torch.finfo(base.dtype).eps)
-    reach, rough = torch.where(top > 0, top, largest(top) or 1.0) * root, max(NEWTON_ROUGH, 4 * root)
-    probes, outer = unit * reach, weights[:, None, :, None]
-    for k in range(NEWTON_ITERATIONS):
+    reach, rough = _reach(states, root), max(NEWTON_ROUGH, 4 * root)
+    probes = unit * reach
+    for _ in range(NEWTON_ITERATIONS):
         found = block.evaluate(times, states + probes)
         here = found[0]
         jacobians = ((found[1:] - here).permute(1, 2, 0) / reach).unsqueeze(2)
@@ -42,16 +42,25 @@ def newton(
         slopes = slopes + update.view(count, width)
         before, states = states, torch.addmm(base, weights, slopes)
         change = states - before
-        last, size = size, largest(change)
+        last, size, now = size, largest(change), largest(states)
         if not math.isfinite(size):
             return None
-        # the next change would be about this share of the last one: it converges superlinearly
-        share = 0.0 if size == 0 else 1.0 if k == 0 else max((size / last) ** 1.5, rough)
-        if size * share <= tol * max(largest(states), most) and share < 1:
+        # the next change would be about this share of the last one: it converges superlinearly, once it is near
+        share = 0.0 if size == 0 else 1.0 if last > now else max((size / last) ** 1.5, rough)
+        if size * share <= tol * max(now, most) and share < 1:
             top = torch.maximum(states.abs().cummax(0).values, scale)
             if share * largest(change / torch.where(top > 0, top, 1.0)) <= tol:
-                return states, slopes, before, here
+                return (states, slopes, before, here) if math.isfinite(largest(jacobians)) else None
+        if size > now / 2:  # states of another size: their differences were over another length
+            reach = _reach(states, root)
+            probes = unit * reach
     return None
+
+
+def _reach(states: Tensor, root: float) -> Tensor:
+    """The lengths of finite differences for the elements of these states."""
+    top = states.abs().amax(0)
+    return torch.where(top > 0, top, largest(top) or 1.0) * root
 
 
 def _units(count: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -35,7 +35,6 @@ from ...base.policy import (
     PICARD_STIFF,
     PICARD_STILL,
     PICARD_TOGETHER,
-    PICARD_TOGETHER_GPU,
     PICARD_UNEVEN,
     STAGE_NEAR,
 )
@@ -85,7 +84,7 @@ class PicardSteps(Steps):
     def __init__(self, plan: Plan, run: Run, like: Tensor, always: bool) -> None:
         self.plan, self.run, self.scheme, self.always = plan, run, plan.scheme, always
         eps = torch.finfo(like.dtype).eps
-        self.pace = Pace(max(1, (PICARD_TOGETHER_GPU if like.is_cuda else PICARD_TOGETHER) // like.numel()))
+        self.pace = Pace(max(1, PICARD_TOGETHER[like.is_cuda] // like.numel()))
         self.calls = IMPLICIT_CALLS if plan.scheme.implicit else plan.scheme.stages
         solver = getattr(plan.scheme, "solver", None)
         self.tol = max(4 * eps, (solver.tol or 0.0) if solver is not None and plan.scheme.implicit else 0.0)

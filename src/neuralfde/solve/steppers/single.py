@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...base.policy import PICARD_EXTRA, REPEATED_STEPS
+from ...base.policy import PICARD_EXTRA
 from ...errors import ConvergenceError
 from ...rhs.field import derivative_only
-from ...rhs.repeated import pulling, repeated
 from ...schemes.base import Pulled, Scheme
 from ...schemes.one_stage import explicit_pull
 from ...schemes.stage_solvers import Stages
@@ -78,8 +77,7 @@ class Single(Stepper):
         blocks = None
         if backward and (self.jacobians or self.iterated):
             most = (lambda count: PICARD_EXTRA + count // 4) if self.iterated else lambda count: 0
-            one = plan.scheme.sums == 1 and not plan.scheme.implicit and plan.steps >= REPEATED_STEPS
-            blocks = WholeBlocks(Samples(plan), self.jacobians, most, pulling(plan.field) if one else None)
+            blocks = WholeBlocks(Samples(plan), self.jacobians, most)
         return SingleSteps(plan, run, blocks=blocks)
 
 
@@ -92,8 +90,6 @@ class SingleSteps(Steps):
         self.plan, self.run, self._blocks = plan, run, blocks
         self.traces: list[Trace] | None = [] if keep_graphs else None
         self._work: dict[bool, Work] = {}
-        again = plan.field.repeatable and plan.steps >= REPEATED_STEPS and plan.callback is None and not keep_graphs
-        self._field: Rhs = repeated(plan.field) if again else plan.field
 
     def __exit__(self, *error: object) -> None:
         """See :class:`Steps`; one that has kept graphs lives on until they are used, its rows need not."""
@@ -113,7 +109,7 @@ class SingleSteps(Steps):
         work.take(task.sums)
         states = task.sums[:, 0] if scheme.sums == 1 else torch.empty_like(task.sums[:, 0])
         local = self.weights(task, self.plan.weigh and self.traces is not None)
-        fill(scheme, self._field, task, work, local, field.initial, states, self.traces, self.stages)
+        fill(scheme, field, task, work, local, field.initial, states, self.traces, self.stages)
         work.release()
         return Filled(task.sums, states, work.rows(task.block.count)[:, 0])
 
@@ -140,9 +136,10 @@ class SingleSteps(Steps):
         plan, work, count = self.plan, self.work(task, backward=True), task.block.count
         work.take(task.sums)
         slopes = task.sums.new_zeros(count, *task.sums.shape[2:]) if pull.weigh else None
-        lanes, local = [Lane(plan.field, pull.totals.wanted)], self.weights(task, pull.weigh)
+        lane, local = Lane(plan.field, pull.totals.wanted), self.weights(task, pull.weigh)
         with torch.enable_grad(), derivative_only(slopes is None):
-            pull_back(plan.scheme, task, work, local, pull, lanes, slopes, self.traces, self.stages)
+            for k in range(count):
+                pull_step(plan.scheme, task, work, k, local[k], pull, lane, slopes, self.traces, self.stages)
         work.release()
         return work.rows(count), slopes
 
@@ -188,50 +185,48 @@ def fill(
         before = x[0]
 
 
-def pull_back(
+def pull_step(
     scheme: Scheme,
     task: Task,
     work: Work,
-    local: Sequence[Tensor],
+    k: int,
+    w0: Tensor,
     pull: Pull,
-    lanes: Sequence[Lane],
+    lane: Lane,
     slopes: Tensor | None = None,
     traces: list[Trace] | None = None,
     stages: Stages | None = None,
 ) -> None:
-    """The steps of a block, backward: ``work`` becomes the rows μ; gradients of parameters go to the totals."""
-    shape, totals, compared = work.shape, pull.totals, pull.compared(task.steps)
-    for k, n in enumerate(task.steps):
-        lane, start, slope, w0 = lanes[k % len(lanes)], k == task.origin, k not in task.idle, local[k]
-        with lane:
-            if traces:
-                x, w0, z, v = traces.pop()  # the last steps come first, and let their graphs go
-            else:
-                x = leaves(pull.read(n), shape)
-                if n in compared and pull.witness is not None:
-                    with derivative_only(False):
-                        z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
-                    pull.witness.compare(n, v, (*x, w0))
-                else:
+    """Step ``k`` of a block, backward: ``work`` gets its rows μ, the totals its gradients of parameters."""
+    n, start, slope, totals = task.steps[k], k == task.origin, k not in task.idle, pull.totals
+    with lane:
+        if traces:
+            x, w0, z, v = traces.pop()  # the last steps come first, and let their graphs go
+        else:
+            x = leaves(pull.read(n), work.shape)
+            if pull.witness is not None and n in pull.witness.slopes:
+                with derivative_only(False):
                     z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
-            lane.join()
-            work.add(k)
-            grad_z, grad_v = pull.grads[k], work.x[k][0] if slope else None
-            if grad_z is not None:
-                grad_z = grad_z.view(shape)
-            if start:
-                found = explicit_pull(x[0], v, grad_z, grad_v, lane.wanted, work.slots[k][0])
-                for slot in work.slots[k][1:]:
-                    slot.zero_()
+                pull.witness.compare(n, v, (*x, w0))
             else:
-                found = _pulled(scheme, n, (x, z, v, w0, grad_z, grad_v, lane.wanted, work.slots[k], stages))
-            if found.tensors:
-                totals.add(found.tensors)
-            if found.local is not None:
-                totals.add_local(n, found.local)
-            if slopes is not None and v is not None:
-                slopes[k].view(shape).copy_(v.detach())
-            del x, z, v, found  # or they would live until the next step has made its own
+                z, v = traced(scheme, partial(lane.field, n), x, w0, slope, start)
+        lane.join()
+        work.add(k)
+        grad_z, grad_v = pull.grads[k], work.x[k][0] if slope else None
+        if grad_z is not None:
+            grad_z = grad_z.view(work.shape)
+        if start:
+            found = explicit_pull(x[0], v, grad_z, grad_v, lane.wanted, work.slots[k][0])
+            for slot in work.slots[k][1:]:
+                slot.zero_()
+        else:
+            found = _pulled(scheme, n, (x, z, v, w0, grad_z, grad_v, lane.wanted, work.slots[k], stages))
+        if found.tensors:
+            totals.add(found.tensors)
+        if found.local is not None:
+            totals.add_local(n, found.local)
+        if slopes is not None and v is not None:
+            slopes[k].view(work.shape).copy_(v.detach())
 
 
 def _pulled(scheme: Scheme, n: int, given: tuple[Any, ...]) -> Pulled:

@@ -91,7 +91,7 @@ def pull_back_split(
     pull: Pull,
     slopes: Tensor | None,
 ) -> None:
-    """As :func:`.single.pull_back`, for explicit steps with one sum.
+    """As :func:`.single.pull_step`, for explicit steps with one sum.
 
     ``leaves`` are the tensors that ``func`` depends on and those of them that get a gradient; ``rows`` are the times
     and states of the steps.

@@ -29,7 +29,7 @@ from .capture import (
     new_leaves,
     refuse_second_holders,
 )
-from .single import fill, pull_back
+from .single import fill, pull_step
 from .split import Split, pull_back_split
 from .work import Work, local_weights
 
@@ -208,7 +208,8 @@ class Static:
                 totals.local.zero_()
             local = local_weights(task.local, self.shape[0], pull.weigh)
             with torch.enable_grad():
-                pull_back(plan.scheme, task, work, local, inside, lanes, slopes)
+                for k in range(task.block.count):
+                    pull_step(plan.scheme, task, work, k, local[k], inside, lanes[k % len(lanes)], slopes)
             streams[0].wait_stream(streams[1])
 
         back = self._split(field, leaves[0], task.block.count, work, inside, slopes) if split else call

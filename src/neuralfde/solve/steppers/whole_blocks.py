@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ...base.policy import PICARD_BLIND, PICARD_ROW, PICARD_SAMPLE, PICARD_STILL, STAGE_NEAR, STANDSTILL
 from ...base.torch_private import vjp
-from ...rhs.repeated import Program
 from ...schemes.stage_solvers import roughness
 from ..plan import Plan
 from .base import Pull, Task, largest, same
@@ -139,13 +138,10 @@ class WholeBlocks:
         samples: what is known of ``func``.
         jacobians: from the Jacobians of samples, where these have few numbers.
         iterations: otherwise by so many of :meth:`BlockBackward.solve` for so many steps; 0 of them: not at all.
-        program: in place of these, the product of a step with its transposed Jacobian, where it can be repeated.
     """
 
-    def __init__(
-        self, samples: Samples, jacobians: bool, iterations: Callable[[int], int], program: Program | None = None
-    ) -> None:
-        self.samples, self.jacobians, self.iterations, self.program = samples, jacobians, iterations, program
+    def __init__(self, samples: Samples, jacobians: bool, iterations: Callable[[int], int]) -> None:
+        self.samples, self.jacobians, self.iterations = samples, jacobians, iterations
 
     def pulled(self, task: Task, pull: Pull, rows: Tensor) -> tuple[Tensor, Tensor | None] | None:
         """See :class:`Steps`; None where the block does not settle. Raises what a vectorised ``func`` raises."""
@@ -156,9 +152,7 @@ class WholeBlocks:
         most = self.iterations(task.block.count)
         if found is None and most:
             block = self._block(task, pull, rows)
-            stepwise = self.program is not None and block.groups == 1 and self.program.repeats
-            solved = by_steps(block, self.program) if stepwise else None  # type: ignore[arg-type]
-            solved = solved or block.solve(most)
+            solved = block.solve(most)
             found = None if solved is None else block.collect(*solved)
         return found
 
@@ -179,24 +173,6 @@ class WholeBlocks:
                 raise ValueError("it gives other values")
             self.samples.verdict.vectorised = True
         return BlockBackward(task, pull, rows, plan)
-
-
-def by_steps(block: BlockBackward, program: Program) -> tuple[Tensor, Tensor] | None:
-    """What ``block.solve()`` gives, for explicit schemes with one sum and one group, step by step.
-
-    None where the operations of a step are not repeated: iterations cost less then.
-    """
-    (bars,), (weights,) = block.system()
-    rows, states, time = torch.empty_like(bars), block.x[0].detach(), block.field.time
-    lines = zip(bars.split(1), rows.split(1), weights.split(1), states.unbind(0), block.grad_z.unbind(0), strict=True)
-    for k, (n, (bar, row, weight, state, grad)) in enumerate(zip(block.task.steps, lines, strict=True)):
-        if k > 0:
-            bar.addmm_(weight.narrow(1, 0, k), rows.narrow(0, 0, k))
-        found = program(time(n), state, bar.view(state.shape))
-        if not program.repeats:
-            return None
-        torch.add(found.view_as(row), grad.view_as(row), out=row)
-    return rows.view(block.count, 1, 1, block.width), bars.view(block.v.shape)
 
 
 def by_samples(block: BlockBackward, m: int) -> tuple[Tensor, Tensor, Tensor]:

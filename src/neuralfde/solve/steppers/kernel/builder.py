@@ -162,14 +162,15 @@ class Builder:
             if not torch.equal(x.sample, lines[:, None].expand_as(x.sample)):
                 raise Unfit(MIXED)
         order = torch.arange(len(x.slot)).view(1, -1) if lines is None else self.order(lines).view(self.samples, -1)
-        _, offset, _ = self._keep(w.slot.reshape(1, -1), False)
+        offset, turned = (self._keep(a.reshape(1, -1), False)[1] for a in (w.slot, w.slot.t()))
         found = torch.empty(len(x.slot), columns, dtype=torch.int64)
         for k in range(order.shape[1]):
-            found[order[:, k]] = self._line(x.slot[order[:, k]], offset, columns)
+            found[order[:, k]] = self._line(x.slot[order[:, k]], (offset, columns, turned, count))
         return Elements(found, None if lines is None else lines[:, None].expand(found.shape).contiguous())
 
-    def _line(self, rows: Tensor, offset: int, columns: int) -> Tensor:
-        """One row of a product, for every sample: pieces of the row times pieces of the matrix."""
+    def _line(self, rows: Tensor, matrix: tuple[int, int, int, int]) -> Tensor:
+        """One row of a product, for every sample: pieces of the row times pieces of the matrix, of which is given what
+        a :class:`Matrix` begins with."""
         program, count, pieces, start = self.program, rows.shape[1], [], 0
         slots, varies = rows[0].tolist(), (rows != rows[0]).any(0)
         while start < count:
@@ -183,10 +184,10 @@ class Builder:
             pieces.append((source, first, start, stop - start))
             start = stop
         found = []
-        for column in range(0, columns, self.chunk):
-            wide, total = min(self.chunk, columns - column), None
+        for column in range(0, matrix[1], self.chunk):
+            wide, total = min(self.chunk, matrix[1] - column), None
             for source, first, row, size in pieces:
-                part = program.linear(source, Matrix(offset, columns, row, column, wide, first, size))
+                part = program.linear(source, Matrix(*matrix, row, column, wide, first, size))
                 total = part if total is None else (program.sym(total) + program.sym(part)).index
             assert total is not None
             found.append(slots_of(self.check(total), wide))

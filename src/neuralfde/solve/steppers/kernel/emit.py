@@ -169,7 +169,7 @@ class Emitter:
         place = f"sums + ({{}} * {self.parts} + {{}}) * row"
         lift = past.lift
         given = {f"x{i}_{c}": f"{place.format('{k}', i)} + a{c}{lift}, m{c}{lift}" for i, c, _ in self.sums}
-        body = past.summed(backward=False)
+        body = past.summed(backward=False) + past.advanced(backward=False)
         body += [f"n{n} = x{i}_{c}" for i, c, n in self.sums] + self.loads() + writer.body
         body += [f"tl.store({place.format('k', i)} + a{c}, x{i}_{c}, m{c})" for i, c, _ in self.sums]
         for c, (state, slope) in enumerate(zip(self.low.states, self.low.slopes, strict=True)):
@@ -219,7 +219,7 @@ class Emitter:
             )
         given |= {f"n{n}": f"rows + {place.format('{k}', i, c)}, m{c}" for i, c, n in self.sums}
         given |= {f"n{i}": where.format("", k="{k}") for i, where in self.saved(early).items() if i not in self.inputs}
-        body = past.summed(backward=True)
+        body = past.summed(backward=True) + past.advanced(backward=True)
         body += [f"n{g} = {given_by}" for _, g, given_by in self.ends] + self.loads() + writer.body
         found = [(i, c, f"n{grads[n]}" if n in grads else f"tl.zeros_like(n{n})") for i, c, n in self.sums]
         for i, c, name in found:

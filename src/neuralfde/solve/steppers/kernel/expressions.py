@@ -31,7 +31,7 @@ _LOOSE = ["begin", "low", "high", "near", "wg", "wk", "wi", "wj", "times", "loca
 def width(size: int) -> int:
     """The power of two that holds so many features; more than the samples of a tile, or each warp would do a product
     as a whole instead of its share."""
-    return 1 if size == 1 else max(2 * KERNEL_TILE_SAMPLES, 1 << (size - 1).bit_length())
+    return 1 if size == 1 else max(2 * KERNEL_TILE_SAMPLES[1], 1 << (size - 1).bit_length())
 
 
 @dataclass
@@ -89,17 +89,16 @@ class Writer:
         return f"tl.load(own + ({start} + {f}) * samples + s, ok & ({f} < {node.size}), 0.0)"
 
     def _product(self, x: str, size: int, node: Node) -> str:
-        """Features times a matrix, or times its transpose: ``inner`` and ``outer`` are (first, count, stride)."""
+        """Features times a matrix, or times its transpose: ``inner`` and ``outer`` are (first, count)."""
         m: Matrix = node.data
-        inner, outer = (m.first, m.rows, m.width), (0, m.columns, 1)
+        inner, outer = (m.first, m.rows), (0, m.columns)
+        start, stride = m.offset + (m.row - m.first) * m.width + m.column, m.width
         if node.op == "linear-transposed":
-            inner, outer = outer, inner
+            inner, outer, start, stride = outer, inner, m.turned + m.column * m.height + m.row - m.first, m.height
         i, j = width(size), width(node.size)
-        row, column, x = f"r{i}" if j > 1 else f"f{i}", f"f{j}", _masked(x, size, *inner[:2])
-        where = (
-            f"shared + {m.offset + (m.row - m.first) * m.width + m.column} + {row} * {inner[2]} + {column} * {outer[2]}"
-        )
-        weights = f"tl.load({where}, {_inside(row, *inner[:2])} & {_inside(column, *outer[:2])}, 0.0)"
+        row, column, x = f"r{i}" if j > 1 else f"f{i}", f"f{j}", _masked(x, size, *inner)
+        inside = f"{_inside(row, *inner)} & {_inside(column, *outer)}"
+        weights = f"tl.load(shared + {start} + {row} * {stride} + {column}, {inside}, 0.0)"
         if i == 1:
             return f"({x} * {weights})"
         if j == 1:

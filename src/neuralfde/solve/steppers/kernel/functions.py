@@ -20,6 +20,16 @@ def tanh(x):
     return tl.where(near, x + ratio, ratio)
 
 
+#: Whether Triton interprets these functions, on a CPU.
+INTERPRETED = not isinstance(tanh, triton.JITFunction)
+
+
+def unchecked():
+    """Options for reading a source: Triton checks every sum of integers, by many operations that it drops again unless
+    it debugs (a fifth of the time in which it reads a kernel)."""
+    return {} if INTERPRETED else {"sanitize_overflow": triton.knobs.runtime.debug}
+
+
 @triton.jit
 def rounded(x):
     """To the eleven digits of TF32, nearest."""

@@ -20,13 +20,10 @@ from .record import Refused
 def why_not_here(like: Tensor) -> str | None:
     """Why no kernel can run for rows like this; None where one can."""
     try:
-        import triton
-
-        from . import functions
+        from .functions import INTERPRETED
     except ImportError:
         return "Triton is not installed: pip install triton"
-    interpreted = not isinstance(functions.tanh, triton.JITFunction)
-    if like.device.type != "cuda" and not interpreted:
+    if like.device.type != "cuda" and not INTERPRETED:
         return (
             f"the state is on {like.device}: kernels need a CUDA device, or Triton's interpreter (TRITON_INTERPRET=1)"
         )
@@ -73,10 +70,13 @@ class Launcher:
     ) -> None:
         """Run a kernel over the steps of a block, or only compile it; raises where the device has no room for it."""
         modes = _room(len(task.inner.losses)) if isinstance(task.inner, Modes) else 0
+        key = (name, modes, weigh)
+        if dry and key in self.prepared.fitting:
+            return
         options = {**self.prepared.fixed(task.sums, name, modes), "WEIGH": weigh}
         tiles = -(-self.samples // options["BM"])
         grid = (tiles, max(1, min(task.block.count, KERNEL_REPLAYS // tiles))) if name == "replay" else (tiles,)
-        kernel, key = self.prepared.functions(modes)[name], (name, modes, weigh)
+        kernel = self.prepared.functions(modes)[name]
         with torch.cuda.device_of(task.sums):
             if key not in self.prepared.fitting and task.sums.is_cuda:
                 _check_room(kernel.warmup(*tensors, *common, grid=grid, **options), task.sums.device)
@@ -186,7 +186,8 @@ def _pull_modes(modes: Modes, weighed: Weighed, mu: Tensor, slopes: Tensor) -> N
     count, sums, groups, width = mu.shape
     lags, terms, row = modes.lags.shape[-1] - 1, len(modes.losses), groups * width
     dtype = tl.float32 if mu.dtype == torch.float32 else tl.float64
-    options = {"DT": dtype, "R": lags, "BLOCK": KERNEL_PAIRS, "num_warps": 1}
+    compiled = {"num_warps": 1, "enable_fp_fusion": True, **functions.unchecked()}
+    options = {"DT": dtype, "R": lags, "BLOCK": KERNEL_PAIRS, **compiled}
     tiles = -(-row // KERNEL_PAIRS)
     pieces = max(1, min(count // lags, KERNEL_REPLAYS // (tiles * sums)))
     near, far = mu.new_empty(pieces, sums, lags, groups, width), mu.new_empty(sums, terms, groups, width)

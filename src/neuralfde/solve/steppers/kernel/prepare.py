@@ -20,6 +20,7 @@ from ....base.policy import (
     KERNEL_TILE_WARPS,
     KERNEL_WARPS,
 )
+from ....base.structure import tensors_in
 from ....base.torch_private import multiprocessors_of
 from ....history import Exponentials, reduced
 from ...plan import Plan
@@ -66,29 +67,40 @@ class Prepared:
         return self.variants[modes]
 
     def fixed(self, like: Tensor, name: str, modes: int) -> dict[str, Any]:
-        """What a kernel is compiled for. Products are those of float32; only what is left of the backward pass step by
-        step would spill registers then, and has a split."""
+        """What a kernel is compiled for. Products are those of float32: of few samples in any case, which tensor cores
+        would not make sooner; of many, what is left of the backward pass step by step would spill registers then, and
+        has a split."""
         import triton.language as tl
 
-        single, tiles = like.dtype == torch.float32, self.low.builder.chunk > 1
+        from .functions import unchecked
+
+        single, tiles, alone = like.dtype == torch.float32, self.low.builder.chunk > 1, self._alone(like)
         precise = "split" if name == "backward" else "ieee"
         return {
-            "BM": KERNEL_TILE_SAMPLES if tiles else KERNEL_SAMPLES,
+            "BM": KERNEL_TILE_SAMPLES[0 if alone and name != "replay" else 1] if tiles else KERNEL_SAMPLES,
             "J": KERNEL_ROWS,
             "FEATURES": self.places.shape[1],
             "DT": tl.float32 if single else tl.float64,
-            "PR": ("tf32" if reduced(like) else precise) if single else "ieee",
+            "PR": ("tf32" if reduced(like) else precise) if single and not alone else "ieee",
             "num_warps": self._warps(name, modes, like) if tiles else KERNEL_WARPS,
             "num_stages": 1,
             "enable_fp_fusion": True,
+            **unchecked(),
         }
 
+    def _alone(self, like: Tensor) -> bool:
+        """Whether every program has a multiprocessor of its own if it takes few samples."""
+        return self.low.builder.samples <= KERNEL_TILE_SAMPLES[0] * multiprocessors_of(like.device)
+
     def _warps(self, name: str, modes: int, like: Tensor) -> int:
-        """Few where programs have to share multiprocessors, and do if registers suffice."""
-        held = self.kernels.held(modes) * KERNEL_TILE_SAMPLES * like.element_size()
-        crowded = self.low.builder.samples > KERNEL_TILE_SAMPLES * multiprocessors_of(like.device)
-        few = name == "replay" or (name == "forward" and crowded and modes > 0 and held <= KERNEL_TILE_HELD)
-        return KERNEL_TILE_WARPS[0] if few else KERNEL_TILE_WARPS[1]
+        """Few of few samples in single precision, and where programs have to share multiprocessors, and do if
+        registers suffice."""
+        many = KERNEL_TILE_SAMPLES[1]
+        held = self.kernels.held(modes) * many * like.element_size()
+        crowded = self.low.builder.samples > many * multiprocessors_of(like.device)
+        shares = name == "forward" and crowded and modes > 0 and held <= KERNEL_TILE_HELD
+        small = self._alone(like) and like.dtype == torch.float32
+        return KERNEL_TILE_WARPS[0 if name == "replay" or shares or small else 1]
 
     def gathered(self, constants: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
         """What all samples share, (numbers,), and what each has for itself, (numbers, samples); differentiable."""
@@ -105,7 +117,7 @@ def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor
     if isinstance(found, str):
         raise Refused(found)
     if found is None:
-        return _traced(plan, like)
+        return _traced(plan, like)[:3]
     calls, constants = found.again(taken_by(plan))
     return found.prepared, Constants(calls, _trained(plan)), constants
 
@@ -113,18 +125,18 @@ def prepared(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor
 def _recipe(plan: Plan, like: Tensor) -> Recipe | str | None:
     """See :func:`~.recipes.written`, or why there are no kernels."""
     try:
-        found, constants, values = _traced(plan, like)
+        found, constants, values, fixed = _traced(plan, like)
     except Refused as reason:
         return str(reason)
-    return written(found, constants.calls, values, taken_by(plan))
+    return written(found, constants.calls, values, taken_by(plan), fixed)
 
 
 def _trained(plan: Plan) -> list[Tensor]:
     return [x for x in plan.leaves if x.requires_grad]
 
 
-def _traced(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor]]:
-    """The same from a step that is watched."""
+def _traced(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor], list[Tensor]]:
+    """The same from a step that is watched, and the constants that are part of the program by their values."""
     step = recorded(plan, like)
     constants = Constants(step.record.constant, _trained(plan))
     does, seen = step.described()
@@ -134,7 +146,10 @@ def _traced(plan: Plan, like: Tensor) -> tuple[Prepared, Constants, list[Tensor]
     found = _PREPARED.get(key, lambda: _made(plan, like, step, constants, seen))
     if isinstance(found, str):
         raise Refused(found)
-    return found, constants, [seen[k] for k in found.sources]
+    made = {id(x) for call in step.record.live for x in tensors_in(call.out)}
+    masks = {k for k in found.sources if seen[k].dtype == torch.bool}  # which kernels read as numbers
+    whole = (k for k, x in enumerate(seen) if not x.is_floating_point() and id(x) not in made)
+    return found, constants, [seen[k] for k in found.sources], [seen[k] for k in whole if k not in masks]
 
 
 def _near(plan: Plan) -> int:

@@ -26,11 +26,14 @@ class Node(NamedTuple):
 class Matrix(NamedTuple):
     """A part of a matrix of constants with ``width`` columns: ``rows`` from ``row`` on, ``columns`` from ``column`` on.
 
-    Its rows meet the features of a node from ``first`` on.
+    Its rows meet the features of a node from ``first`` on. The matrix begins at ``offset`` among the constants, and its
+    transpose, with ``height`` columns, at ``turned``: what is read across is slow on its way through shared memory.
     """
 
     offset: int
     width: int
+    turned: int
+    height: int
     row: int
     column: int
     columns: int

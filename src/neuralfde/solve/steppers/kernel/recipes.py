@@ -79,10 +79,17 @@ def key_of(plan: Plan, like: Tensor) -> Hashable | None:
 
 
 def written(
-    prepared: Any, calls: Sequence[Call], constants: Sequence[Tensor], taken: Sequence[Tensor]
+    prepared: Any, calls: Sequence[Call], constants: Sequence[Tensor], taken: Sequence[Tensor], fixed: Sequence[Tensor]
 ) -> Recipe | None:
-    """The recipe of these constants; None where one is made of a tensor that is made anew in every call."""
+    """The recipe of these constants; None where one is made of a tensor that is made anew in every call, or where one
+    of those that are ``fixed`` in the program (indices) is made of tensors whose values may change."""
     places = {id(x): Place(-1, k) for k, x in enumerate(taken)}
+    changing = set(places)
+    for call in calls:
+        if any(id(x) in changing for x in tensors_in((call.args, call.kwargs))):
+            changing.update(id(x) for x in tensors_in(call.out))
+    if any(id(x) in changing for x in fixed):
+        return None
     lines = []
     try:
         for number, call in enumerate(calls):

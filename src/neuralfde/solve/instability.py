@@ -1,4 +1,4 @@
-"""Errors for a result that is not finite: at which step it began, and what to do about it."""
+"""Results that are not finite, or that have grown because the steps are unstable: what is said, and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..base.structure import all_finite
 from ..base.torch_private import value_of
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, warn_of_result
 from ..schemes import Jacobian
 from .loop import forward
 from .plan import Coefficients, Plan, Run
@@ -26,23 +26,36 @@ def explained(plan: Plan, run: Run, c: Coefficients, z0: Tensor) -> NonFiniteErr
     return NonFiniteError("the result contains NaN or infinity between grid points; reduce the step.")
 
 
+def warn_if_unstable(plan: Plan, growth: float, start: Tensor) -> None:
+    """Warn that a result is wrong if it has grown so many times and its explicit steps are too long at the start."""
+    if plan.scheme.implicit or plan.field.impure is not None:
+        return
+    found = _unstable(plan, start)
+    if found is not None:
+        warn_of_result(f"states have grown {growth:.1e} times. {found}")
+
+
 def _remedy(plan: Plan, start: Tensor) -> str:
-    """Advice for a state that is not finite; if the step was unstable, it names one that is stable."""
+    """Advice for a state that is not finite."""
+    return _unstable(plan, start) or (
+        "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
+        "or check func there; a solution that blows up in finite time has no values beyond."
+    )
+
+
+def _unstable(plan: Plan, start: Tensor) -> str | None:
+    """If explicit steps are too long for the Jacobian at the start: that they are, and which are not."""
     rate, order = 0.0, 1.0 if plan.order is None else float(value_of(plan.order).min())
     if plan.order is not None and not plan.scheme.implicit:
         with contextlib.suppress(RuntimeError):
             explicit = plan.scheme.explicit_part(partial(plan.field, 0))
             rate = Jacobian(explicit, start.detach().view(plan.field.shape)).rate()
-    # for a decay of rate λ, explicit schemes are stable while λ h^β is below about 2^β
-    load, most = rate * plan.step**order, 2.0**order
-    if math.isfinite(load) and load > most:
-        return (
-            f"The step is unstable: |J| h^β is {load:.2g} at the start, the limit is about {most:.2g}. Use an "
-            f"implicit method ('trapezoid', 'gl', 'l1'), or step={1.2 * rate ** (-1 / order):.2g} or less."
-        )
+    load, most = rate * plan.step**order, plan.scheme.reach * 2.0**order
+    if not (math.isfinite(load) and load > most):
+        return None
     return (
-        "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
-        "or check func there; a solution that blows up in finite time has no values beyond."
+        f"The step is unstable: |J| h^β is {load:.2g} at the start, the limit is about {most:.2g}. Use an "
+        f"implicit method ('trapezoid', 'gl', 'l1'), or step={(0.8 * most / rate) ** (1 / order):.1g} or less."
     )
 
 
