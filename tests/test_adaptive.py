@@ -5,6 +5,7 @@ import torch
 
 import neuralfde as nf
 from neuralfde.problems import problem
+from neuralfde.schemes.iteration import Iteration
 from neuralfde.special import mittag_leffler
 from tests.stubs import F64, Net, relative
 
@@ -219,6 +220,25 @@ def test_states_between_steps_meet_the_tolerance_where_the_equation_is_stiff(rat
 def test_output_times_cost_no_steps_where_the_equation_is_not_stiff():
     few, many = (nf.solve(decay, ONE, torch.linspace(0, 1, n, dtype=F64), 0.6, rtol=1e-4).stats for n in (2, 1001))
     assert many.steps < 1.5 * few.steps
+
+
+def test_a_stage_of_the_march_takes_two_updates_if_the_equation_is_linear(monkeypatch):
+    """The Jacobian is exact then: one update finds the state, and the next one shows it."""
+    seen = {"iterate": 0, "solved": 0}
+
+    def counted(name):
+        own = getattr(Iteration, name)
+
+        def call(*given, **options):
+            seen[name] += 1
+            return own(*given, **options)
+
+        monkeypatch.setattr(Iteration, name, call)
+
+    counted("iterate"), counted("solved")
+    nf.fdeint(lambda t, z: -100 * z, torch.ones(3, dtype=F64), 1.0, 0.6)
+    assert seen["iterate"] > 20
+    assert seen["solved"] <= 2 * seen["iterate"]
 
 
 def test_a_tolerance_that_larger_ones_foresee_is_refused_by_its_own_name():

@@ -17,7 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch
 from torch._compile import _disable_dynamo
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_pop_interpreter_stack
+from torch._functorch.pyfunctorch import (
+    temporarily_clear_interpreter_stack,
+    temporarily_pop_interpreter_stack,
+    temporarily_restore_interpreter_stack,
+)
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import _engine_run_backward
@@ -63,6 +67,7 @@ __all__ = [
     "unpack_dual",
     "unwatched",
     "value_of",
+    "values_alone",
     "vectorised",
     "version_of",
     "versions_of",
@@ -278,6 +283,20 @@ def transform_level() -> int:
 
 #: Context: within, no transform of ``torch.func`` is active, as it is where a custom Function runs in the end.
 outside_of_transforms = temporarily_clear_interpreter_stack
+
+
+@contextlib.contextmanager
+def values_alone() -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
+    """Context without transforms of ``torch.func`` and without forward mode; yields one in which both are as before."""
+
+    @contextlib.contextmanager
+    def as_before() -> Iterator[None]:
+        with temporarily_restore_interpreter_stack(stack), forward_mode(enabled):
+            yield
+
+    enabled = torch._C._is_fwd_grad_enabled()
+    with temporarily_clear_interpreter_stack() as stack, forward_mode(False):
+        yield as_before
 
 
 def derivatives_are_watched() -> bool:

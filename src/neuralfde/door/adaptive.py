@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +15,14 @@ from torch import Tensor
 from ..base.grid import Grid, read_times
 from ..base.structure import Structure, all_finite, structure_of
 from ..base.times import times_of_series
-from ..base.torch_private import derivatives_are_watched, is_mapped, layers, value_of, without_tangent
+from ..base.torch_private import (
+    derivatives_are_watched,
+    is_mapped,
+    layers,
+    value_of,
+    values_alone,
+    without_tangent,
+)
 from ..errors import InputError, UnsupportedError
 from ..orders import read_order
 from ..orders.caputo import check_order
@@ -22,7 +30,7 @@ from ..rhs.field import Field
 from ..rhs.first import first_evaluation
 from ..schemes import IMEX, Trapezoid
 from ..solve.delays import lags_of
-from ..time import Jumps, read_jumps
+from ..time import read_jumps
 from ..time.controller import Tolerance
 from ..time.search import Equation, Found, find_mesh, refuse_hopeless
 from .lags import delays_of
@@ -69,7 +77,7 @@ def adapted(
 
     ``more``: the solve is to be resumed or to estimate errors, which is refused here.
     """
-    scheme, operator = read_scheme(given.method, given.solver, "trapezoid"), read_order(order)
+    scheme, operator, outside = read_scheme(given.method, given.solver, "trapezoid"), read_order(order), _Outside()
     structure, known = read_numbers(structure_of(z0), operator, given.horizon)
     # IMEX uses a mesh found with the trapezoid rule, and its error is measured against that solution
     marching = Trapezoid() if isinstance(scheme, IMEX) else scheme
@@ -81,7 +89,9 @@ def adapted(
     jumps = None
     if given.jumps is not None:
         refuse_jumps(scheme, operator)
-        jumps = _bare_jumps(read_jumps(given.jumps, structure, t))
+        jumps = read_jumps(given.jumps, structure, t)
+        values = jumps.values
+        jumps = jumps._replace(values=_bare(values) if isinstance(values, Tensor) else partial(outside.call, values))
     window = None
     if given.past is not None:
         refuse_past(operator, known, given.velocity is not None)
@@ -106,23 +116,28 @@ def adapted(
     if field.noise.active:
         raise InputError("func draws random numbers, which a tolerance would mistake for errors: pass step= or steps=.")
 
+    def at(time: float, z: Tensor) -> Tensor:
+        here = args if marched is None else (marched.lagged(time), *args[1:])
+        return field.when(row0.new_tensor(times[0] + time), z, here)
+
     def slope(time: float, z: Tensor) -> Tensor:
         calls[0] += 1
-        here = args if marched is None else (marched.lagged(time), *args[1:])
-        return _bare(field.when(row0.new_tensor(times[0] + time), z, here))
+        return outside.call(at, time, z)
 
     def ended(time: float, row: Tensor) -> bool:
         if marched is not None:
             marched.accept(time, row)
-        return until is not None and until(times[0] + time, structure.unpack(row))
+        with outside.inside():
+            return until is not None and until(times[0] + time, structure.unpack(row))
 
     calls, horizon = [1], _bare(known.get("horizon", torch.ones_like(beta)))
     before = None if window is None else partial(window.at, beta)
     equation = Equation(slope, field.shape, beta, horizon**beta, row0, before)
     march = partial(find_mesh, equation, marching, times[-1] - times[0], jumps=jumps, outputs=_outputs(t, times))
-    if marched is None and until is None:
-        refuse_hopeless(march, tolerance)
-    found = march(tolerance, until=ended, lag=math.inf if marched is None else marched.shortest)
+    with outside:
+        if marched is None and until is None:
+            refuse_hopeless(march, tolerance)
+        found = march(tolerance, until=ended, lag=math.inf if marched is None else marched.shortest)
     mesh = Grid.through(times[0], found.times)
     steps = given._replace(grid=mesh, method=scheme, solver=None, rtol=None, atol=None)
     return steps, Adapted(found, calls[0], tolerance, gain)
@@ -135,22 +150,23 @@ def _outputs(t: Any, times: list[float]) -> list[float]:
     return [x - times[0] for x in times[1:-1]]
 
 
-def _bare(x: Tensor) -> Tensor:
-    """The values of a tensor, which is all that a march needs, without what transforms and forward mode know of it."""
-    if not derivatives_are_watched():
-        return x.detach()
+def _values(x: Tensor) -> Tensor:
+    """The values of a tensor without what transforms and forward mode know of it; autograd's graph stays."""
     if any(is_mapped(layer) for layer in layers(x)):
         raise UnsupportedError(
             "steps to a tolerance depend on values, which are not available under vmap. Pass steps=, or grid= with the "
             "grid of an earlier solution; a batch axis of z0 needs no vmap."
         )
-    return without_tangent(value_of(x))[0]
+    *_, innermost = layers(x)
+    return without_tangent(innermost)[0]
 
 
-def _bare_jumps(jumps: Jumps) -> Jumps:
-    values = jumps.values
-    bare = _bare(values) if isinstance(values, Tensor) else lambda row: _bare(values(row))
-    return jumps._replace(values=bare)
+def _bare(x: Tensor) -> Tensor:
+    """The values of a tensor, which is all that a march needs."""
+    if not derivatives_are_watched():
+        return x.detach()
+    with values_alone():
+        return _values(x).detach()
 
 
 def _refuse(given: Options, more: bool, against: str | None) -> None:
@@ -167,6 +183,32 @@ def _refuse(given: Options, more: bool, against: str | None) -> None:
         )
     if given.lags is not None and given.horizon is not None:
         raise InputError("lags= allow no horizon=: leave one of them out, or write the factor into func and the lags.")
+
+
+class _Outside:
+    """Context of a march, which needs values alone: outside of transforms and forward mode, if any are active.
+
+    Attributes:
+        inside: context in which they are active again, for functions of the caller.
+    """
+
+    inside: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def __init__(self) -> None:
+        self._watched, self._context = derivatives_are_watched(), ExitStack()
+
+    def __enter__(self) -> None:
+        if self._watched:
+            self.inside = self._context.enter_context(values_alone())
+
+    def __exit__(self, *error: object) -> None:
+        self._context.close()
+
+    def call(self, function: Callable[..., Tensor], *given: Any) -> Tensor:
+        """The values that a function of the caller returns, with the graph from which a stage gets the Jacobian."""
+        with self.inside():
+            found = function(*given)
+        return _values(found) if self._watched else found
 
 
 class _Marched:
