@@ -665,3 +665,10 @@ def test_hooks_on_gradients_act_in_every_step(func):
         weights = reach - torch.cat([reach[1:], torch.zeros(1, dtype=F64)])
         state = z + sum(w * v for w, v in zip(weights, slopes, strict=True))
     assert relative(gradient, torch.autograd.grad(state.sum(), z)[0]) < 1e-12
+
+
+def test_an_attribute_is_not_a_global_variable_of_the_same_name():
+    def func(t, z):
+        return z.TOTAL + sum(TABLE[key] for key in [*TABLE])
+
+    assert dict(held_by(func)).keys() & {"TOTAL", "TABLE", "sum"} == {"TABLE"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dis
 import functools
 import types
 import weakref
@@ -336,10 +337,18 @@ def global_names(function: types.FunctionType) -> Iterator[str]:
     """The global variables that a function mentions."""
     if _is_torch(function):
         return  # globals of PyTorch's own functions are not state of the caller
-    for key in _names(function.__code__):
+    for key in _globals_of(function.__code__):
         value = function.__globals__.get(key, function)
         if value is not function and not isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
             yield key
+
+
+@functools.lru_cache(256)
+def _globals_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names that a function, its comprehensions and its lambdas look up as global variables, each once."""
+    own = [x.argval for x in dis.get_instructions(code) if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"]
+    inner = [name for x in code.co_consts if isinstance(x, types.CodeType) for name in _globals_of(x)]
+    return tuple(dict.fromkeys([*own, *inner]))
 
 
 def _functions(parts: Iterable[Any]) -> Iterator[types.FunctionType]:
