@@ -223,7 +223,7 @@ def test_output_times_cost_no_steps_where_the_equation_is_not_stiff():
 
 
 def test_a_stage_of_the_march_takes_two_updates_if_the_equation_is_linear(monkeypatch):
-    """The Jacobian is exact then: one update finds the state, and the next one shows it."""
+    """The Jacobian is exact then: one update finds the state, the next one shows it, and once the Jacobian is tried."""
     seen = {"iterate": 0, "solved": 0}
 
     def counted(name):
@@ -238,7 +238,7 @@ def test_a_stage_of_the_march_takes_two_updates_if_the_equation_is_linear(monkey
     counted("iterate"), counted("solved")
     nf.fdeint(lambda t, z: -100 * z, torch.ones(3, dtype=F64), 1.0, 0.6)
     assert seen["iterate"] > 20
-    assert seen["solved"] <= 2 * seen["iterate"]
+    assert seen["solved"] <= 2 * seen["iterate"] + 1
 
 
 def test_a_tolerance_that_larger_ones_foresee_is_refused_by_its_own_name():

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ..base.policy import NORM_NUMBERS, STAGE_NEAR, STAGE_PLAIN, STAGE_SHORTER, STAGE_STALE
 from ..errors import ConvergenceError
-from .jacobian import Jacobian
+from .jacobian import Jacobian, irregular
 from .krylov import Plain
 from .linear import Factor, Linear
-from .stage_solvers import Stages, StageSolver, roughness, rounded
+from .stage_solvers import Stages, StageSolver, roughness, rounded, rounding_of
 
 #: From x to its residual and, in the forward pass, its slope.
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -100,6 +100,7 @@ class Iteration(Stages):
             if self.factor is None or not (fresh or (self.factor.reusable and self._serves(w0))):
                 self.renew(jacobian(x), w0)
                 fresh = own = True
+            assert self.factor is not None
             plain = self.factor is self.plain
             left -= self.solver.max_iter / STAGE_PLAIN if plain else 1
             stale = tol ** (1 / STAGE_PLAIN) if plain else STAGE_STALE
@@ -112,15 +113,22 @@ class Iteration(Stages):
                 continue
             if past:
                 size, rate = self.sizes(new.x), now / past[-1].clamp(min=torch.finfo(x.dtype).tiny)
-                pace = self._pace(rate, last if len(past) > 1 else None, transposed and own)
+                last = last if len(past) > 1 else None
+                pace = rate if last is None else rate.maximum(last)
+                if last is None and self.factor.reusable and not (transposed and own):
+                    if self.factor.rate is None and bool((now * rate <= tol * size).any()):
+                        self.factor.rate = self._tried(residual, x, at[0], known, transposed)
+                    pace = pace if self.factor.rate is None else pace.maximum(self.factor.rate)
                 # Python's numbers are faster than tensors of one element
                 alone = seen.found is None and len(now) == 1
                 if alone and now.item() * pace.item() <= tol * size.item() < math.inf:
+                    self.factor.rate = self.factor.rate if last is None else pace
                     return new
                 size = size.maximum(self.sizes(known))
                 finite = size < math.inf
                 exact = finite & (now * pace <= tol * size)
                 if seen.found is None and bool(exact.all()):
+                    self.factor.rate = self.factor.rate if last is None else pace
                     return new
                 done = exact | (finite & (now <= torch.finfo(x.dtype).eps * size))
                 near = ~done & (rate > stale) & (now < STAGE_NEAR * size)
@@ -159,17 +167,15 @@ class Iteration(Stages):
             return new._replace(failed=torch.ones_like(x, dtype=torch.bool))
         return new.where(seen.ahead, seen.found)._replace(failed=spread(seen.ahead, x))
 
-    def _pace(self, rate: Tensor, last: Tensor | None, certain: bool) -> Tensor:
-        """By which factor the next update shrinks at least, after these ratios of updates.
+    def _tried(self, residual: Residual, x: Tensor, r: Tensor, known: Tensor, transposed: bool) -> Tensor:
+        """By which factor an update by the factor in use shrinks an irregular error of ``x``.
 
-        One ratio says little: the first update may lie where the factor is exact by chance. Then what an earlier stage
-        has shown counts too, unless the factor is ``certain`` to be exact, or new for each update.
+        The ratio of the first two updates alone says little: the first may lie where the factor is exact by chance.
         """
-        assert self.factor is not None
-        if last is not None:
-            self.factor.rate = rate.maximum(last)
-            return self.factor.rate
-        return rate if certain or not self.factor.reusable else rate.clamp(min=self.factor.rate)  # type: ignore[arg-type]
+        d = rounding_of(irregular(x)) / math.sqrt(torch.finfo(x.dtype).eps)
+        d = d * spread(self.sizes(x).maximum(self.sizes(known)), x)
+        left = d + self.solved(residual(x + d)[0] - r, transposed)
+        return self.sizes(left) / self.sizes(d).clamp(min=torch.finfo(x.dtype).tiny)
 
     def _noise(self, residual: Residual, x: Tensor, r: Tensor, transposed: bool, bend: bool) -> Tensor:
         """The size of rounding errors in the update of each sample; the residual of an adjoint is linear."""
@@ -208,7 +214,7 @@ class Iteration(Stages):
         if self.coupled:
             jacobian.parts = 1
             if self.plain is not None:
-                self.plain.samples, self.plain.rate = 1, 1.0
+                self.plain.samples, self.plain.rate = 1, None
         elif self.factor is not None and not self.factor.reusable and not jacobian.seems_to_mix(self.factor.samples):
             jacobian.parts = self.factor.samples
         found = self.linear.factor(jacobian, w0) or self.asked.factor(jacobian, w0)

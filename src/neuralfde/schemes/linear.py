@@ -31,7 +31,7 @@ class Factor(ABC):
         by: the ``Linear`` that created it, if that was chosen automatically.
         reached: the relative residual of the last system.
         singular: some matrix has no inverse.
-        rate: by which factor the updates of each sample shrank where a stage showed it; 1 before.
+        rate: by which factor the updates of each sample shrink, as far as stages have shown it; None before.
     """
 
     samples: int = 1
@@ -40,7 +40,7 @@ class Factor(ABC):
     by: Linear | None = None
     reached: float = 0.0
     singular: bool = False
-    rate: Tensor | float = 1.0
+    rate: Tensor | None = None
 
     def least_eigenvalue(self) -> float:
         """The smallest real part of the eigenvalues of M, if it is known; otherwise infinity."""
