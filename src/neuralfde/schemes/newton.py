@@ -194,9 +194,10 @@ class NewtonStages(Iteration):
             if bool((rested | lost).all()):
                 break
         at_rest = self._stage(f, c, w0, z, (r, v))
+        lost = lost if at_rest[2] is None else lost | at_rest[2]
         d = at_rest[0] - start
         doubtful = (~rested | spread(self.steep(d, d - begun, 1.0), z)) & ~lost  # still under way, or on the other side
-        if bool(doubtful.any()) and self._least_eigenvalue(Jacobian(f, at_rest[0]), w0) < 0:
+        # an estimate of the eigenvalue would not do: it may be below 0 where M is not normal
+        if bool(doubtful.any()) and self.renew(Jacobian(f, at_rest[0]), w0).least_eigenvalue() < 0:
             lost = lost | doubtful  # no point of rest
-        lost = spread(sizes(lost.to(z.dtype)) > 0, z)
-        return at_rest[0], at_rest[1], lost if at_rest[2] is None else lost | at_rest[2]
+        return at_rest[0], at_rest[1], spread(sizes(lost.to(z.dtype)) > 0, z)
