@@ -166,9 +166,10 @@ def fdeint(
         grading: r in ``t_k = T (k/N)^r``, which concentrates points at the start, where solutions behave like ``t^β``.
             Needs ``steps=``.
         stepper: how steps are taken: ``'auto'`` (default), ``'single'`` (one after the other), ``'picard'`` (many steps
-            of a small state at once, ``func`` vectorised over time), ``'cuda-graph'`` (blocks of steps replayed on a
-            GPU), ``'kernel'`` (blocks of steps in one Triton kernel compiled from ``func``, on a GPU), or an object.
-            The results are the same; ``solve(...).stats`` says which ran and why. All but ``'single'`` require that
+            of a small state at once, ``func`` vectorised over time), ``'recorded'`` (one after the other, by the
+            recorded operations of ``func``, on a CPU), ``'cuda-graph'`` (blocks of steps replayed on a GPU),
+            ``'kernel'`` (blocks of steps in one Triton kernel compiled from ``func``, on a GPU), or an object. The
+            results are the same; ``solve(...).stats`` says which ran and why. All but ``'single'`` require that
             ``func`` is a pure function.
         grid: increasing times at which the steps end, in place of ``step``: a graded or logarithmic mesh, or the
             ``grid`` of an earlier solution. It begins and ends with the times of ``t``. Methods: ``'predictor'``,

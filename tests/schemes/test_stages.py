@@ -273,6 +273,15 @@ def test_a_step_that_is_too_long_for_the_growth_of_func_is_told_of(method, state
     fdeint(growing(30.0), z0, 0.5 / steps, 0.6, steps=1, method=method, solver=solver)
 
 
+@pytest.mark.parametrize("rate", [30.0, 1e4])
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_the_solution_on_the_other_side_does_not_continue_the_state(method, rate):
+    """Slightly too long a step, from which the flow takes long to get away, and one with a solution close to 0."""
+    with pytest.warns(AccuracyWarning, match="no solution of the implicit stage continues the state"):
+        out = solve(lambda t, z: rate * z, torch.ones(1, dtype=F64), 1.0, 0.8, steps=10, method=method)
+    assert "in 10 steps no solution continues the state" in out.stats.why
+
+
 @pytest.mark.parametrize("start", [0.01, 0.5])
 @pytest.mark.parametrize("method", IMPLICIT)
 def test_long_steps_to_a_rest_point_are_not_told_of(method, start):

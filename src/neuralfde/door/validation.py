@@ -148,7 +148,7 @@ def read(structure: Structure, t: float | Tensor, order: Any, given: Options, tr
         against = "times of jumps, or lags, that require grad need all weights"
     past, kept = read_history(given.history), named("storage", given.storage, STORAGES, Storage)
     if past is None and kept == _DEVICE and toeplitz and is_small(structure, size.steps):
-        past, why = Full(), f"exact sums: {size.steps * structure.numel} numbers are a small past; storage as given"
+        past, why = Full(), f"exact sums of a small past, {size.steps * structure.numel} numbers; storage as given"
     else:
         fades = against is None and given.lags is None
         past, kept, why = decided(past, kept, size, structure.device, isinstance(how, Direct), toeplitz, fades)

@@ -1,4 +1,4 @@
-"""The whole past, exactly: the history ``full``, and the memory by blocks behind ``full``, ``fft`` and ``window``.
+"""The whole past, exactly: the history ``full``, and the memory by blocks behind ``full``, ``fft`` and windows.
 
 When a block of steps begins, one matrix product sums the contributions of all earlier rows. Fed from the last step to
 the first, the same object applies the transposed matrix: reversing time transposes a Toeplitz matrix.

@@ -4,9 +4,9 @@ Operations are seen below autograd and below all transforms: a mapped network is
 complex equation what it does to its state. Their results stay where they are, so that views of them stay right and are
 not made again, and what depends on nothing that is given is a constant.
 
-That is the same function only if it would do the same to any other numbers. So all operations are of a few known kinds:
-results of one shape, no random numbers, nothing written to what is not made here, and none that tells Python what is in
-a tensor.
+The operations are those of the function only if it would do the same with any other numbers. So all of them must be of
+known kinds: results of fixed shape, no random numbers, nothing written to tensors from elsewhere, and no value of a
+tensor that reaches Python.
 """
 
 from __future__ import annotations

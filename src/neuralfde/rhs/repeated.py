@@ -1,8 +1,8 @@
 """Steps as operations that are repeated, in place of calling ``func`` in each of them.
 
 In the first step of a pass every operation is recorded; for a training, also what autograd does backward. The second
-step is taken in both ways and has to agree to the last bit; else, and wherever an operation cannot be repeated,
-``func`` is called as ever.
+step is taken in both ways, and the states must agree to the last bit. Otherwise, and if an operation cannot be
+repeated, every step calls ``func``.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Scheme(ABC):
         sums: the number of history sums of a step.
         uses_next_slope: continuous output between grid points needs the slope at the right-hand point.
         dense_meets_nodes: continuous output passes through the states at the grid points.
-        dense_is_limited: continuous output that meets the nodes is held to what their states bear out, since errors of
-            slopes, which nothing damps in a stiff equation, would enter it.
+        dense_is_limited: continuous output that meets the nodes stays within a distance of the straight line between
+            them that their states determine: in a stiff equation errors of slopes would take it far off.
         slopes_are_at_states: the slope of a step is ``func`` at its state, so that a solve can be continued.
         max_order: the largest order it can be used for.
         min_order: the smallest one for which its weights are accurate.

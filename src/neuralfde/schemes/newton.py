@@ -174,8 +174,8 @@ class NewtonStages(Iteration):
         It takes implicit steps of length 1/shift, with a shift for each sample: long steps once no direction grows.
         """
         sizes = self.sizes
-        shift, r = torch.ones_like(z), torch.addcmul(c, w0, v).sub_(z)
-        far = spread(1e3 * (sizes(z) + sizes(c) + sizes(r)), z)
+        shift, start, r = torch.ones_like(z), z, torch.addcmul(c, w0, v).sub_(z)
+        begun, far = r, spread(1e3 * (sizes(z) + sizes(c) + sizes(r)), z)
         for _ in range(2 * self.solver.max_iter):
             self.renew(Jacobian(f, z), w0 / (1 + shift))
             d = self.solved(r / (1 + shift))
@@ -194,5 +194,10 @@ class NewtonStages(Iteration):
             if bool((rested | lost).all()):
                 break
         at_rest = self._stage(f, c, w0, z, (r, v))
-        lost = spread(sizes(lost.to(z.dtype)) > 0, z)
-        return at_rest[0], at_rest[1], lost if at_rest[2] is None else lost | at_rest[2]
+        lost = lost if at_rest[2] is None else lost | at_rest[2]
+        d = at_rest[0] - start
+        doubtful = (~rested | spread(self.steep(d, d - begun, 1.0), z)) & ~lost  # still under way, or on the other side
+        # an estimate of the eigenvalue would not do: it may be below 0 where M is not normal
+        if bool(doubtful.any()) and self.renew(Jacobian(f, at_rest[0]), w0).least_eigenvalue() < 0:
+            lost = lost | doubtful  # no point of rest
+        return at_rest[0], at_rest[1], spread(sizes(lost.to(z.dtype)) > 0, z)

@@ -1,8 +1,8 @@
 """A solve in plain operations of PyTorch, which composes with everything that they compose with.
 
 Forward mode, second derivatives and the transforms of ``torch.func`` follow each operation of every step. The numbers
-are those of the scheme, as everywhere; what is paid is memory for the graph of N steps, and a past that is summed in
-full: O(N²). Nothing is written in place, and no value decides what is done next.
+are those of the scheme; the price is memory for the graph of N steps, and a past that is summed in full, O(N²). Nothing
+is written in place, and no value decides what is done next.
 """
 
 from __future__ import annotations

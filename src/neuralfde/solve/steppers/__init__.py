@@ -89,7 +89,7 @@ def _automatic(plan: Plan, run: Run, like: Tensor, backward: bool) -> tuple[Step
     if not like.is_cuda:
         against = against or picard.refusal(plan, like)
         if against is None:
-            return picard, "a small state: a step costs little more than its calls"
+            return picard, "a small state: many steps at once are faster than one by one"
         return (Recorded() if _records(plan, like) else Single()), against
     kernel, graph = Kernel(), CudaGraph(always=False, split=None)
     if _worth_compiling(plan, like) and kernel.pays(plan, run, like):

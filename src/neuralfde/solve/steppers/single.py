@@ -57,7 +57,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Single(Stepper):
-    """One step after the other: always possible, and what every other stepper is held to.
+    """One step after the other: always possible, and the reference for every other stepper.
 
     Args:
         jacobians: blocks of a backward pass are taken at once, from the Jacobians of samples with few numbers.

@@ -1,11 +1,12 @@
 """A program as the source of Triton kernels: the steps of a block forward, and the same steps backward.
 
 A program of the grid has a tile of samples and walks through all steps of the block; what comes from outside is read
-one step ahead. Backward, products with matrices that need nothing but the rows of the forward pass do not wait for one
-another: ``replay`` does them before, in all steps at once, and keeps what the pull-back takes of them.
-Names in the source: ``s`` samples, ``f16`` features (of a row of 16), ``a0`` where chunk 0 of a state is in a row,
-``m0`` what of it there is, ``g0`` its groups, ``b`` where a sample begins among what is kept, ``k`` the step, ``n7``
-node 7, ``next_x0_0`` what the next step takes.
+one step ahead. In the backward pass, products with matrices that need only the rows of the forward pass do not wait for
+each other: ``replay`` computes them first, for all steps at once, and keeps what the pull-back needs of them.
+
+Names in the source: ``s`` the samples, ``f16`` the features of a row of 16, ``a0`` the places of chunk 0 of a state in
+its row, ``m0`` the mask of those that exist, ``g0`` their groups, ``b`` where a sample begins in what is kept, ``k``
+the step, ``n7`` node 7, ``next_x0_0`` what the next step reads.
 """
 
 from __future__ import annotations
