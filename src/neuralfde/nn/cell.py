@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..api import fdeint
-from ..base.checks import function, real, tensor, whole
+from ..base.checks import function, real, tensor, valued, whole
 from ..base.grid import request
 from ..base.structure import as_numbers, grouped, structure_of
 from ..base.torch_private import derivatives_are_watched
@@ -147,6 +147,8 @@ class FDECell(Ordered):
         """The state of the cell before the first step."""
         tensor("z0", z0, also_complex=True)
         z0 = as_numbers(z0)
+        if self.learn_order or not z0.is_meta:
+            valued("order", self._number())
         grouped(structure_of(z0.real if z0.is_complex() else z0), {"order": self._number()})  # or say what is wrong
         own = tuple(x.to(z0) for x in self._tables(self._number())) if self.learn_order else ()
         rows = (own[0] if own else self.weights).shape[-1]
