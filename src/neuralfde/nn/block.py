@@ -14,6 +14,7 @@ from ..base.checks import function
 from ..base.grid import read_times, request
 from ..base.torch_private import is_mapped, layers, pytree, value_of
 from ..door.migration import refuse
+from ..door.output import in_rows
 from ..door.validation import check_names, given_params
 from ..errors import InputError, InputTypeError
 from ..linear import LinearPart
@@ -83,6 +84,7 @@ class FDEBlock(Ordered):
             if name not in _ELSEWHERE:
                 self._own(name, value)
         self.t: float | Tensor
+        t = in_rows(t)
         if isinstance(t, Tensor):
             self.register_buffer("t", t)
         else:
