@@ -111,6 +111,12 @@ def test_what_is_no_model_is_not_loaded(tmp_path):
             SequenceModel.load(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         SequenceModel.load(tmp_path / "none.pt")
+    model = SequenceModel.of(waves(3))
+    kept = {"config": model.config, "state": model.state_dict()}
+    for other in ({"config": kept["config"] | {"new": 1}}, {"config": kept["config"] | {"latent": 4}}, {"config": 3}):
+        torch.save(kept | other, tmp_path / "later.pt")
+        with pytest.raises(InputError, match="another model than SequenceModel of this version makes"):
+            SequenceModel.load(tmp_path / "later.pt")
 
 
 def test_a_forecast_is_the_prediction_at_times_without_values():

@@ -40,6 +40,7 @@ class FDEBlock(Ordered):
             ``block(z0, t=times)``.
         step: as in ``fdeint``, like the further options (``steps``, ``method``, ``adjoint``, ``history``, …). If
             ``linear=`` is a module, every solve calls it for the linear part, and its parameters belong to the block.
+            So do parameters and modules among other options: they move and are saved with it; tensors stay as given.
 
     Shape:
         The input is a state of any structure. The output has the same structure, with a leading time axis if ``t`` is a

@@ -164,8 +164,13 @@ class SequenceModel(nn.Module):
             raise InputError(f"{path} is no file that can be read: {type(error).__name__}. Save it again.") from error
         if not isinstance(kept, dict) or kept.keys() != {"config", "state"}:
             raise InputError(f"{path} holds no SequenceModel; save one with model.save(path).")
-        model = cls(**kept["config"])
-        model.load_state_dict(kept["state"], assign=True)
+        try:
+            model = cls(**kept["config"])
+            model.load_state_dict(kept["state"], assign=True)
+        except (TypeError, RuntimeError) as error:
+            raise InputError(
+                f"{path} holds another model than SequenceModel of this version makes; save it again: {error}"
+            ) from error
         return model
 
     def _read(self, series: Any) -> Series:
