@@ -92,6 +92,11 @@ def call(func=relax, z0=Z, t=1.0, order=0.5, **options):
         ({"func": 3}, InputTypeError, ["callable"]),
         ({"args": torch.ones(2)}, InputTypeError, ["args=(value,)"]),
         ({"args": (torch.ones(2, device="meta"),)}, InputTypeError, ["meta"]),
+        ({"t": torch.ones((), device="meta")}, InputTypeError, ["t is on the device meta", "to_empty"]),
+        ({"order": torch.ones((), device="meta")}, InputTypeError, ["order is on the device meta", "load_state_dict"]),
+        ({"order": torch.tensor(0.0)}, InputError, ["order=0", "learning rate"]),
+        ({"order": torch.tensor(float("nan"))}, InputError, ["order=nan", "not finite"]),
+        ({"order": 3.0}, InputError, ["order=3", "a system of orders"]),
         ({"params": torch.ones(2)}, InputTypeError, ["params=[tensor]"]),
         ({"params": ["w"]}, InputTypeError, ["str"]),
         ({"func": lambda t, z: z[:1]}, InputError, ["(1,)", "(2,)"]),
@@ -213,6 +218,24 @@ def test_a_state_that_stops_being_finite_is_reported_with_its_step(history):
         with pytest.raises(NonFiniteError, match=r"step 6 of 10 \(t=0\.6\)"):
             fdeint(explode, z0, 1.0, 0.5, steps=10, history=history)
     assert not torch.isfinite(fdeint(explode, Z, 1.0, 0.5, steps=10, check_finite=False)).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"stepper": "single"}, {"method": "trapezoid"}], ids=str)
+def test_what_made_a_func_not_finite_is_named(options):
+    """After a training step with a loss that was NaN."""
+    block = FDEBlock(Net(2).float(), 0.5, t=1.0, steps=4, **options)
+    optimiser = torch.optim.SGD(block.parameters(), lr=0.1)
+    (block(torch.ones(3, 2)).sum() * float("nan")).backward()
+    optimiser.step()
+
+    def failing(solve):
+        with pytest.raises((NonFiniteError, ConvergenceError)) as caught:
+            solve()
+        return " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+
+    assert "The parameter 'a.weight' of func is not finite" in failing(lambda: block(torch.ones(3, 2)))
+    gap = (torch.tensor(float("nan")),)
+    assert "args= contains NaN: check the data" in failing(lambda: call(lambda t, z, u: z * u, args=gap, **options))
 
 
 def test_a_stage_that_does_not_converge_names_its_step_and_a_remedy():

@@ -93,6 +93,19 @@ def test_structures_complex_numbers_and_events():
     assert abs(float(ended.ys[-1, 0]) - 1.5) < 1e-12
 
 
+@pytest.mark.parametrize("dtype", [F64, torch.complex128])
+def test_a_given_initial_state_may_be_mapped(dtype):
+    states = torch.linspace(1, 2, 10, dtype=F64).view(5, 2).to(dtype)
+
+    def end(rows, z0):
+        return nf.fdeint(lambda t, z: -z, z0, 1.0, 0.5, steps=10, past=(TIMES, rows[:, None]))
+
+    found = torch.func.vmap(end, in_dims=(1, 0))(states, states[-1:].T)
+    torch.testing.assert_close(found[:, 0], end(states, states[-1:])[0])
+    with pytest.raises(nf.InputError, match="z0 is not the last state"):
+        torch.func.vmap(end, in_dims=(1, 0))(states, states[:1].T)
+
+
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_a_state_that_is_not_the_last_of_the_window_is_refused_at_any_scale(scale):
     states = scale * torch.tensor([[1.0, 0.0], [2.0, 3.0]])

@@ -75,6 +75,8 @@ def test_help_of_an_experiment_lists_its_configuration():
     assert result.exit_code == 0
     for words in ("--adjoint", "--learn-order", "--noise", "--out", "--resume", "--json", "--seed", "Examples"):
         assert words in result.output
+    lines = invoke("run", "graph-cost", "--help").output.splitlines()
+    assert "      columns     variant l: some columns at a time" in lines  # a table in a docstring keeps its lines
     listed = invoke("run", "--help").output
     for name in ("lotka-volterra", "lynx-hare", "relaxation", "neural-field"):
         assert name in listed

@@ -10,7 +10,7 @@ from torch import nn
 
 from neuralfde import fdeint as solve
 from neuralfde.compat import torchfde
-from neuralfde.errors import InputError, InputTypeError
+from neuralfde.errors import InputError, InputTypeError, UnsupportedError
 from tests.compat import torchfde_cases
 
 NAMES = ["predictor", "corrector", "l1", "gl", "trap", "glmulti"]
@@ -265,6 +265,35 @@ def test_no_number_is_cut_or_loses_its_gradient(change, match):
     given = {"t": 1.0, "step_size": 0.1, "method": "predictor"} | change
     with pytest.raises((InputError, InputTypeError), match=match):
         torchfde.fdeint(lambda t, y: -y, torch.ones(2), 0.6, **given)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"func": None}, "func must be callable as func"),
+        ({"func": lambda t, y: y[:1]}, "a slope of the structure"),
+        ({"func": lambda t, y: None}, "a slope of the structure"),
+        ({"beta": torch.tensor(0.6, requires_grad=True)}, r"no gradient for them\. Pass beta\.detach"),
+        ({"beta": 0.0}, r"beta=\[0\.0\] must be positive"),
+        ({"beta": float("nan")}, "must be positive"),
+        (
+            {"beta": [0.6], "method": "glmulti", "options": {"multi_coefficient": "a"}},
+            "multi_coefficient must be numbers",
+        ),
+    ],
+    ids=str,
+)
+def test_legacy_refuses_what_has_no_result(change, match):
+    given = {"func": lambda t, y: -y, "beta": 0.6, "method": "predictor"} | change
+    with pytest.raises((InputError, InputTypeError), match=match):
+        torchfde.fdeint_adjoint(y0=torch.ones(2), t=1.0, step_size=0.1, legacy=True, **given)
+
+
+def test_legacy_knows_no_transforms():
+    with pytest.raises(UnsupportedError, match="Leave legacy= out"):
+        torch.func.vmap(lambda y: torchfde.fdeint(lambda t, y: -y, y, 0.6, 1.0, 0.1, "gl", legacy=True))(
+            torch.ones(2, 2)
+        )
 
 
 @pytest.mark.parametrize("name", torchfde_cases.cases())

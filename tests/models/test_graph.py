@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from neuralfde.errors import InputError, InputTypeError
+from neuralfde.errors import InputError, InputTypeError, UnsupportedError
 from neuralfde.models import softmax_attention
 from neuralfde.models.graph import SCORES, FGrand
 from neuralfde.models.message_passing import Graph, attention
@@ -290,6 +290,41 @@ def test_refusals_say_what_to_do():
         model()(small().x)
     with pytest.raises(InputError, match="9 nodes, x has 3"):
         model()(small().x[:3], Graph.from_edge_index(small().edge_index, 9))
+
+    for name, wrong in {"hidden": 0, "classes": 0, "heads": 2.0, "columns": 0}.items():
+        with pytest.raises((InputError, InputTypeError), match=f"{name}={wrong} must be"):
+            FGrand(**{"in_features": 5, "classes": 3, name: wrong})
+    with pytest.raises(InputError, match=r"dropout=2\.0 must be a share"):
+        FGrand(5, 3, dropout=2.0)
+    with pytest.raises(InputTypeError, match="decoder takes the state at this time"):
+        FGrand(5, 3, t=torch.linspace(0, 4, 5))
+
+
+def test_features_that_a_model_was_not_made_for_are_refused():
+    data, m = small(), model()
+    for x in (data.x[:, :4], data.x[0], data.x[None]):
+        with pytest.raises(InputError, match=r"must be \(nodes, 5\)"):
+            m(x, data.edge_index)
+    for x in (data.x.float(), data.x.long()):
+        with pytest.raises(InputTypeError, match="convert one"):
+            m(x, data.edge_index)
+
+
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_what_needs_every_operation_is_refused(variant):
+    data, m = small(), model(variant)
+    params = {name: p.detach() for name, p in m.named_parameters()}
+    with pytest.raises(UnsupportedError, match=r"torch\.func"):
+        torch.func.grad(lambda p: torch.func.functional_call(m, p, (data.x, data.edge_index)).sum())(params)
+    with pytest.raises(UnsupportedError, match=r"torch\.export"):
+        torch.export.export(m, (data.x, data.edge_index))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("variant", ["l", "nl"])
+def test_a_compiler_leaves_it_alone(variant):
+    data, m = small(), model(variant)
+    torch.testing.assert_close(torch.compile(m, backend="eager")(data.x, data.edge_index), m(data.x, data.edge_index))
 
 
 @pytest.mark.parametrize("over", ["target", "source", "both"])

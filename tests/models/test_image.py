@@ -49,6 +49,37 @@ def test_images_that_a_model_was_not_made_for_are_refused():
     assert ConvFDE((1, 8, 8), width=4, t=0.1, time=False)(torch.zeros(2, 1, 12, 16)).shape == (2, 10)
 
 
+def test_what_makes_no_model_is_refused():
+    with pytest.raises(neuralfde.InputError, match=r"shape=\(8, 8\) must be \(channels, rows, columns\)"):
+        ConvFDE((8, 8))
+    with pytest.raises(neuralfde.InputError, match="width=0 must be"):
+        ConvFDE((1, 8, 8), width=0)
+    with pytest.raises(neuralfde.InputTypeError, match="head takes the state at this time"):
+        ConvFDE((1, 8, 8), t=torch.linspace(0, 1, 3))
+
+
+def test_images_of_another_dtype_are_refused_unless_autocast_converts_them():
+    model, images = ConvFDE((1, 8, 8), width=4, t=0.1), torch.rand(2, 1, 8, 8)
+    for dtype in (torch.float64, torch.float16, torch.complex64):
+        with pytest.raises(neuralfde.InputTypeError, match=rf"images have dtype {dtype}, the model torch.float32"):
+            model(images.to(dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(images.bfloat16()).shape == (2, 10)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_model_made_on_the_meta_device_gets_its_values_later(assign):
+    """The mask of the taps is in no file: it has to be right without one."""
+    model, images = ConvFDE((1, 8, 8), width=4, t=0.1), torch.rand(2, 1, 8, 8)
+    with torch.device("meta"):
+        empty = ConvFDE((1, 8, 8), width=4, t=0.1)
+    empty = empty if assign else empty.to_empty(device="cpu")
+    empty.load_state_dict(model.state_dict(), assign=assign)
+    assert torch.equal(empty(images), model(images))
+    assert torch.equal(model.to("meta").to_empty(device="cpu").fde.func.taps, taps_inside(3, 3))
+    assert empty.double().fde.func.taps.dtype == torch.float64
+
+
 @pytest.mark.parametrize("width", [1, 5, 6, 9, 64])
 def test_any_width_can_be_normalised(width):
     groups = ConvFDE((1, 8, 8), width=width, t=0.1).head[0].num_groups

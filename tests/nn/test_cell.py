@@ -193,3 +193,7 @@ def test_refusals(case):
     for given in ({"steps": 0}, {"step": 0.0}, {"method": "trapezoid"}, {"history": "full"}, {"order": 1.5}):
         with pytest.raises(nf.InputError):
             FDECell(net, **{"step": STEP, "steps": 3, **given})
+    with pytest.raises(nf.InputError, match=r"take \d+ GiB or more while a cell is made"):
+        FDECell(net, step=STEP, steps=10**13)
+    with pytest.raises(nf.InputTypeError, match="takes an FDEBlock, got Linear"):
+        FDECell.from_block(torch.nn.Linear(3, 3))

@@ -131,9 +131,10 @@ def test_a_whole_solve_of_batches_of_any_size(given):
         torch.testing.assert_close(program(z0), block(z0), rtol=1e-5, atol=1e-5)
 
 
-def test_a_whole_solve_in_onnx(tmp_path):
+@pytest.mark.parametrize("given", [{}, {"t": torch.tensor([0.0, 0.3, 1.0])}], ids=["end", "times between nodes"])
+def test_a_whole_solve_in_onnx(tmp_path, given):
     torch.manual_seed(0)
-    block = nf.FDEBlock(Net(dtype=torch.float32), 0.7, learn_order=True, steps=2).eval()
+    block = nf.FDEBlock(Net(dtype=torch.float32), 0.7, learn_order=True, steps=2, **given).eval()
     torch.onnx.export(block.frozen(), (U[:2],), dynamo=True, verbose=False).save(tmp_path / "solve.onnx")
     session = ort.InferenceSession(tmp_path / "solve.onnx", providers=["CPUExecutionProvider"])
     (got,) = session.run(None, {session.get_inputs()[0].name: U[3:5].numpy()})

@@ -111,6 +111,12 @@ def test_what_is_no_model_is_not_loaded(tmp_path):
             SequenceModel.load(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         SequenceModel.load(tmp_path / "none.pt")
+    model = SequenceModel.of(waves(3))
+    kept = {"config": model.config, "state": model.state_dict()}
+    for other in ({"config": kept["config"] | {"new": 1}}, {"config": kept["config"] | {"latent": 4}}, {"config": 3}):
+        torch.save(kept | other, tmp_path / "later.pt")
+        with pytest.raises(InputError, match="another model than SequenceModel of this version makes"):
+            SequenceModel.load(tmp_path / "later.pt")
 
 
 def test_a_forecast_is_the_prediction_at_times_without_values():
@@ -135,6 +141,39 @@ def test_digits_behind_an_offset_are_not_lost_in_silence():
         )
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_model_in_double_precision_sees_all_digits_of_a_list():
+    series = [(t, 100 + 1e-3 * x) for t, x in waves(3)]
+    model = SequenceModel.of(series).double()
+    exactly = collate(series)._replace(
+        values=torch.nn.utils.rnn.pad_sequence([x for _, x in series], True, NAN)[..., None]
+    )
+    assert exactly.values.dtype == torch.float64
+    assert torch.equal(model(series), model(exactly))
+
+
+def test_a_series_made_by_hand_is_looked_at():
+    model = SequenceModel.of(waves(3))
+    times, values = torch.tensor([[0.0, 1.0, 2.0]]), torch.ones(1, 3, 1)
+    assert model(Series(times, values)).shape == (1, 3, 1)
+    for bad in (
+        Series(times[0], values),
+        Series(times, values[0]),
+        Series(times, values[:, :2]),
+        Series([0.0], values),
+    ):
+        with pytest.raises(InputError, match=r"a Series has times \(batch, time\)"):
+            model(bad)
+    for late in ([2.0, 1.0, 0.0], [NAN, 0.0, 1.0], [0.0, NAN, 1.0], [0.0, 1.0, float("inf")]):
+        with pytest.raises(InputError, match="NaN fills the ends"):
+            SequenceModel.of(Series(torch.tensor([late]), values))
+
+
+def test_orders_of_the_latent_state_are_counted():
+    with pytest.raises(InputError, match=r"order has shape \(3,\) for latent=8: give one number, or 8"):
+        SequenceModel(1, order=[0.5] * 3)
+    assert SequenceModel(1, latent=3, order=[0.5] * 3).order.shape == (3,)
 
 
 def test_what_a_model_was_not_made_for_is_refused():

@@ -340,3 +340,18 @@ def test_a_stage_that_autocast_leaves_too_few_digits_for_says_so():
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ConvergenceError) as told:
         fdeint(lambda t, z: 5 * net(z), torch.ones(3, 2), 1.0, 0.6, steps=5, method="trapezoid")
     assert "Autocast evaluates func in torch.bfloat16" in " ".join(told.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"solver": "fixed-point"}, {"solver": "krylov"}, {"stepper": "single"}], ids=str
+)
+@pytest.mark.parametrize("method", ["trapezoid", "gl", "bdf2"])
+def test_a_gradient_that_is_not_finite_passes_through(method, options):
+    """As through explicit steps: torch.amp.GradScaler skips such a training step and goes on with a smaller scale."""
+    rate = torch.tensor(1.0, dtype=F64, requires_grad=True)
+    out = fdeint(
+        lambda t, z, k: -k * z, torch.ones(3, dtype=F64), 1.0, 0.6, steps=6, method=method, args=(rate,), **options
+    )
+    for bad in (float("nan"), float("inf")):
+        (found,) = torch.autograd.grad(out, rate, torch.full_like(out, bad), retain_graph=True)
+        assert found.isnan()

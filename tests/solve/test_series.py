@@ -93,6 +93,7 @@ def test_times_of_each_series_in_every_layout():
     wanted = block(start, t=padded)
     for same in (rows, torch.nested.nested_tensor(rows, layout=torch.jagged)):
         assert torch.equal(block(start, t=same), wanted)
+        assert torch.equal(nf.FDEBlock(lambda t, z: -z, 0.6, t=same, steps=8)(start), wanted)
 
 
 def test_a_layer_takes_times_with_every_call():

@@ -6,9 +6,11 @@ subgraphs. ``direct`` keeps the graph of every step of the same loop with the sa
 
     columns     variant l: some columns at a time
     powers      variant l: powers of attention in place of a past
-    recompute   attention kept for no head; variant l: columns too, each part forgotten and solved again
+    recompute   attention kept for no head; variant l: columns too, each
+                part forgotten and solved again
     host        rows of the past in host memory
-    states      the states kept too, so that the backward pass does not sum the past again for them
+    states      the states kept too, so that the backward pass does not
+                sum the past again for them
     attention   variant nl: attention kept for the backward pass
     queries     variant nl: queries and keys kept as well
     blocks      several steps of the past summed at once

@@ -109,6 +109,15 @@ def number(name: str, value: Any, hint: str = "For a list of numbers use torch.t
         raise InputError(f"{name} has shape {tuple(value.shape)} and holds no numbers; at least one is needed.")
 
 
+def valued(name: str, value: Tensor) -> None:
+    """Raise for a tensor on the device meta, such as one of a model that was made there."""
+    if value.is_meta:
+        raise InputTypeError(
+            f"{name} is on the device meta, where tensors have no values. Give a model that was made or moved there "
+            "values first: model.to_empty(device=...), then model.load_state_dict(...)."
+        )
+
+
 def tensor(name: str, value: Any, also_complex: bool = False) -> None:
     """Raise unless the value is a tensor of floating-point numbers, or of complex ones where these are allowed."""
     if not isinstance(value, Tensor):

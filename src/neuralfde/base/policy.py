@@ -345,6 +345,9 @@ DENSE_CELLS = 128
 #: Whatever the state, a step takes at least this many bytes at the peak, for times, weights and what is made on the way
 #: to them: a solve of one element peaks at 101 (exponentials) and 151 bytes a step for 10^6 steps.
 STEP_BYTES = 96
+#: A cell takes at least this many at the peak while it is made, for each of its orders: 28 to 32 bytes a step for 10^7
+#: steps of predictor, 48 of gl-explicit, 133 of l1-explicit.
+CELL_STEP_BYTES = 28
 #: Tables of up to this many numbers are cached by their contents; to make larger ones again takes as long as comparing.
 TABLE_NUMBERS = 1 << 14
 #: With up to this many elements in all states of a solve (8 MiB in float32), a state counting as at least the second

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError, InputTypeError
 from .caches import Cache, to_host
-from .checks import number
+from .checks import number, valued
 from .torch_private import pytree, value_of
 
 _TENSORS: Cache[Structure] = Cache("structures of tensors", 64)
@@ -143,7 +143,10 @@ def _matched(structure: Structure, name: str, numbers: Any) -> list[Tensor]:
 
 def _number(name: str, value: Any) -> Tensor:
     number(name, value)
-    return to_host(value) if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+    if not isinstance(value, Tensor):
+        return torch.tensor(float(value), dtype=torch.float64)
+    valued(name, value)
+    return to_host(value)
 
 
 def _split(leaf: Tensor, shape: torch.Size, lo: int, hi: int) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
+from .checks import valued
 from .torch_private import is_followed
 
 
@@ -62,7 +63,8 @@ def times_of_series(t: Tensor) -> Tensor:
 
 
 def _refuse(t: Tensor, name: str) -> None:
-    """Raise unless the times are real and get no gradient."""
+    """Raise unless the times are real, have values and get no gradient."""
+    valued(name, t)
     if is_followed(t):
         raise InputError(
             f"{name} requires grad, or a transform follows it, but the times define the grid and get no gradient. "

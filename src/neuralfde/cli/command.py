@@ -58,5 +58,7 @@ def _function(experiment: Experiment) -> Callable[..., None]:
 
 def _help(experiment: Experiment) -> str:
     examples = "".join(f"\n    {line}" for line in experiment.examples)
-    shown = f"\n\n\b\nExamples:{examples}" if examples else ""  # \b begins lines that stay as they are
-    return f"{experiment.help.strip()}{shown}\n\n{CODES}"
+    parts = [*experiment.help.strip().split("\n\n"), *([f"Examples:{examples}"] if examples else [])]
+    # \b begins lines that stay as they are
+    shown = [f"\b\n{part}" if part.startswith("    ") or "\n    " in part else part for part in parts]
+    return "\n\n".join([*shown, CODES])

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.structure import Structure, structure_of
+from ..base.structure import Structure, alike, as_numbers, structure_of
+from ..errors import InputError
 
 #: ``weights(k)``: what rows 0 … k contribute to row k + 1.
 Weights = Callable[[int], Tensor]
@@ -95,7 +96,11 @@ class _March:
 
     def slope(self, k: int, row: Tensor) -> Tensor:
         """``f(t_k, row)`` as a row."""
-        return self.structure.pack(self.func(self.times[k], self.structure.unpack(row)))
+        y = self.structure.unpack(row)
+        found = as_numbers(self.func(self.times[k], y))
+        if not alike(found, y):
+            raise InputError("func must return a slope of the structure, shapes, dtype and device of y0.")
+        return self.structure.pack(found)
 
     def run(self, first: Tensor) -> list[Tensor]:
         """All rows."""

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..api import fdeint as _solve
-from ..base.checks import real, reals, whole
+from ..base.checks import function, real, reals, whole
 from ..base.structure import tensors_in
-from ..base.torch_private import is_followed
+from ..base.torch_private import is_followed, transforms_are_active
 from ..errors import CapturedTensorError, InputError, InputTypeError, UnsupportedError, nearest
 from ..history import Window
 from ..orders import MultiTerm
@@ -102,6 +102,7 @@ def _run(
     adjoint: Any,
     reverse: bool,
 ) -> Any:
+    function("func", func, "func(t, y)")
     if not isinstance(options, Mapping | None):
         raise InputTypeError(f"options must be a dict, such as {{'memory': 100}}, got {type(options).__name__}.")
     if not isinstance(method, str):
@@ -137,6 +138,15 @@ def _run(
                 f"func keeps {held.names}, which need gradients, as plain attributes, and torchfde's adjoint would "
                 "drop them: it knows only parameters. Leave legacy= out, or call fdeint in place of fdeint_adjoint."
             )
+        if reverse and torch.is_grad_enabled() and (orders.requires_grad or shares.requires_grad):
+            raise InputError(
+                "beta or multi_coefficient requires grad, and torchfde's adjoint has no gradient for them. Pass "
+                "beta.detach(), leave legacy= out, or call fdeint in place of fdeint_adjoint."
+            )
+        if not bool((orders > 0).all()):
+            raise InputError(f"beta={orders.tolist()} must be positive.")
+        if transforms_are_active():
+            raise UnsupportedError("legacy=True works with backward() only, not under torch.func. Leave legacy= out.")
         suffix = suffix or "f"
         return _legacy.solve(
             func, y0, name, orders, shares, end, step, suffix if reverse else None, memory, history, corrections,
@@ -183,7 +193,7 @@ def _terms(beta: float | Tensor, name: str, shares: Any) -> tuple[Tensor, Tensor
         if orders.numel() != 1:
             raise InputError(f"method {name!r} takes one order, got {orders.numel()}; several are for 'glmulti'.")
         return orders, torch.ones_like(orders)
-    weights = torch.ones_like(orders) if shares is None else torch.as_tensor(shares).reshape(-1).to(orders)
+    weights = torch.ones_like(orders) if shares is None else reals("multi_coefficient", shares).reshape(-1).to(orders)
     if weights.numel() != orders.numel():
         raise InputError(f"multi_coefficient has {weights.numel()} entries for {orders.numel()} orders.")
     return orders, weights

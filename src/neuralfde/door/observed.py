@@ -17,7 +17,7 @@ from torch import Tensor
 from ..base.checks import reals
 from ..base.grid import read_times
 from ..base.policy import WHOLE_SLACK
-from ..base.structure import Structure, alike, all_finite, as_numbers, structure_of
+from ..base.structure import Structure, alike, all_finite, as_numbers, extent, structure_of
 from ..base.torch_private import pytree, value_of
 from ..errors import InputError, InputTypeError, UnsupportedError
 from ..history import History, Window
@@ -71,8 +71,9 @@ def initial_state(z0: Any, past: Any) -> Any:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether all elements agree to the digits of float32, or to those of the largest, whatever the scale of both."""
-    size = float(b.detach().abs().max())
-    return math.isfinite(size) and torch.allclose(a, b, rtol=1e-5, atol=1e-8 * size)
+    size = extent(b.abs())
+    near = (a - b).abs() <= 1e-5 * b.abs() + 1e-8 * size
+    return math.isfinite(size) and bool(value_of(near).all())
 
 
 def read_past(past: Any, structure: Structure, t: float | Tensor) -> Observed:

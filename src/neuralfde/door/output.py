@@ -7,6 +7,7 @@ The samples of a batch share their output times, or each sample has its own. In 
 from __future__ import annotations
 
 import itertools
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from ..base.caches import to_device
 from ..base.grid import Grid, Request
 from ..base.policy import AHEAD_SHORTEST, OUTPUT_NUMBERS
 from ..base.structure import Structure
+from ..base.torch_private import outside_of_programs
 from ..errors import InputError
 from ..history import History, Window
 from ..schemes import Scheme
@@ -133,9 +135,10 @@ def assembled(
         here = _moved(wanted, structure, nodes, at_nodes, between) if len(wanted.between) else at_nodes[:0]
     if wanted.series:
         return here
-    asked = torch.tensor(wanted.nodes)
-    later = (asked < 0).cumsum(0) + (len(nodes) - 1)
-    order = torch.where(asked < 0, later, torch.searchsorted(torch.tensor(nodes), asked))
+    with _as_constants():
+        asked = torch.tensor(wanted.nodes)
+        later = (asked < 0).cumsum(0) + (len(nodes) - 1)
+        order = torch.where(asked < 0, later, torch.searchsorted(torch.tensor(nodes), asked))
     return _pick(torch.cat([at_nodes, here]), order[:, None]).view(-1, *at_nodes.shape[1:])
 
 
@@ -143,8 +146,10 @@ def _moved(
     wanted: Request, structure: Structure, nodes: tuple[int, ...], at_nodes: Tensor, between: Tensor | None
 ) -> Tensor:
     """States between grid points: linear, or continuous output plus its linear correction, see :func:`assembled`."""
-    (cells, shares), count = _places(wanted, structure), len(wanted.between)
-    low, share = torch.searchsorted(torch.tensor(nodes), cells), _like(shares, at_nodes)
+    with _as_constants():
+        (cells, shares), count = _places(wanted, structure), len(wanted.between)
+        low = torch.searchsorted(torch.tensor(nodes), cells)
+    share = _like(shares, at_nodes)
     if between is None or wanted.series:
         left, right = _pick(at_nodes, low), _pick(at_nodes, low + 1)
     else:
@@ -154,6 +159,11 @@ def _moved(
         left, right = (x - y.reshape(x.shape) for x, y in zip((left, right), between[count:].chunk(2), strict=True))
     moved = torch.lerp(left, right, share).view(count, *at_nodes.shape[1:])
     return moved if between is None else moved + between[:count]
+
+
+def _as_constants() -> AbstractContextManager[Any]:
+    """Context for indices of states: a program that is exported has their values, not what computes them."""
+    return outside_of_programs() if torch.compiler.is_exporting() else nullcontext()
 
 
 def limited(

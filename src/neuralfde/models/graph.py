@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from neuralfde.errors import InputError, InputTypeError, nearest
+from neuralfde.base.checks import is_real, real, whole
+from neuralfde.base.torch_private import transforms_are_active, without_compiler
+from neuralfde.errors import InputError, InputTypeError, UnsupportedError, nearest
 from neuralfde.models.csr import Kept, bags_of
 from neuralfde.models.diffusion import diffuse
 from neuralfde.models.message_passing import OVER, SCORES, Graph, attention, sums_of
@@ -150,7 +152,8 @@ class FGrand(nn.Module):
         Z_0 = W_e dropout(X) + c_e,   D^β Z = σ(a) (A - I) Z + b Z_0,   logits = W_d dropout(relu(Z(T))) + c_d
 
     with ``A`` the attention of ``EdgeAttention``. Variant ``"l"`` computes ``A`` once, from ``Z_0``, and the
-    equation is linear; ``"nl"`` computes it from ``Z`` at every evaluation. Gradients are exact for both.
+    equation is linear; ``"nl"`` computes it from ``Z`` at every evaluation. Gradients are exact for both, by
+    ``backward()`` alone: there are no second derivatives, and ``torch.func`` and ``torch.export`` are refused.
 
     Args:
         in_features: width of the node features.
@@ -221,6 +224,14 @@ class FGrand(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        for name, value in (("in_features", in_features), ("classes", classes), ("hidden", hidden), ("heads", heads)):
+            whole(name, value)
+        real("t", t, above=0, hint="The decoder takes the state at this time.")
+        for name, share in (("input_dropout", input_dropout), ("dropout", dropout), ("node_dropout", node_dropout)):
+            if not (is_real(share) and 0 <= share <= 1):
+                raise InputError(f"{name}={share!r} must be a share, from 0 to 1.")
+        if columns is not None:
+            whole("columns", columns)
         if variant == "nl" and columns is not None:
             raise InputError("columns needs variant='l': attention that changes ties columns together.")
         if powers and (variant, options.get("method") or "predictor", type(step)) != ("l", "predictor", float):
@@ -257,12 +268,14 @@ class FGrand(nn.Module):
         assert isinstance(order, Tensor)
         return order
 
+    @without_compiler  # it consists of sparse products, which the compiler fails on
     def forward(self, x: Data | Tensor, edge_index: Tensor | Graph | None = None) -> Tensor:
         """Logits of every node, from ``model(data)``, ``model(x, edge_index)`` or ``model(x, graph)``."""
         features = x if isinstance(x, Tensor) else x.x
         edges = x.edge_index if edge_index is None and not isinstance(x, Tensor) else edge_index
         if not isinstance(features, Tensor) or edges is None:
             raise InputTypeError("FGrand needs features and edges: call model(data) or model(x, edge_index).")
+        self._refuse(features)
         graph = self.prepare(edges, features.shape[0])
         x, maps = self.drop(features), (self.encoder.weight, self.encoder.bias)
         total: Tensor = self.decoder.bias
@@ -284,6 +297,21 @@ class FGrand(nn.Module):
         for part, columns in zip(parts, blocks[2], strict=True):
             total = self.logits(part, graph, weight, columns.t(), total)
         return total
+
+    def _refuse(self, x: Tensor) -> None:
+        """Raise for features that this model cannot take, and for what does not know its operations."""
+        if transforms_are_active() or torch.compiler.is_exporting():
+            raise UnsupportedError(
+                "FGrand is made of sparse products, whose first derivatives are written out for backward(). Neither "
+                "torch.func nor torch.export can take them: use an FDEBlock whose func multiplies by a dense matrix."
+            )
+        weight = self.encoder.weight
+        if x.ndim != 2 or x.shape[1] != weight.shape[1]:
+            raise InputError(
+                f"x has shape {tuple(x.shape)} and must be (nodes, {weight.shape[1]}), as in_features says."
+            )
+        if x.dtype != weight.dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+            raise InputTypeError(f"x has dtype {x.dtype}, the model {weight.dtype}: convert one with .to(dtype).")
 
     def attend(self, x: Features, w: Tensor, b: Tensor, graph: Graph) -> Tensor:
         """Attention of ``Z_0``, of which nothing is kept."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from neuralfde.base.checks import real, whole
 from neuralfde.errors import InputError, InputTypeError
 from neuralfde.nn import FDEBlock
 
@@ -81,7 +83,17 @@ class ConvField(nn.Module):
         self.channels_last = channels_last
         self.norms = nn.ModuleList(norm(width) for _ in range(depth + 1))
         self.convs = nn.ModuleList(TimeConv2d(width, time) for _ in range(depth))
-        self.register_buffer("taps", taps_inside(*size), persistent=False)
+        self.size, there = size, torch.get_default_device()
+        with torch.device("cpu"):  # no file holds the mask, so that it has its values also in a model made on meta
+            taps = taps_inside(*size)
+        self.register_buffer("taps", taps if there.type == "meta" else taps.to(there), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move and convert as any module; the mask keeps its values, which ``to_empty`` would leave to chance."""
+        super()._apply(fn, recurse)
+        with torch.device("cpu"):
+            self.taps = taps_inside(*self.size).to(self.taps)
+        return self
 
     def forward(self, t: Tensor, z: Tensor) -> Tensor:
         """The derivative at time ``t`` in state ``z``."""
@@ -136,6 +148,11 @@ class ConvFDE(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        if not isinstance(shape, tuple | list) or len(shape) != 3:
+            raise InputError(f"shape={shape!r} must be (channels, rows, columns) of an image, such as (1, 28, 28).")
+        for name, value in (("classes", classes), ("width", width)):
+            whole(name, value)
+        real("t", t, above=0, hint="The head takes the state at this time.")
         self.channels_last, self.shape = channels_last, tuple(shape)
         halvings, size = state_size(shape[1], shape[2], downsamplings)
         self.size = size if time else None  # without the time as a channel any size will do
@@ -156,9 +173,12 @@ class ConvFDE(nn.Module):
                 f"images have shape {tuple(images.shape)}; they must be (batch, channels, rows, columns), here "
                 f"(batch, {', '.join(map(str, self.shape))}). For one image or one of grey values add axes: x[None]."
             )
-        if not images.is_floating_point():
+        own = self.stem[0].weight.dtype
+        if not (images.is_floating_point() or images.is_complex()):
             raise InputTypeError(f"images have dtype {images.dtype}, as in a file: use images.float() / 255.")
-        z = self.stem(images).to(self.stem[0].weight.dtype)  # the state keeps its precision under autocast
+        if images.dtype != own and not (torch.is_autocast_enabled(images.device.type) and not images.is_complex()):
+            raise InputTypeError(f"images have dtype {images.dtype}, the model {own}: convert one with .to(dtype).")
+        z = self.stem(images).to(own)  # the state keeps its precision under autocast
         if self.size not in (None, tuple(z.shape[2:])):
             raise InputError(
                 f"images of {images.shape[2]} × {images.shape[3]} pixels in a model for {self.shape[1]} × "

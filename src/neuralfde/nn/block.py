@@ -14,6 +14,7 @@ from ..base.checks import function
 from ..base.grid import read_times, request
 from ..base.torch_private import is_mapped, layers, pytree, value_of
 from ..door.migration import refuse
+from ..door.output import in_rows
 from ..door.validation import check_names, given_params
 from ..errors import InputError, InputTypeError
 from ..linear import LinearPart
@@ -39,6 +40,7 @@ class FDEBlock(Ordered):
             ``block(z0, t=times)``.
         step: as in ``fdeint``, like the further options (``steps``, ``method``, ``adjoint``, ``history``, …). If
             ``linear=`` is a module, every solve calls it for the linear part, and its parameters belong to the block.
+            So do parameters and modules among other options: they move and are saved with it; tensors stay as given.
 
     Shape:
         The input is a state of any structure. The output has the same structure, with a leading time axis if ``t`` is a
@@ -83,6 +85,7 @@ class FDEBlock(Ordered):
             if name not in _ELSEWHERE:
                 self._own(name, value)
         self.t: float | Tensor
+        t = in_rows(t)
         if isinstance(t, Tensor):
             self.register_buffer("t", t)
         else:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..api import fdeint
-from ..base.checks import function, real, tensor, whole
+from ..base.checks import function, installed_memory, real, tensor, valued, whole
 from ..base.grid import request
+from ..base.policy import CELL_STEP_BYTES
 from ..base.structure import as_numbers, grouped, structure_of
 from ..base.torch_private import derivatives_are_watched
 from ..door.validation import read_history, read_scheme
@@ -95,6 +96,10 @@ class FDECell(Ordered):
             block: a block with steps of fixed size; the cell shares its ``func``.
             steps: the largest number of steps of a stream; default: the number of steps of the block.
         """
+        if not isinstance(block, FDEBlock):
+            raise InputTypeError(
+                f"from_block takes an FDEBlock, got {type(block).__name__}: FDECell(func, ...) a func."
+            )
         given = {**(fdeint.__kwdefaults__ or {}), **block.options}
         order: Any = block.order.order if type(block.order) is Caputo else block.order
         more = ("velocity", "horizon", "grid", "jumps", "past", "lags", "event", "linear")
@@ -126,7 +131,12 @@ class FDECell(Ordered):
 
     def _tables(self, order: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (…, 1 + K + recent) of z_0, K fading sums and the last slopes; by what these sums fade in a step."""
-        near = self.recent
+        near, needed = self.recent, CELL_STEP_BYTES * order.numel() * self.steps
+        if needed > installed_memory():
+            raise InputError(
+                f"the weights of steps={self.steps} take {needed >> 30} GiB or more while a cell is made, and this "
+                f"machine has {installed_memory() >> 30} GiB. Use fewer steps, or longer ones."
+            )
         kernel = self.scheme.kernel(order.reshape(-1).cpu(), self.step, self.steps)
         table = self.history.tabulate(kernel.weights)[0].T
         far = table[:, 2 * self.history.block :]
@@ -147,6 +157,8 @@ class FDECell(Ordered):
         """The state of the cell before the first step."""
         tensor("z0", z0, also_complex=True)
         z0 = as_numbers(z0)
+        if self.learn_order or not z0.is_meta:
+            valued("order", self._number())
         grouped(structure_of(z0.real if z0.is_complex() else z0), {"order": self._number()})  # or say what is wrong
         own = tuple(x.to(z0) for x in self._tables(self._number())) if self.learn_order else ()
         rows = (own[0] if own else self.weights).shape[-1]

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.checks import plain, real, reals, whole
+from ..base.checks import plain, real, reals, valued, whole
 from ..base.policy import SERIES_LENGTH
 from ..errors import InputError
 from .block import FDEBlock
-from .series import Series, collate, exact, resampled
+from .series import Series, read, resampled
 
 
 class SequenceModel(nn.Module):
@@ -60,6 +60,8 @@ class SequenceModel(nn.Module):
         self.decoder = _network(latent, width, variables)
         field = _Field(_network(latent + inputs, width, latent))
         beta = torch.tensor(order, dtype=torch.float64) if isinstance(order, list) else order
+        if isinstance(beta, Tensor) and beta.shape not in ((), (1,), (latent,)):
+            raise InputError(f"order has shape {tuple(beta.shape)} for latent={latent}: give one number, or {latent}.")
         self.block = FDEBlock(field, beta, learn_order, steps=steps, method=method)
         self.span: Tensor
         self.register_buffer("span", torch.tensor(1.0 / SERIES_LENGTH, dtype=torch.float64))
@@ -70,7 +72,7 @@ class SequenceModel(nn.Module):
     @classmethod
     def of(cls, series: Any, **options: Any) -> SequenceModel:
         """Create a model for these series, with their numbers of variables and inputs and their normalisation."""
-        batch = series if isinstance(series, Series) else exact(series)
+        batch = read(series)
         inputs = 0 if batch.inputs is None else batch.inputs.shape[-1]
         model = cls(batch.values.shape[-1], inputs, **options)
         model.span.fill_((float(batch.elapsed.nan_to_num(0).max()) or 1.0) / SERIES_LENGTH)
@@ -97,6 +99,7 @@ class SequenceModel(nn.Module):
         To forecast, extend the series with NaN values (and known inputs), or call ``forecast``.
         """
         batch = self._read(series)
+        valued("this model", self.span)
         values, inputs = self._normal("values", batch.values), self._normal("inputs", batch.inputs)
         times = batch.elapsed / float(self.span)
         z0 = self.begin(self._pooled(batch, times, values, inputs))
@@ -143,7 +146,7 @@ class SequenceModel(nn.Module):
             held = [] if batch.inputs is None else [batch.inputs[k, n - 1 : n].expand(len(later), -1)]
             own = [x[k, :n] for x in batch if x is not None]
             longer.append(tuple(torch.cat(pair) for pair in zip(own, (later, values, *held), strict=True)))
-        found = self(collate(longer))
+        found = self(longer)
         return torch.stack([found[k, n : n + len(later)] for k, n in enumerate(ends)])
 
     def save(self, path: str | Path) -> None:
@@ -161,12 +164,17 @@ class SequenceModel(nn.Module):
             raise InputError(f"{path} is no file that can be read: {type(error).__name__}. Save it again.") from error
         if not isinstance(kept, dict) or kept.keys() != {"config", "state"}:
             raise InputError(f"{path} holds no SequenceModel; save one with model.save(path).")
-        model = cls(**kept["config"])
-        model.load_state_dict(kept["state"], assign=True)
+        try:
+            model = cls(**kept["config"])
+            model.load_state_dict(kept["state"], assign=True)
+        except (TypeError, RuntimeError) as error:
+            raise InputError(
+                f"{path} holds another model than SequenceModel of this version makes; save it again: {error}"
+            ) from error
         return model
 
     def _read(self, series: Any) -> Series:
-        batch = collate(series)
+        batch = read(series)
         counts = (batch.values.shape[-1], 0 if batch.inputs is None else batch.inputs.shape[-1])
         if counts != (self.config["variables"], self.config["inputs"]):
             raise InputError(

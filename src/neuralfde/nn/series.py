@@ -49,6 +49,23 @@ def collate(items: Sequence[Any]) -> Series:
     return items if isinstance(items, Series) else exact(items).to(torch.get_default_dtype())
 
 
+def read(series: Any) -> Series:
+    """Series as a model takes them: a list of them in float64, or a batch, which may have been made by hand."""
+    if not isinstance(series, Series):
+        return exact(series)
+    times = series.times
+    for x, axes in ((times, 2), (series.values, 3), (series.inputs, 3)):
+        if x is not None and not (isinstance(x, Tensor) and x.ndim == axes and x.shape[:2] == times.shape[:2]):
+            raise InputError(
+                "a Series has times (batch, time), values (batch, time, variables) and inputs (batch, time, inputs) or "
+                "None. Make it of a list of series: collate(series)."
+            )
+    gone, late = times.isnan(), times.nan_to_num(torch.inf)
+    if bool(gone[:, 0].any() | times.isinf().any() | (late[:, 1:] < late[:, :-1]).any()):
+        raise InputError("times of a Series must be finite and must not decrease; NaN fills the ends of shorter rows.")
+    return series
+
+
 def exact(items: Sequence[Any]) -> Series:
     """As ``collate``, in float64."""
     if isinstance(items, list | tuple) and items and all(isinstance(x, Tensor) and x.is_nested for x in items):

@@ -156,9 +156,14 @@ def check_order(order: Tensor, scheme: Scheme, velocity: bool, lowest: float = 0
     least, top = (float(x) for x in torch.aminmax(values))  # NaN if any order is NaN
     if not (least > lowest and top <= 2):
         bad = values[~((values > lowest) & (values <= 2))][0]
+        remedy = (
+            "For a higher order write the equation as a system of orders in that range."
+            if bad > 2
+            else "If training made it so, a gradient was not finite or the learning rate is too high for the order: "
+            "give it a lower one in a parameter group of its own."
+        )
         raise InputError(
-            f"{name}={float(bad):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. "
-            "For a higher order write the equation as a system of orders in that range. "
+            f"{name}={float(bad):g} is outside (0, 1], or (0, 2] with velocity= as a second initial value. {remedy} "
             "(Arguments stand as func, z0, t, order.)"
         )
     if top > scheme.max_order:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base.policy import DENSE_WIDE, SPARSE_SOUGHT, STAGE_GROWTH
+from ..base.structure import all_finite
 from ..errors import ConvergenceError, warn_of_result
 from .banded import Banded
 from .iteration import Iteration, shorter, spread
@@ -140,9 +141,11 @@ class NewtonStages(Iteration):
         start = torch.zeros_like(jacobian.z)
         first = residual(start)
         found = self.iterate(residual, start, first, first[0], lambda mu: jacobian, w0, transposed=True)
-        if found.failed is not None:
+        if found.failed is None:
+            return found.x
+        if all_finite(first[0]):
             raise ConvergenceError(self.told(where))
-        return found.x
+        return torch.where(found.failed, torch.nan, found.x)  # the gradient of a loss that overflowed, as when scaled
 
     def _stage(
         self, f: Map, c: Tensor, w0: Tensor, z: Tensor, at: tuple[Tensor, Tensor]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..base.checks import real, whole
 from ..base.policy import STAGE_NEAR, STAGE_ROUNDING
+from ..base.structure import all_finite
 from ..errors import ConvergenceError
 from .jacobian import Jacobian
 
@@ -102,7 +103,13 @@ class _Iteration(Stages):
 
     def solve_adjoint(self, jacobian: Jacobian, by: Map, w0: Tensor, where: str) -> Tensor:
         first = by(torch.zeros_like(jacobian.z))
-        return self._iterate(by, first, first, f"adjoint fixed-point iteration of {where}", 2 * self.solver.max_iter)
+        what = f"adjoint fixed-point iteration of {where}"
+        try:
+            return self._iterate(by, first, first, what, 2 * self.solver.max_iter)
+        except ConvergenceError:
+            if all_finite(first):
+                raise
+            return torch.full_like(first, torch.nan)  # the gradient of a loss that overflowed, as when scaled
 
     def _iterate(self, once: Map, x: Tensor, known: Tensor, what: str, most: int) -> Tensor:
         """``x ← once(x)`` until changes are negligible compared with each element and with ``known``."""

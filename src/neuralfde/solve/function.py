@@ -28,7 +28,7 @@ from ..errors import ConvergenceError, NonFiniteError, UnsupportedError
 from . import loop
 from .case import of_tensors
 from .composed import composed
-from .instability import explained, warn_if_unstable
+from .instability import explained, spoilt, warn_if_unstable
 from .loop import Gradients, Record
 from .plan import COEFFICIENTS, Coefficients, Plan, Run
 from .transforms import Kept, TensorPull, transformed
@@ -62,6 +62,8 @@ def _advised(plan: Plan, work: Callable[[], _T], let_go: Callable[[], None] = la
     try:
         return work()
     except ConvergenceError as error:
+        if told := spoilt(plan.field):
+            error.add_note(told)
         if plan.field.autocast:
             error.add_note(
                 f"Autocast evaluates func in {plan.field.autocast['dtype']}, which may be too few digits for an "

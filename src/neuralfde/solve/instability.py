@@ -6,11 +6,12 @@ import contextlib
 import math
 from functools import partial
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..base.structure import all_finite
+from ..base.structure import all_finite, tensors_in
 from ..base.torch_private import value_of
 from ..errors import NonFiniteError, warn_of_result
+from ..rhs.field import Field
 from ..schemes import Jacobian
 from .loop import forward
 from .plan import Coefficients, Plan, Run
@@ -37,10 +38,28 @@ def warn_if_unstable(plan: Plan, growth: float, start: Tensor) -> None:
 
 def _remedy(plan: Plan, start: Tensor) -> str:
     """Advice for a state that is not finite."""
-    return _unstable(plan, start) or (
-        "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
-        "or check func there; a solution that blows up in finite time has no values beyond."
+    return (
+        spoilt(plan.field)
+        or _unstable(plan, start)
+        or (
+            "Try a smaller step, an implicit method ('trapezoid', 'gl', 'l1') if the problem is stiff, "
+            "or check func there; a solution that blows up in finite time has no values beyond."
+        )
     )
+
+
+def spoilt(field: Field) -> str | None:
+    """If ``func`` depends on numbers that are not finite: on which, and where these come from."""
+    parameters = field.func.named_parameters() if isinstance(field.func, nn.Module) else ()
+    names = [name for name, p in parameters if p.is_floating_point() and not all_finite(p)]
+    if names:
+        return (
+            f"The parameter {names[0]!r} of func is not finite, as after a training step with a gradient that was not: "
+            "look for NaN in the data and the loss, skip such steps, clip gradients, or lower the learning rate."
+        )
+    if any(x.is_floating_point() and bool(value_of(x).isnan().any()) for x in tensors_in(field.args)):
+        return "args= contains NaN: check the data, or replace missing values before the solve."
+    return None
 
 
 def _unstable(plan: Plan, start: Tensor) -> str | None:
