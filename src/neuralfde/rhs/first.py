@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import random
 import types
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -366,9 +367,18 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _mark(value: Any) -> Hashable:
-    """The fingerprint of a value: numbers by value, tensors by version, containers by length and some entries."""
+    """The fingerprint of a value: numbers by value, tensors by version, containers by length and some entries.
+
+    That of a source of random numbers is where it is in their sequence.
+    """
     if isinstance(value, Tensor):
         return (id(value), version_of(value))
+    if isinstance(value, torch.Generator):
+        return (id(value), bytes(value.get_state().tolist()))
+    if isinstance(value, random.Random):
+        return (id(value), value.getstate())
+    if hasattr(value, "bit_generator"):  # NumPy's
+        return (id(value), repr(value.bit_generator.state))
     if value is None or isinstance(value, _PLAIN):
         return value
     if isinstance(value, list | tuple | set | dict | collections.deque):
