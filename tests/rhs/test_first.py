@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import random
 import re
 from collections import Counter, defaultdict, deque
+from random import choice
 
 import numpy as np
 import pytest
@@ -260,6 +262,41 @@ def closure_of_an_iterator():
     return lambda t, z: slowed(z, next(numbers))
 
 
+def closure_of_a_generator():
+    numbers = torch.Generator().manual_seed(1)
+    return lambda t, z: slowed(z, torch.rand((), generator=numbers, dtype=F64))
+
+
+def closure_of_random_numbers():
+    numbers = random.Random(1)
+    return lambda t, z: slowed(z, numbers.random() < 0.1)  # mostly the same
+
+
+def closure_of_random_numbers_of_numpy():
+    numbers = np.random.default_rng(1)
+    return lambda t, z: slowed(z, int(numbers.random() < 0.1))
+
+
+def of_random():
+    random.seed(1)
+    return lambda t, z: slowed(z, random.random() < 0.1)
+
+
+def of_numpy():
+    np.random.seed(1)  # noqa: NPY002
+    return lambda t, z: slowed(z, int(np.random.rand() < 0.1))  # noqa: NPY002
+
+
+def of_the_system():
+    numbers = random.SystemRandom()
+    return lambda t, z: slowed(z, 0 * numbers.random())
+
+
+def of_global_functions():
+    random.seed(1)
+    return lambda t, z: slowed(z, choice([0, 1, 2]))
+
+
 def of_a_global_number():
     def func(t, z):
         global COUNT
@@ -407,6 +444,13 @@ IMPURE = {
     "a defaultdict in a closure": (closure_of_a_defaultdict, "kept"),
     "bytes in a closure": (closure_of_a_bytearray, "kept"),
     "an iterator in a closure": (closure_of_an_iterator, "numbers"),
+    "a torch.Generator in a closure": (closure_of_a_generator, "numbers"),
+    "a random.Random in a closure": (closure_of_random_numbers, "numbers"),
+    "a Generator of NumPy in a closure": (closure_of_random_numbers_of_numpy, "numbers"),
+    "random": (of_random, "random"),
+    "numpy.random": (of_numpy, "np"),
+    "a random.SystemRandom": (of_the_system, "numbers"),
+    "a function of random": (of_global_functions, "choice"),
     "a global number": (of_a_global_number, "COUNT"),
     "a global list": (of_a_global_list, "SEEN"),
     "a global dictionary": (of_a_global_dict, "TABLE"),

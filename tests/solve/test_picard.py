@@ -481,8 +481,20 @@ class Mixing(nn.Module):
         return v if u is None else v + u
 
 
+class Halving(TimeNet):
+    """Has another gradient by a hook, which is not put under vmap."""
+
+    def forward(self, t, z, u=None):
+        return self.halved(super().forward(t, z, u))
+
+    def halved(self, v):
+        if v.requires_grad:
+            v.register_hook(lambda grad: grad / 2)
+        return v
+
+
 @pytest.mark.parametrize("steps", [30, 150])  # too few for an iteration, and enough
-@pytest.mark.parametrize("func", [Branching(), Mixing()], ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize("func", [Branching(), Mixing(), Halving()], ids=lambda f: type(f).__name__)
 def test_gradients_step_by_step_where_func_cannot_be_vectorised(func, steps):
     slow = gradients(func, "single", steps=steps)
     assert relative(gradients(func, "auto", steps=steps), slow) < 1e-12

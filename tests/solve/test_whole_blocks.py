@@ -87,6 +87,18 @@ class Otherwise(Net):
         return super().forward(t, z, u) * (1 + 0.1 * is_batchedtensor(z))
 
 
+class Halved(Net):
+    """Has another gradient by a hook that is not put under vmap, and not in the code of ``forward``."""
+
+    def forward(self, t, z, u):
+        return self.halved(super().forward(t, z, u))
+
+    def halved(self, v):
+        if v.requires_grad:
+            v.register_hook(lambda grad: grad / 2)
+        return v
+
+
 class Dropping(Net):
     def forward(self, t, z, u):
         return nn.functional.dropout(super().forward(t, z, u), 0.1)
@@ -100,7 +112,7 @@ class Counting(Net):
         return super().forward(t, z, u)
 
 
-@pytest.mark.parametrize("kind", [Otherwise, Dropping])
+@pytest.mark.parametrize("kind", [Otherwise, Halved, Dropping])
 def test_what_is_not_the_same_when_it_is_vectorised_is_pulled_step_by_step(used, kind):
     func, found = kind(), []
     for adjoint in ("exact", "direct"):

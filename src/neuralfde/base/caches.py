@@ -77,12 +77,14 @@ class Verdict:
 
     Attributes:
         vectorised: it gives the same values under vmap as one by one.
+        differentiated: it gives the same gradients, too.
         samples: the elements of a sample, which do not interact with other samples, by the limit of the search.
         work: how much an evaluation computes, in bytes; None if that was not measured.
         called: why its operations cannot be repeated without calling it, if that was found out.
     """
 
     vectorised: bool = False
+    differentiated: bool = False
     samples: dict[int, int] = field(default_factory=dict)
     work: int | None = None
     called: str | None = None

@@ -11,6 +11,8 @@ import collections
 import contextlib
 import dis
 import functools
+import pickle
+import random
 import types
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -331,6 +333,25 @@ def _function(function: types.FunctionType, name: str, depth: int, classes: bool
             yield from _held(value, f"{name}.{key}", depth)
     for key in global_names(function):
         yield from _held(function.__globals__[key], key, depth)
+    yield from _random_sources(function)
+
+
+def _random_sources(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What ``random``, ``numpy.random`` and their functions draw from, where a function mentions them."""
+    names = [] if _is_torch(function) else list(_names(function.__code__))
+    for key in names:
+        thing = function.__globals__.get(key)
+        for _ in range(2):  # numpy.random.random, random.random
+            if isinstance(thing, types.ModuleType):
+                named = "random" in names or thing.__name__.endswith("random")
+                thing = vars(thing).get("random") if named else None
+        if isinstance(thing, types.BuiltinFunctionType | types.MethodType) and _is_random(thing.__self__):
+            yield key, thing.__self__
+
+
+def _is_random(thing: Any) -> bool:
+    """Whether random numbers are drawn from it."""
+    return isinstance(thing, random.Random) or type(thing).__module__.startswith("numpy.random")
 
 
 def global_names(function: types.FunctionType) -> Iterator[str]:
@@ -375,7 +396,10 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _mark(value: Any) -> Hashable:
-    """The fingerprint of a value: numbers by value, tensors by version, containers by length and some entries."""
+    """The fingerprint of a value: numbers by value, tensors by version, containers by length and some entries.
+
+    That of a source of random numbers is where it is in their sequence.
+    """
     if isinstance(value, Tensor):
         return (id(value), version_of(value))
     if value is None or isinstance(value, _PLAIN):
@@ -384,6 +408,13 @@ def _mark(value: Any) -> Hashable:
         first = list(value.values() if isinstance(value, dict) else value)
         entries = [*first[:COMPARED_ENTRIES], *first[-COMPARED_ENTRIES:]]
         return (id(value), len(value), tuple(x if isinstance(x, int | float | str) else id(x) for x in entries))
+    if isinstance(value, torch.Generator):
+        return (id(value), bytes(value.get_state().tolist()))
+    if _is_random(value):
+        try:
+            return (id(value), pickle.dumps(value))
+        except Exception:  # random.SystemRandom does not say where it is
+            return object()
     if hasattr(value, "__next__"):
         return object()  # an iterator cannot be compared without changing it: it counts as changed
     if hasattr(value, "__array_interface__"):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ...base.policy import PICARD_BLIND, PICARD_ROW, PICARD_SAMPLE, PICARD_STILL, STAGE_NEAR, STANDSTILL
 from ...base.torch_private import vjp
+from ...schemes.jacobian import irregular
 from ...schemes.stage_solvers import roughness
 from ..plan import Plan
 from .base import Pull, Task, largest, same
@@ -46,11 +47,31 @@ class BlockBackward:
             self.z, v = self.scheme.evaluate(lambda states: field.batch(times, states), self.x, self.w0)
         assert v is not None
         self.v = v
-        for n in pull.compared(task.steps):
-            assert pull.witness is not None
-            pull.witness.compare(n, v[task.steps.index(n)], (*self.x, self.w0))
         zero = torch.zeros_like(self.x[0][0])
         self.grad_z = torch.stack([zero if grad is None else grad.view(field.shape) for grad in pull.grads])
+
+    def compare(self) -> None:
+        """Pass the slopes of some of these steps to the witness."""
+        for n in self.pull.compared(self.task.steps):
+            assert self.pull.witness is not None
+            self.pull.witness.compare(n, self.v[self.task.steps.index(n)], (*self.x, self.w0))
+
+    def is_of_single_steps(self) -> bool:
+        """Whether a call of ``func`` for the first of these steps alone has the same slope and the same gradients.
+
+        Equal slopes do not imply equal gradients: under vmap ``z.requires_grad`` is False, and what ``func`` does to
+        gradients alone (hooks, ``if z.requires_grad``) is left out.
+        """
+        n, x = self.task.steps[0], tuple(part[0].detach().requires_grad_() for part in self.x)
+        with torch.enable_grad():
+            _, v = self.scheme.evaluate(partial(self.field, n), x, self.w0[0].detach())
+        assert v is not None
+        by = torch.zeros_like(self.v.detach())
+        by[0] = irregular(by[0])
+        wanted = self.pull.totals.wanted
+        found, expected = _gradients(self.v, by, (*self.x, *wanted)), _gradients(v, by[0], (*x, *wanted))
+        found[: self.sums] = [g[0] for g in found[: self.sums]]
+        return same(self.v.detach()[0], v.detach()) and same(_line(found, v), _line(expected, v))
 
     def products(self, by: Tensor, wanted: tuple[Tensor, ...], keep: bool) -> tuple[Tensor | None, ...]:
         """Products with the transposed Jacobians of all steps, for these gradients of their slopes."""
@@ -125,6 +146,19 @@ class BlockBackward:
         return mu, slopes
 
 
+def _gradients(of: Tensor, by: Tensor, wanted: tuple[Tensor, ...]) -> list[Tensor]:
+    """The gradients of ``wanted``, zeros where there are none."""
+    found = vjp((of,), (by,), wanted, keep=True) if of.requires_grad else (None,) * len(wanted)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+
+
+def _line(grads: list[Tensor], like: Tensor) -> Tensor:
+    """All numbers of these gradients."""
+    return torch.cat(
+        [(torch.view_as_real(g.resolve_conj()) if g.is_complex() else g).reshape(-1).to(like) for g in grads]
+    )
+
+
 def _change(before: Tensor, now: Tensor) -> float:
     """The largest change, relative to the largest value of its column."""
     size = now.abs().amax(-2).clamp_min_(torch.finfo(now.dtype).tiny)
@@ -166,13 +200,13 @@ class WholeBlocks:
         return m if m <= PICARD_SAMPLE else None
 
     def _block(self, task: Task, pull: Pull, rows: Tensor) -> BlockBackward:
-        plan = self.samples.plan
-        if not self.samples.verdict.vectorised:
-            trial = BlockBackward(task, replace(pull, witness=None), rows, plan)  # which would see another function
-            if not same(trial.v[0].detach(), plan.field(task.steps[0], trial.z[0].detach())):
-                raise ValueError("it gives other values")
-            self.samples.verdict.vectorised = True
-        return BlockBackward(task, pull, rows, plan)
+        block, verdict = BlockBackward(task, pull, rows, self.samples.plan), self.samples.verdict
+        if not verdict.differentiated:
+            if not block.is_of_single_steps():
+                raise ValueError("it gives other values or other gradients")
+            verdict.vectorised = verdict.differentiated = True
+        block.compare()  # not before: it would see another function
+        return block
 
 
 def by_samples(block: BlockBackward, m: int) -> tuple[Tensor, Tensor, Tensor]:
