@@ -214,6 +214,14 @@ def test_a_narrow_bent_valley_takes_a_few_dozen_iterations():
     assert found.loss == pytest.approx(finer.loss, rel=1e-6)
 
 
+def test_a_step_that_leaves_the_domain_of_the_model_is_taken_without_its_bend():
+    """The logarithm of a number below 0 is none, and LAPACK takes no NaN."""
+    x = torch.linspace(0, 1, 9, dtype=DOUBLE)
+    found = fit_curve(lambda x, a: a.log() + x, x, x - 17 + 0.01 * torch.cos(20 * x), {"a": 1.0})
+    assert found.converged
+    assert math.log(found.estimates["a"]) == pytest.approx(-17, abs=0.02)
+
+
 @pytest.mark.parametrize("optimiser", ["lm", "lbfgs"])
 def test_a_first_guess_with_an_infinite_loss_is_told(optimiser):
     """The solver is unstable there: its states are finite, and the sum of their squares is not."""

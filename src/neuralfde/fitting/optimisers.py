@@ -166,6 +166,8 @@ class LevenbergMarquardt:
                 ahead = problem.residuals(values + _PROBE * move)[problem.data.seen]
         except (*UNSOLVABLE, ValueError):  # the step leaves the region where the equation can be solved
             return move
+        if not bool(torch.isfinite(ahead).all()):  # what is observed is not a number there, such as a logarithm
+            return move
         bend = _damped_step(((ahead - residual) / _PROBE - matrix @ move) / _PROBE, matrix, damping, scale)
         if not float((bend * scale).norm()) <= _MOST_BEND * float((move * scale).norm()):
             return move
