@@ -246,3 +246,28 @@ def test_a_tolerance_that_larger_ones_foresee_is_refused_by_its_own_name():
         nf.ConvergenceError, match=r"rtol=1e-11, atol=1e-11 cannot be met, since larger .* to rtol=1e-05"
     ):
         nf.solve(lambda t, z: torch.cos(1e3 * t) * z, ONE, 1e3, 0.5, rtol=1e-11, max_steps=10_000)
+
+
+def test_a_slope_that_is_not_finite_at_the_start_is_told_at_once():
+    """Otherwise ever shorter steps are tried, for many seconds, down to 1e-280."""
+    calls = []
+
+    def singular(t, z):
+        calls.append(t)
+        return t**-0.3 - z
+
+    with pytest.raises(nf.NonFiniteError, match="at the initial time"):
+        nf.fdeint(singular, ONE, 1.0, 0.6)
+    assert len(calls) < 10
+
+
+def test_a_lag_shorter_than_any_step_that_is_allowed_is_refused_at_once():
+    with pytest.raises(nf.ConvergenceError, match="longer than the lag"):
+        nf.fdeint(lambda t, z, lagged: -lagged, ONE, 1.0, 0.5, lags=1e-5, rtol=1e-3)
+
+
+def test_advice_is_not_the_method_that_was_taken():
+    for method, named in (("abm", True), ("trapezoid", False)):
+        with pytest.raises(nf.ConvergenceError, match="gives up") as told:
+            nf.fdeint(lambda t, z: z**2, ONE, 3.0, 0.6, method=method, rtol=1e-2)
+        assert ("trapezoid" in str(told.value)) == named

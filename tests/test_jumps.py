@@ -234,3 +234,8 @@ def test_every_call_of_func_counts_where_jumps_depend_on_the_state(options):
     counted = Counted()
     found = nf.solve(counted, torch.ones(1, dtype=F64), 2.0, BETA, jumps=(TIMES, lambda z: 0.5 * z), **options)
     assert found.stats.evaluations == counted.calls
+
+
+def test_a_value_that_takes_other_arguments_than_the_state_is_told():
+    with pytest.raises(nf.InputTypeError, match=r"value\(z\)"):
+        nf.fdeint(decay, torch.ones(2), 1.0, BETA, jumps=([0.5], lambda t, z: z), steps=10, method="abm")

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from neuralfde import InputError, fdeint
+from neuralfde import InputError, NonFiniteError, fdeint
 from neuralfde.fitting import (
     BoundWarning,
     FitWarning,
@@ -20,6 +20,7 @@ from neuralfde.fitting import (
     profile_order,
 )
 from neuralfde.fitting.diagnostics import _SEEN, autocorrelation
+from neuralfde.special import mittag_leffler
 
 DOUBLE = torch.float64
 
@@ -185,16 +186,58 @@ def test_a_line_search_through_blown_up_solutions_ends_at_a_minimum_or_says_that
     assert not (found_it and told)
 
 
+@pytest.mark.filterwarnings("ignore::neuralfde.fitting.ResidualWarning")
 def test_a_search_that_is_cut_off_says_what_its_intervals_are_worth():
     values = measured(0.02 * persistent(41, (1, 1), 0.0, seed=3))
+    far = GUESS | {"params": {"rate": 9.0, "source": -9.0}}
     with pytest.warns(FitWarning, match="short of a minimum"):
-        found = fit(decay, TIMES, values, optimiser=LevenbergMarquardt(iterations=1), **GUESS)
+        found = fit(decay, TIMES, values, optimiser=LevenbergMarquardt(iterations=1), **far)
     assert not found.converged
     with warnings.catch_warnings():
         warnings.simplefilter("error", FitWarning)
         assert fit(decay, TIMES, values, **GUESS).converged
         # whoever stops it knows
         assert not fit(decay, TIMES, values, callback=lambda p: p.iteration == 1, **GUESS).converged
+
+
+def test_a_narrow_bent_valley_takes_a_few_dozen_iterations():
+    """At a small order the rate, the level and the order make up for each other: damped steps along straight lines
+    took 246."""
+    times = torch.linspace(0, 10, 60, dtype=DOUBLE)
+    values = 2 + 3 * mittag_leffler(-0.7 * times**0.2, 0.2) + 0.02 * persistent(60, (), 0.0)
+    values[0] = 5.0
+    given = {"params": {"rate": 1.0, "source": 1.0}, "order": 0.8, "learn_order": True, "check_order": False}
+    found = fit(decay, times, values, **given)
+    assert found.converged
+    assert len(found.history) < 30
+    finer = fit(decay, times, values, optimiser=LevenbergMarquardt(iterations=400, tolerance=1e-13), **given)
+    assert found.loss == pytest.approx(finer.loss, rel=1e-6)
+
+
+def test_a_step_that_leaves_the_domain_of_the_model_is_taken_without_its_bend():
+    """The logarithm of a number below 0 is none, and LAPACK takes no NaN."""
+    x = torch.linspace(0, 1, 9, dtype=DOUBLE)
+    found = fit_curve(lambda x, a: a.log() + x, x, x - 17 + 0.01 * torch.cos(20 * x), {"a": 1.0})
+    assert found.converged
+    assert math.log(found.estimates["a"]) == pytest.approx(-17, abs=0.02)
+
+
+@pytest.mark.parametrize("optimiser", ["lm", "lbfgs"])
+def test_a_first_guess_with_an_infinite_loss_is_told(optimiser):
+    """The solver is unstable there: its states are finite, and the sum of their squares is not."""
+    times = torch.linspace(0, 10, 40, dtype=DOUBLE)
+    values = 2 + 3 * mittag_leffler(-0.7 * times**0.6, 0.6)
+    given = {"params": {"rate": 100.0, "source": 100.0}, "order": 0.8, "learn_order": True, "optimiser": optimiser}
+    with pytest.raises(NonFiniteError, match="closer first guess"):
+        fit(decay, times, values, **given)
+
+
+def test_residuals_far_below_the_noise_given_are_not_called_correlated():
+    values = measured(torch.zeros(41, 1, 1, dtype=DOUBLE))
+    values = values + 1e-6 * torch.sin(TIMES)[:, None, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        assert not fit(decay, TIMES, values, noise=0.01, **GUESS).diagnostics.correlated
 
 
 def test_half_a_step_at_which_the_solution_blows_up_is_told():

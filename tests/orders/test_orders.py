@@ -205,6 +205,11 @@ def test_own_weights():
     torch.testing.assert_close(fdeint(decay, ONE, 1.0, CustomKernel(rectangle, order=0.6), steps=20), plain)
 
 
+def test_a_function_of_own_weights_that_takes_other_arguments_is_told():
+    with pytest.raises(InputTypeError, match=r"weights\(order, h, n\)"):
+        CustomKernel(lambda n: torch.ones(n + 1))
+
+
 @pytest.mark.parametrize("order", [1.2, 1.5, 1.8, 2.0])
 @pytest.mark.parametrize("method", ["abm", "trapezoid"])
 def test_orders_up_to_two(order, method):

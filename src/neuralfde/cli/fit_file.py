@@ -9,6 +9,7 @@ lotka-volterra, sir (one column: I; three: S, I, R), or a function of yours, FIL
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import warnings
@@ -18,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..fitting import fit, fit_curve
+from ..errors import InputError, NonFiniteError
+from ..fitting import FitWarning, fit, fit_curve
 from .fit_data import Measured, measured
 from .fit_models import MODELS, Curve, Equation, model_of, try_out
 from .fit_page import Found, draw, write_page
@@ -48,7 +49,12 @@ class Config(Options):
     since: float | None = option(None, "leave out rows before this time; times stay as they are", least=-math.inf)
     until: float | None = option(None, "leave out rows after this time", least=-math.inf)
     gaps: bool = option(False, "leave out cells that are empty, NaN, NA or null; they are refused otherwise")
-    order: float = option(0.8, "order of the derivative, or where its search starts", least=0.02, most=1)
+    order: float = option(
+        0.8,
+        "order of the derivative, or where its search starts; that of a closed form also starts at 0.5 and 0.2",
+        least=0.02,
+        most=1,
+    )
     learn_order: bool = option(True, "find the order too")
     log: bool = option(False, "compare logarithms, so that every decade counts alike")
     start: str = option("", "first guesses in place of the model's: name=value,name=value", reads=pairs)
@@ -119,6 +125,18 @@ def _start(config: Config, guess: dict[str, float]) -> dict[str, float]:
     return guess | given
 
 
+def _best_start(
+    curve: Any, times: Tensor, y: Tensor, start: dict[str, float], bounds: dict[str, Any], orders: tuple[float, ...]
+) -> dict[str, float]:
+    """The start, with the order from which the search ends at the least loss: some have minima that are no fit."""
+    losses = {}
+    for order in orders:
+        with warnings.catch_warnings(), contextlib.suppress(NonFiniteError):
+            warnings.simplefilter("ignore", FitWarning)
+            losses[order] = fit_curve(curve, times, y, {**start, "order": order}, bounds).loss
+    return {**start, "order": min(losses, key=lambda order: losses[order], default=orders[0])}
+
+
 def _curve(config: Config, model: Curve, data: Measured, report: Report) -> Found:
     """A closed form, by its logarithmic parameters, since all are positive; repeated times are points like others."""
     times, values = data.times, data.values
@@ -139,9 +157,10 @@ def _curve(config: Config, model: Curve, data: Measured, report: Report) -> Foun
 
     start = {n: float(torch.tensor(v).log()) if n in free else v for n, v in guess.items()}
     bounds = dict(model.bounds)
-    if config.learn_order:
-        start, bounds = {**start, "order": min(config.order, 0.99)}, {**bounds, "order": (0.0, 1.0)}
     y = values[:, 0].log() if config.log else values[:, 0]
+    if config.learn_order:
+        bounds = {**bounds, "order": (0.0, 1.0)}
+        start = _best_start(curve, times, y, start, bounds, (min(config.order, 0.99), 0.5, 0.2))
     found = fit_curve(curve, times, y, start, bounds, resamples=config.bootstrap)
     natural = lambda n, v: float(torch.tensor(v, dtype=torch.float64).exp()) if n in free else v  # noqa: E731
     first, last = float(times[times > 0][0]), float(times[-1])

@@ -99,7 +99,10 @@ def diagnose(problem: Problem, flat: Tensor, residuals: Tensor, sure: Uncertaint
     count = int((~residuals.isnan()).sum())
     r, pairs = autocorrelation(residuals)
     size = float((problem.data.scale * problem.data.values).square().sum()) / max(1, count)
-    real = problem.data.calibrated or float(residuals.nan_to_num().square().sum()) / max(1, count) > 1e-12 * size
+    # far below the noise that was given, or the data, they are what the solver leaves
+    real = float(residuals.nan_to_num().square().sum()) / max(1, count) > (
+        1e-6 if problem.data.calibrated else 1e-12 * size
+    )
     correlated = real and r * pairs**0.5 > _SEEN
     if sure is None:
         return Diagnostics(r, correlated)

@@ -124,10 +124,24 @@ def check_search(intervals: Any, resamples: Any, patience: Any, callback: Any, s
     whole("seed", seed, least=0)
 
 
+_FIXED = (
+    "A fit takes the same steps for all values of the unknowns: pass steps= or grid=, such as the mesh of one solve to "
+    "a tolerance, grid=solve(model, z0, times, order, rtol=1e-5).grid."
+)
+_OWN = "A fit cannot have it: minimise a loss of fdeint(...) with an optimiser of PyTorch."
+_WITHOUT = {
+    **dict.fromkeys(("rtol", "atol", "max_steps"), _FIXED),
+    **dict.fromkeys(("jumps", "lags", "past", "event"), _OWN),
+    "args": "What the model needs besides t, z and its unknowns it takes from a closure: lambda t, z, rate: ….",
+}
+
+
 def check_options(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse what neither the solver nor the fit (whose own arguments are ``own``) knows."""
-    unknown = {"args", "params", "callback", "rtol", "atol", "max_steps", "jumps", "lags", "past", "event"}
-    refuse("fit()", options, (set(fdeint.__kwdefaults__ or ()) - unknown) | set(own))
+    for name in options:
+        if name in _WITHOUT:
+            raise InputTypeError(f"fit() has no argument {name}=. {_WITHOUT[name]}")
+    refuse("fit()", options, set(fdeint.__kwdefaults__ or ()) | set(own))
 
 
 def _solver_options(options: dict[str, Any], data: Data) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.checks import function
 from ..base.grid import Mesh
 from ..base.torch_private import value_of
 from ..errors import InputError
@@ -35,7 +36,9 @@ class CustomKernel(Operator):
     order: Any = None
 
     def __post_init__(self) -> None:
-        if not callable(self.weights):
+        if callable(self.weights):
+            function("CustomKernel.weights", self.weights, "weights(order, h, n)")
+        else:
             reals("CustomKernel.weights", self.weights)
 
     def numbers(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.checks import reals
+from ..base.checks import function, reals
 from ..base.grid import Grid, Request, read_times
 from ..base.policy import JUMP_CLEARANCE, JUMP_LENGTH
 from ..base.structure import Structure, alike, all_finite, as_numbers
@@ -72,6 +72,7 @@ def read_jumps(given: Any, structure: Structure, t: float | Tensor) -> Jumps:
         )
     since = tuple(x - start for x in times)
     if callable(values):
+        function("the value of a jump", values, "value(z)")
         return Jumps(since, lambda row: structure.pack(value_of_jump(values, structure.unpack(row))), eps=eps)
     return Jumps(since, _rows(values, len(times), structure), at - start if is_followed(at) else None, eps)
 

@@ -23,7 +23,7 @@ from ..base.policy import (
     JUMP_LENGTH,
 )
 from ..base.structure import all_finite
-from ..errors import ConvergenceError
+from ..errors import ConvergenceError, NonFiniteError
 from ..schemes import OneStage, Scheme, Stages
 from .controller import Tolerance, Trial, cell_error, next_length
 from .jumps import Jumps
@@ -82,6 +82,17 @@ def find_mesh(
     power, most = 1.0 + (scheme.cells[0] == "linear"), float(equation.order.max())
     time, state = 0.0, equation.initial
     slope = equation.slope(time, state.view(equation.shape)).view_as(state)
+    if not all_finite(slope):
+        raise NonFiniteError(
+            "func is NaN or infinite at the initial time, in the initial state, where every solve begins. Check func "
+            "there, or take a term out of it that is infinite at that time, such as t ** -0.3: its fractional integral "
+            "is a known part of the solution."
+        )
+    if 2 * end / lag > tolerance.max_steps:
+        raise ConvergenceError(
+            f"no step may be longer than the lag of {lag:.3g}, and {tolerance.max_steps} of half that length do not "
+            f"reach the end, {end:.6g} after the start. Ask for a shorter time, or give a larger max_steps=."
+        )
     length = min(ADAPTIVE_FIRST_SHARE * end, _first_length(equation, state, slope, tolerance))
     past = Past(
         scheme.cells, equation.order, equation.gain, length, end, ADAPTIVE_KERNEL * min(tolerance.rtol, 1.0), state
@@ -102,7 +113,7 @@ def find_mesh(
         else:
             length = whole = stop - time if jumping else _fitting(min(length, lag), stop - time)
         if 2 * len(times) > tolerance.max_steps or length <= 1e-15 * time or length < 1e-280:
-            raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
+            raise ConvergenceError(_gave_up(scheme, len(times) - 1, time, end, length, state, trial, tolerance))
         past.initial = jumped + (equation.initial if equation.known is None else equation.known(time + length))
         trial = _tried(equation, scheme, stages, past, time, length, states, tolerance, time + lag < end)
         excess = math.inf if trial is None else trial.excess
@@ -117,7 +128,7 @@ def find_mesh(
             if until is not None and until(time, state):
                 break
         elif jumping:
-            raise ConvergenceError(_gave_up(len(times) - 1, time, end, length, state, trial, tolerance))
+            raise ConvergenceError(_gave_up(scheme, len(times) - 1, time, end, length, state, trial, tolerance))
         else:
             rejected += 1
         if jumping:
@@ -255,8 +266,9 @@ def _fitting(length: float, rest: float) -> float:
 
 
 def _gave_up(
-    steps: int, time: float, end: float, length: float, state: Tensor, trial: Trial | None, tolerance: Tolerance
-) -> str:
+    scheme: Scheme, steps: int, time: float, end: float, length: float, state: Tensor, trial: Trial | None,
+    tolerance: Tolerance,
+) -> str:  # fmt: skip
     limit = f"{2 * steps} steps" if 2 * steps >= tolerance.max_steps - 1 else f"a step of {length:.3g}"
     if trial is None:
         culprit = "an implicit step could not be solved"
@@ -266,9 +278,10 @@ def _gave_up(
         worst = int(trial.error.argmax())
         value, slope = float(state.flatten()[worst]), float(trial.slope.flatten()[worst])
         culprit = f"the largest error is that of element {worst} of the state, z={value:.4g} with slope {slope:.4g}"
+    stiff = "" if scheme.implicit else "method='trapezoid' for a stiff equation, and "
     return (
         f"the solve to rtol={tolerance.rtol:g}, atol={tolerance.atol:g} has reached t={time:.6g} of {end:g} (from its "
-        f"start) and gives up with {limit}: {culprit}. Use method='trapezoid' for a stiff equation, and a solve on "
+        f"start) and gives up with {limit}: {culprit}. Use {stiff}a solve on "
         "either side of a discontinuity; a solution that blows up has no values beyond. Otherwise use larger "
         "tolerances or max_steps=."
     )
