@@ -137,7 +137,7 @@ def test_auto_says_what_it_chose_and_why(monkeypatch):
     stats = nf.solve(Net(), Z0, 1.0, 0.6, steps=10).stats
     assert isinstance(stats.history, nf.Full)
     assert stats.storage == nf.Device()
-    assert "exact sums: 60 numbers" in stats.why
+    assert "exact sums of a small past, 60 numbers" in stats.why
     assert "within half of the free" in nf.solve(Net(), Z0, 1.0, 0.6, steps=4100).stats.why
     size, cpu = Size(20_000, 1 << 20, 1, True, False), torch.device("cpu")
     for free, history, storage in (

@@ -36,7 +36,7 @@ def capture(monkeypatch):
     """Pretends that a capture has begun once it is called."""
 
     def begin():
-        for module in ("base.caches", "solver", "rhs.field", "rhs.first"):
+        for module in ("base.caches", "base.structure", "solver", "rhs.field", "rhs.first"):
             monkeypatch.setattr(f"neuralfde.{module}.capturing", lambda: True)
 
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # which does not know the meta device

@@ -281,7 +281,7 @@ def test_no_number_is_cut_or_loses_its_gradient(change, match):
             "multi_coefficient must be numbers",
         ),
     ],
-    ids=str,
+    ids=["no func", "short slope", "no slope", "learned order", "order 0", "order NaN", "no shares"],
 )
 def test_legacy_refuses_what_has_no_result(change, match):
     given = {"func": lambda t, y: -y, "beta": 0.6, "method": "predictor"} | change

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
-from .caches import Cache, to_host
+from .caches import Cache, capturing, to_host
 from .checks import number, valued
 from .torch_private import pytree, value_of
 
@@ -145,7 +145,8 @@ def _number(name: str, value: Any) -> Tensor:
     number(name, value)
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=torch.float64)
-    valued(name, value)
+    if not capturing():  # which is refused for another reason
+        valued(name, value)
     return to_host(value)
 
 
