@@ -13,7 +13,7 @@ from pathlib import Path
 
 import mpmath as mp
 import torch
-from report.record import here, put
+from report.record import asked, here, put
 
 from neuralfde import FixedPoint, InputError, fdeint, solve
 from neuralfde.door.names import METHODS
@@ -209,7 +209,7 @@ PARTS = {"orders": orders, "dff": dff, "weights": weights, "gradients": gradient
 
 
 def main() -> None:
-    for name in sys.argv[1:] or PARTS:
+    for name in asked(__doc__, PARTS):
         start = time.perf_counter()
         rows = PARTS[name]()
         put("accuracy", name, rows, **here(), command=f"python benchmarks/accuracy.py {name}")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import torch
 from report.adaptive import summary
-from report.record import Row, here, known, put
+from report.record import Row, asked, here, known, put
 from torch import Tensor
 
 import neuralfde as nf
@@ -132,15 +132,15 @@ def memory(runs: str) -> list[Row]:
     """Resident memory of a solve, and of a training step that keeps checkpoints, in processes of their own."""
     every = [f"{kind}:{end}" for kind, ends in LENGTHS.items() for end in ends]
     found = {r["run"]: r for run in known("adaptive") if run["part"] == "memory" for r in run["rows"] if "run" in r}
-    for asked in runs.split(",") if runs else every:
-        kind, end = asked.split(":")
+    for each in runs.split(",") if runs else every:
+        kind, end = each.split(":")
         told = subprocess.run(
             [sys.executable, __file__, "--one", kind, end], capture_output=True, check=True, text=True
         )
         steps, more, resident, seconds = told.stdout.split()
-        row = {"run": asked, "kind": kind, "steps": int(steps), "above a short one, MiB": float(more)}
-        found[asked] = {**row, "resident MiB": float(resident), "numbers": NUMBERS, "seconds": float(seconds)}
-        print(found[asked], flush=True)
+        row = {"run": each, "kind": kind, "steps": int(steps), "above a short one, MiB": float(more)}
+        found[each] = {**row, "resident MiB": float(resident), "numbers": NUMBERS, "seconds": float(seconds)}
+        print(found[each], flush=True)
     return [found[name] for name in every if name in found]
 
 
@@ -180,8 +180,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[1:2] == ["--one"]:
         return _one(sys.argv[2], float(sys.argv[3]))
-    for asked in sys.argv[1:] or [name for name in PARTS if name != "memory"]:
-        part, _, some = asked.partition("=")
+    for name in asked(__doc__, PARTS, alone=["memory"]):
+        part, _, some = name.partition("=")
         put("adaptive", part, PARTS[part](some), **here(), command=f"python benchmarks/adaptive.py {part}")
     print(summary())
     return None

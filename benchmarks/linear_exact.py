@@ -11,12 +11,11 @@ last row takes minutes. Writes results/pde.json.
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
 import torch
-from report.record import here, put
+from report.record import asked, here, put
 
 import neuralfde as nf
 from neuralfde import linear
@@ -72,5 +71,5 @@ def measure(part: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in sys.argv[1:] or WIND:
+    for name in asked(__doc__, WIND):
         measure(name)

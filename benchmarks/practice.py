@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from report.record import here, put
+from report.record import asked, here, put
 from report.solver import practice
 from torch import Tensor, nn
 
@@ -96,6 +96,7 @@ def lines() -> int:
 
 
 def main() -> None:
+    asked(__doc__)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     jobs = {"fit": small_fit, "profiled": profiled_fit, "one": lambda: ragged(1), "more": lambda: ragged(1 + EPOCHS)}

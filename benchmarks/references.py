@@ -10,9 +10,9 @@ writes ``references.json`` (a few minutes).
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import sys
 from pathlib import Path
 
 import mpmath as mp
@@ -171,4 +171,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    ensembles() if sys.argv[1:] == ["ensembles"] else main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("of", nargs="?", choices=["problems", "ensembles"], default="problems")
+    ensembles() if parser.parse_args().of == "ensembles" else main()

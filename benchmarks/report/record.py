@@ -9,8 +9,9 @@ The parts of a question have names; a part that is measured again replaces the o
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,19 @@ def run(question: str, part: str) -> Row:
 def rows(question: str, part: str) -> list[Row]:
     """The rows of one part."""
     return run(question, part)["rows"]  # type: ignore[no-any-return]
+
+
+def asked(doc: str | None, parts: Iterable[str] = (), alone: Sequence[str] = ()) -> list[str]:
+    """The parts that the command line asks for; where it asks for none, all but those that run only ``alone``."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = list(parts)
+    if known:
+        parser.add_argument("parts", nargs="*", help=f"of {', '.join(known)}")
+    found: list[str] = getattr(parser.parse_args(), "parts", [])
+    wrong = [name for name in found if name.partition("=")[0] not in known]
+    if wrong:
+        parser.error(f"no part {', '.join(wrong)}; there are {', '.join(known)}")
+    return found or [name for name in known if name not in alone]
 
 
 def put(question: str, part: str, rows: Sequence[Row], **about: Any) -> None:

@@ -716,3 +716,16 @@ def test_an_attribute_is_not_a_global_variable_of_the_same_name():
         return z.TOTAL + sum(TABLE[key] for key in [*TABLE])
 
     assert dict(held_by(func)).keys() & {"TOTAL", "TABLE", "sum"} == {"TABLE"}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of the compiler, which torch.cond calls
+@pytest.mark.parametrize("shape", [(2,), (64, 32)])
+def test_an_operation_that_is_given_functions(shape):
+    """PyTorch does not show ``torch.cond`` to those who watch operations."""
+
+    def func(t, z):
+        return torch.cond(z.sum() > 0, lambda z: -z, lambda z: -2 * z, (z,))
+
+    z0 = torch.rand(shape, dtype=F64)
+    found, expected = (nf.fdeint(func, z0, 1.0, 0.6, steps=50, stepper=s) for s in ("auto", "single"))
+    assert relative(found, expected) < 1e-12

@@ -71,8 +71,14 @@ def first_evaluation(
     field.work = field.verdict.work if measure else None
     work = Work() if measure and field.work is None else None
     with GENERATORS:
-        before, own = field.noise.peek(), z.clone()
-        out = _first(field, start, own, watch, work)
+        before, own, called = field.noise.peek(), z.clone(), None
+        try:
+            out = _first(field, start, own, watch, work)
+        except Exception as error:
+            if not (watch or work is not None) or not _cannot_be_shown(error):
+                raise
+            work, own, called = None, z.clone(), "an operation that is given functions, such as torch.cond"
+            out = _first(field, start, own)
         field.noise.activate_if_drawn(before)
     held = held_by(field.func)
     after = marked(held)
@@ -88,6 +94,8 @@ def first_evaluation(
     field.known_by = (tuple(after.items()), described)
     if work is not None:
         field.work = field.verdict.work = work.bytes
+    if called is not None:
+        field.verdict.called = called
     field.evaluations += 1
     field.check(out)
     if traced and known is not None:
@@ -147,6 +155,11 @@ def _first(field: Field, start: Tensor, own: Tensor, watch: bool = False, work: 
         finally:
             if watch:
                 field.trace, field.taken = tuple(watched.lines), watched.taken
+
+
+def _cannot_be_shown(error: Exception) -> bool:
+    """Whether PyTorch cannot show an operation that is given functions to those who watch."""
+    return "HigherOrderOperator" in str(error) or type(error).__module__.startswith("torch._dynamo")
 
 
 def refuse_arguments(field: Field, error: Exception) -> None:
