@@ -40,6 +40,13 @@ class Autonomous(nn.Module):
         return self.net(z)
 
 
+def robertson(t: Tensor, z: Tensor) -> Tensor:
+    """Robertson's reaction, of rates from 0.04 to 3e7."""
+    a, b, c = z.unbind(-1)
+    slow, back, fast = 0.04 * a, 1e4 * b * c, 3e7 * b * b
+    return torch.stack([back - slow, slow - back - fast, fast], -1)
+
+
 class TreeNet(nn.Module):
     """The same for a nested state."""
 

@@ -7,7 +7,7 @@ import neuralfde as nf
 from neuralfde.problems import problem
 from neuralfde.schemes.iteration import Iteration
 from neuralfde.special import mittag_leffler
-from tests.stubs import F64, Net, relative
+from tests.stubs import F64, Net, relative, robertson
 
 ONE = torch.ones(1, dtype=F64)
 
@@ -215,6 +215,34 @@ def test_states_between_steps_meet_the_tolerance_where_the_equation_is_stiff(rat
     found = nf.solve(pulled, z0, asked, 0.6, rtol=1e-4)
     assert (found.ys - exact).abs().max() < 2e-4
     assert found.stats.steps < 250
+
+
+@pytest.mark.parametrize("order", [0.3, 0.8, 1.0])
+@pytest.mark.parametrize("rate", [1e3, 1e6])
+def test_a_stiff_part_does_not_hide_the_errors_of_a_slow_one(order, rate):
+    """The slow element follows the fast one, which starts far from where it settles."""
+
+    def driven(t, z):
+        x, y = z.unbind(-1)
+        return torch.stack([-rate * (x - torch.cos(t)), x - y], -1)
+
+    z0 = torch.tensor([0.0, 0.5], dtype=F64)
+    found = nf.solve(driven, z0, 3.0, order, rtol=1e-4)
+    exact = nf.fdeint(driven, z0, 3.0, order, grid=finer(found.grid), method="trapezoid")
+    assert (found.ys[-1] - exact).abs().max() < 1e-4 * (1 + exact.abs().max())
+    assert found.stats.steps < 500
+
+
+def finer(grid, parts=6):
+    """A mesh with each step divided into equal parts."""
+    inner = grid[:-1, None] + grid.diff()[:, None] * torch.arange(parts, dtype=F64) / parts
+    return torch.cat([inner.flatten(), grid[-1:]])
+
+
+def test_small_elements_of_a_large_state_have_stages_of_their_own_accuracy():
+    """Robertson's reaction: the second substance has 1e-5 of the first, and its slope 1e3 times its error."""
+    z0 = torch.tensor([1.0, 0.0, 0.0], dtype=F64)
+    assert nf.solve(robertson, z0, 1.0, 1.0, rtol=1e-4, atol=1e-8).stats.steps < 200
 
 
 def test_output_times_cost_no_steps_where_the_equation_is_not_stiff():

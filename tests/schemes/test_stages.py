@@ -26,7 +26,7 @@ from neuralfde.schemes import Jacobian, Linear
 from neuralfde.schemes.krylov import Plain
 from tests.matrix.cases import Case
 from tests.matrix.compare import Field, arguments, by_reference, distances, finished, leaves_of
-from tests.stubs import F64
+from tests.stubs import F64, robertson
 
 F32 = torch.float32
 IMPLICIT = [name for name, scheme in METHODS.items() if scheme.implicit]
@@ -355,3 +355,18 @@ def test_a_gradient_that_is_not_finite_passes_through(method, options):
     for bad in (float("nan"), float("inf")):
         (found,) = torch.autograd.grad(out, rate, torch.full_like(out, bad), retain_graph=True)
         assert found.isnan()
+
+
+@pytest.mark.parametrize("steps", [60, 100])
+@pytest.mark.parametrize("end", [1.0, 100.0])
+@pytest.mark.parametrize("order", [0.8, 0.9])
+def test_a_small_element_keeps_to_its_root_when_many_steps_are_taken_at_once(order, end, steps):
+    """Robertson's reaction: the second substance, 1e-5 of the first, has another root below 0."""
+    z0 = torch.tensor([1.0, 0.0, 0.0], dtype=F64)
+    inner = torch.logspace(-6, math.log10(end), steps, dtype=F64)
+    grid = torch.cat([inner.new_zeros(1), inner])
+    found, expected = (
+        fdeint(robertson, z0, grid, order, grid=grid, method="trapezoid", stepper=s) for s in ("auto", "single")
+    )
+    assert float(found.min()) >= 0
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)

@@ -203,6 +203,11 @@ class Iteration(Stages):
         rest, d = (x.reshape(len(size), -1) / size[:, None] for x in (rest, d))
         return torch.linalg.vecdot(d, rest) > 0
 
+    def damped(self, w: Tensor, r: Tensor) -> Tensor | None:
+        """See :class:`Stages`."""
+        factor = None if self.factor is None else self.factor.at(w)
+        return None if factor is None else factor.solve(r)
+
     def solved(self, r: Tensor, transposed: bool = False) -> Tensor:
         """``M⁻¹ r``, or ``M⁻ᵀ r``."""
         assert self.factor is not None

@@ -35,6 +35,10 @@ class Stages(ABC):
         """Called after a forward pass: warn if its states are likely wrong."""
         return None
 
+    def damped(self, w: Tensor, r: Tensor) -> Tensor | None:
+        """``(I - w J)⁻¹ r`` with the Jacobian that was used last, if that is cheap; otherwise None."""
+        return None
+
     @abstractmethod
     def solve(self, f: Map, c: Tensor, w0: Tensor, guess: Tensor, where: str) -> tuple[Tensor, Tensor]:
         """The state ``z = c + w_0 f(z)`` and its slope ``f(z)``; ``guess`` is the previous state."""

@@ -94,13 +94,13 @@ def next_length(length: float, excess: float, power: float, stiffness: float, or
 
 
 def cell_error(rows: list[Tensor], lengths: list[float], linear: bool) -> Tensor:
-    """The mean distance of a slope (or a state) from its approximation on the newest cell.
+    """The mean distance of a slope (or a state) from its approximation on the newest cell, with its sign.
 
     For a linear rule it is ``h²/6 |v[t_{n-2}, t_{n-1}, t_n]|``, a divided difference; for a constant rule, and on the
     first cell, half of the change.
     """
     change, h = rows[-1] - rows[-2], lengths[-1]
     if not linear or len(rows) < 3:
-        return change.abs() / 2
+        return change / 2
     before = lengths[-2]
-    return (change - (rows[-2] - rows[-3]) * (h / before)).abs() * (h / (6 * (h + before)))
+    return (change - (rows[-2] - rows[-3]) * (h / before)) * (h / (6 * (h + before)))

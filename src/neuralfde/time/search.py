@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..base.policy import (
     ADAPTIVE_COARSER,
+    ADAPTIVE_DAMPED,
     ADAPTIVE_FIRST,
     ADAPTIVE_FIRST_SHARE,
     ADAPTIVE_FORESEEN,
@@ -22,7 +23,7 @@ from ..base.policy import (
     ADAPTIVE_WEIGHT,
     JUMP_LENGTH,
 )
-from ..base.structure import all_finite
+from ..base.structure import all_finite, extent
 from ..errors import ConvergenceError, NonFiniteError
 from ..schemes import OneStage, Scheme, Stages
 from .controller import Tolerance, Trial, cell_error, next_length
@@ -100,7 +101,7 @@ def find_mesh(
     past.begin(slope)
     jumped, states = torch.zeros_like(state), [state]
     ahead = [] if jumps is None else list(enumerate(jumps.times))
-    times, rejected, trial, stages = array("d", [0.0]), 0, None, _roughly(scheme, tolerance).open_stages()
+    times, rejected, trial, stages = array("d", [0.0]), 0, None, _roughly(scheme, tolerance, state).open_stages()
     aim: float | None = None
     while time < end:
         stop = ahead[0][1] - JUMP_LENGTH * end if ahead else end
@@ -212,12 +213,15 @@ def _tried(
     scale = tolerance.scale(before, state)
     rate, stiffness, passes = _rates(seen, w0, v, past.slopes[-1].view(shape), scale.view(shape))
     since = min(past.age + length, ADAPTIVE_PASSES * passes * length)
-    cell = cell_error([*past.slopes, slope], [past.length, length], linear)
-    error = cell * past.reach(since, rate).to(state)
+    signed = cell_error([*past.slopes, slope], [past.length, length], linear)
+    cell, early, reach = signed.abs(), past.reach(since, 0.0).to(state), past.reach(since, rate).to(state)
+    error = cell * reach
+    if stages is not None and bool((ADAPTIVE_DAMPED * reach < early).any()):
+        error = _slow(stages, signed * early, early, shape, error)
     if linear and not scheme.implicit:
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
     if again:
-        error += cell_error([*states, state], [past.length, length], linear=True)
+        error += cell_error([*states, state], [past.length, length], linear=True).abs()
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
 
     def between(ahead: float) -> float:
@@ -226,11 +230,24 @@ def _tried(
     return Trial(state, slope, ADAPTIVE_WEIGHT * error / scale, stiffness / stable, between)
 
 
-def _roughly(scheme: Scheme, tolerance: Tolerance) -> Scheme:
-    """The scheme with stages solved only as accurately as the tolerance needs, unless it has its own tolerance."""
+def _slow(stages: Stages, undamped: Tensor, weight: Tensor, shape: torch.Size, error: Tensor) -> Tensor:
+    """The ``error`` that one rate for all elements has damped, but no smaller than the Jacobian damps it.
+
+    An equation may be stiff in some directions alone, and errors in others stay: ``(I - w J)⁻¹`` tells them apart.
+    """
+    found = stages.damped(weight[0, 0] if len(weight) == 1 else weight, undamped.view(shape))
+    return error if found is None else error.maximum(found.abs().view_as(error))
+
+
+def _roughly(scheme: Scheme, tolerance: Tolerance, state: Tensor) -> Scheme:
+    """The scheme with stages solved only as accurately as the tolerance needs, unless it has its own tolerance.
+
+    That of a stage is relative to the largest element of a sample; what is allowed for small ones may be far below.
+    """
     if not isinstance(scheme, OneStage) or scheme.solver.tol is not None:
         return scheme
-    return replace(scheme, solver=replace(scheme.solver, tol=ADAPTIVE_STAGE * tolerance.rtol))
+    least = max(tolerance.atol / (extent(state) or 1.0), torch.finfo(state.dtype).eps / ADAPTIVE_STAGE)
+    return replace(scheme, solver=replace(scheme.solver, tol=ADAPTIVE_STAGE * min(tolerance.rtol, least)))
 
 
 def _rates(

@@ -237,6 +237,14 @@ class Settling:
         if float(torch.sub(grown, d, alpha=STAGE_GROWTH).mul_(d.sign()).max()) <= 0:
             return True
         m = self.samples.numbers(block.task.steps[a], block.row(earlier, 0))
-        d, grown = ((x if block.one else x.transpose(0, 1)).reshape(count, -1, m) for x in (d, grown))
-        size = d.abs().amax(-1, keepdim=True)
-        return not bool(((d / size) * (grown - STAGE_GROWTH * d) / size).sum(-1).gt(0).any())
+        top = torch.maximum(torch.maximum(earlier.abs(), states.abs()).cummax(-2).values, self.scale)
+        for unit in (
+            torch.ones_like(top),
+            torch.where(top > 0, top, 1.0),
+        ):  # small elements may have roots of their own
+            along, by = (x / unit if block.one else (x / unit).transpose(0, 1) for x in (d, grown))
+            along, by = along.reshape(count, -1, m), by.reshape(count, -1, m)
+            size = along.abs().amax(-1, keepdim=True)
+            if bool(((along / size) * (by - STAGE_GROWTH * along) / size).sum(-1).gt(0).any()):
+                return False
+        return True
