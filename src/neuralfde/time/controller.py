@@ -96,7 +96,7 @@ def next_length(length: float, excess: float, power: float, stiffness: float, or
 def cell_error(rows: list[Tensor], lengths: list[float], linear: bool) -> Tensor:
     """The mean distance of a slope (or a state) from its approximation on the newest cell, with its sign.
 
-    For a linear rule it is ``h²/6 |v[t_{n-2}, t_{n-1}, t_n]|``, a divided difference; for a constant rule, and on the
+    For a linear rule it is ``h²/6 v[t_{n-2}, t_{n-1}, t_n]``, a divided difference; for a constant rule, and on the
     first cell, half of the change.
     """
     change, h = rows[-1] - rows[-2], lengths[-1]
