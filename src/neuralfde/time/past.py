@@ -66,14 +66,9 @@ class Past:
             found.append(total)
         return found, weights[0][0][:, 0].to(like)
 
-    def reach(self, time: float, rate: float) -> Tensor:
-        """By which factor (groups, 1) a constant error of the slopes over this time enters the state.
-
-        With ``D^β e = rate · e`` it is ``t^β E_{β,β+1}(rate t^β)``, interpolated between its limits: ``t^β/Γ(β+1)``
-        early, ``1/|rate|`` late.
-        """
-        early = self.whole * time**self.column
-        return early / (1 - min(rate, 0.0) * early)
+    def reach(self, time: float) -> Tensor:
+        """By which factor (groups, 1) a constant error of the slopes over this time enters the state: t^β/Γ(β+1)."""
+        return self.whole * time**self.column
 
     def accept(self, length: float, slope: Tensor) -> None:
         """Accept the step that was tried last: add its cell to the sums."""

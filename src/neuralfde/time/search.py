@@ -214,9 +214,11 @@ def _tried(
     rate, stiffness, passes = _rates(seen, w0, v, past.slopes[-1].view(shape), scale.view(shape))
     since = min(past.age + length, ADAPTIVE_PASSES * passes * length)
     signed = cell_error([*past.slopes, slope], [past.length, length], linear)
-    cell, early, reach = signed.abs(), past.reach(since, 0.0).to(state), past.reach(since, rate).to(state)
-    error = cell * reach
-    if stages is not None and bool((ADAPTIVE_DAMPED * reach < early).any()):
+    cell, early = signed.abs(), past.reach(since).to(state)
+    # for D^β e = rate · e it is t^β E_{β,β+1}(rate t^β): between its limits, t^β/Γ(β+1) early and 1/|rate| late
+    damping = 1 - min(rate, 0.0) * early
+    error = cell * early / damping
+    if stages is not None and rate < 0 and float(damping.max()) > ADAPTIVE_DAMPED:
         error = _slow(stages, signed * early, early, shape, error)
     if linear and not scheme.implicit:
         error += (sums[0] + local[:, None] * slope - state).abs()  # what one more correction would change
@@ -225,7 +227,7 @@ def _tried(
     stable = math.inf if scheme.implicit else ADAPTIVE_STIFFNESS[scheme.cells[-1]]
 
     def between(ahead: float) -> float:
-        return float((ADAPTIVE_WEIGHT * cell * past.reach(ahead, 0.0).to(state) / scale).max())
+        return float((ADAPTIVE_WEIGHT * cell * past.reach(ahead).to(state) / scale).max())
 
     return Trial(state, slope, ADAPTIVE_WEIGHT * error / scale, stiffness / stable, between)
 
