@@ -49,15 +49,20 @@ def assert_close(a, b, tol=1e-12):
         assert (x - y).abs().max() <= tol * max(1.0, float(y.abs().max()))
 
 
-@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid"])
-@pytest.mark.parametrize("adjoint", ADJOINTS)
-def test_functional_call_differentiates_the_substitutes(adjoint, method):
-    model = block(adjoint=adjoint, method=method)
+def halved(model):
+    """The model with its parameters halved, and these parameters for a functional call."""
     twin = copy.deepcopy(model)
     with torch.no_grad():
         for p in twin.parameters():
             p.mul_(0.5)
-    substitutes = {k: p.detach().clone().requires_grad_() for k, p in twin.named_parameters()}
+    return twin, {k: p.detach().clone().requires_grad_() for k, p in twin.named_parameters()}
+
+
+@pytest.mark.parametrize("method", ["predictor", "abm", "trapezoid"])
+@pytest.mark.parametrize("adjoint", ADJOINTS)
+def test_functional_call_differentiates_the_substitutes(adjoint, method):
+    model = block(adjoint=adjoint, method=method)
+    twin, substitutes = halved(model)
     out = torch.func.functional_call(model, substitutes, (state(),))
     got = grads(out.square().sum(), list(substitutes.values()))
     assert_close(got, grads(twin(state()).square().sum(), list(twin.parameters())))
@@ -70,11 +75,7 @@ def test_functional_call_differentiates_the_substitutes_also_in_another_time(kin
     at = torch.tensor([0.33], dtype=torch.float64, requires_grad=True)
     options = {"horizon": 1.3} if kind == "horizon" else {"jumps": (at, torch.ones(1, 4, 3, dtype=torch.float64))}
     model = block(**options)
-    twin = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in twin.parameters():
-            p.mul_(0.5)
-    substitutes = {k: p.detach().clone().requires_grad_() for k, p in twin.named_parameters()}
+    twin, substitutes = halved(model)
     out = torch.func.functional_call(model, substitutes, (state(),))
     model.eval()
     got = grads(out.square().sum(), list(substitutes.values()))
